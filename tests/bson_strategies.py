@@ -20,7 +20,8 @@ SCALARS = (
     | st.floats(allow_nan=False)
     | st.text(max_size=20)
     | st.binary(min_size=12, max_size=12).map(ObjectId)
-    | st.builds(Binary, st.binary(max_size=20), st.sampled_from([0, 2, 4, 128]))
+    | st.builds(Binary, st.binary(max_size=20), st.sampled_from([0, 2, 5, 128]))
+    | st.uuids().map(Binary.from_uuid)
     | st.builds(Timestamp, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
     | st.sampled_from(
         [MinKey(), MaxKey(), Decimal128("1.5"), Code("f()"), Code("f()", {"a": 1}), Regex("a", "i")]
