@@ -5,6 +5,14 @@
     ├── MissingExtra             extra-missing            stop     an optional dependency is not installed
     ├── ServerUnreachable        server-unreachable       retry    nobody answers at an address
     ├── BsonMalformed            bson-malformed           stop     bytes that are not BSON
+    ├── OplogEntryInvalid        oplog-entry-invalid      stop     an oplog entry that no server writes
+    ├── ChangeStreamError        change-stream-error      stop     what a server answers to a change stream
+    │   ├── StreamRefused        stream-refused           stop     it cannot be opened like this
+    │   ├── InvalidResumeToken   resume-token-invalid     stop     260, and bytes that are no token
+    │   ├── HistoryLost          history-lost             recover  286: the oplog begins after the position
+    │   ├── StreamFatal          stream-fatal             stop     280: it can never go on from there
+    │   ├── ImageMissing         image-missing            stop     47: a required image is not there
+    │   └── EventTooLarge        event-too-large          stop     10334: an event over 16 MB
     └── StandError               stand-failed             stop     a local server of the stand
         ├── DownloadFailed       download-failed          retry    a package could not be fetched
         ├── ChecksumMismatch     checksum-mismatch        stop     a package is not the one that was pinned
@@ -22,14 +30,22 @@ from typing import Any, ClassVar
 
 __all__ = [
     "BsonMalformed",
+    "ChangeStreamError",
     "ChecksumMismatch",
     "DownloadFailed",
+    "EventTooLarge",
+    "HistoryLost",
+    "ImageMissing",
+    "InvalidResumeToken",
     "MissingExtra",
+    "OplogEntryInvalid",
     "Outcome",
     "ServerDidNotStart",
     "ServerUnreachable",
     "SettingsError",
     "StandError",
+    "StreamFatal",
+    "StreamRefused",
     "TailraceError",
 ]
 
@@ -103,6 +119,90 @@ class BsonMalformed(TailraceError):
     def __init__(self, message: str, *, offset: int, hint: str | None = None) -> None:
         super().__init__(f"{message} (at byte {offset})", hint=hint, offset=offset)
         self.offset = offset
+
+
+class OplogEntryInvalid(TailraceError):
+    """An oplog entry lacks a field, or has one of a type, that no server writes."""
+
+    code = "oplog-entry-invalid"
+    default_hint = "The entry is in `details`; check that the upstream is a MongoDB 4.2 to 6.0 server."
+
+
+_SERVER_CODE_NAMES = {
+    2: "BadValue", 9: "FailedToParse", 14: "TypeMismatch", 15: "Overflow", 20: "IllegalOperation",
+    26: "NamespaceNotFound", 47: "NoMatchingDocument", 72: "InvalidOptions",
+    73: "InvalidNamespace", 115: "CommandNotSupported", 166: "CommandNotSupportedOnView",
+    260: "InvalidResumeToken", 280: "ChangeStreamFatalError", 286: "ChangeStreamHistoryLost",
+    10334: "BSONObjectTooLarge",
+}  # fmt: skip
+
+
+class ChangeStreamError(TailraceError):
+    """What a MongoDB server answers in the same place, with its code, code name and error labels."""
+
+    code = "change-stream-error"
+    server_code: int = 0
+    labels: tuple[str, ...] = ()
+
+    def __init__(self, message: str, *, server_code: int | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        if server_code is not None:
+            self.server_code = server_code
+
+    @property
+    def server_code_name(self) -> str:
+        """Give the name MongoDB has for the code; codes without a name are `Location<code>`."""
+        return _SERVER_CODE_NAMES.get(self.server_code, f"Location{self.server_code}")
+
+
+class StreamRefused(ChangeStreamError):
+    """A stream cannot be opened with this namespace, these options or this pipeline."""
+
+    code = "stream-refused"
+    default_hint = "Change the option or the stage that the message names."
+
+
+class InvalidResumeToken(ChangeStreamError):
+    """A resume token is not one, or may not be used like this."""
+
+    code = "resume-token-invalid"
+    server_code = 260
+    default_hint = "Look inside with `tailrace token decode`; use startAfter after an invalidate event."
+
+
+class HistoryLost(ChangeStreamError):
+    """The oplog no longer reaches back to the position."""
+
+    code = "history-lost"
+    outcome = Outcome.RECOVER
+    server_code = 286
+    labels = ("NonResumableChangeStreamError",)
+    default_hint = "Events are missing from here on: take a snapshot, and enlarge the oplog."
+
+
+class StreamFatal(ChangeStreamError):
+    """The position is not in the stream, or the pipeline destroyed the positions."""
+
+    code = "stream-fatal"
+    server_code = 280
+    labels = ("NonResumableChangeStreamError",)
+    default_hint = "Check that the token comes from this namespace, and that no stage changes `_id`."
+
+
+class ImageMissing(ChangeStreamError):
+    """A pre- or post-image was required, and there is none."""
+
+    code = "image-missing"
+    server_code = 47
+    default_hint = "Enable changeStreamPreAndPostImages, or ask for `whenAvailable`."
+
+
+class EventTooLarge(ChangeStreamError):
+    """An event, or a part of one that cannot be split, is over 16 MB."""
+
+    code = "event-too-large"
+    server_code = 10334
+    default_hint = "Project the large fields away, or add $changeStreamSplitLargeEvent (6.0.9 and later)."
 
 
 class StandError(TailraceError):
