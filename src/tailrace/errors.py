@@ -5,9 +5,6 @@
     ├── MissingExtra             extra-missing            stop     an optional dependency is not installed
     ├── ServerUnreachable        server-unreachable       retry    nobody answers at an address
     ├── BsonMalformed            bson-malformed           stop     bytes that are not BSON
-    ├── ServerError              server-error             stop     what a MongoDB server answers; has its number
-    │   ├── ResumeTokenMalformed resume-token-malformed   stop     a token that no server made
-    │   └── HistoryLost          history-lost             recover  the oplog no longer reaches back so far
     ├── OplogEntryInvalid        oplog-entry-invalid      stop     an oplog entry that no server writes
     ├── ChangeStreamError        change-stream-error      stop     what a server answers to a change stream
     │   ├── StreamRefused        stream-refused           stop     it cannot be opened like this
@@ -36,7 +33,6 @@ __all__ = [
     "ChangeStreamError",
     "ChecksumMismatch",
     "DownloadFailed",
-    "HistoryLost",
     "EventTooLarge",
     "HistoryLost",
     "ImageMissing",
@@ -44,9 +40,7 @@ __all__ = [
     "MissingExtra",
     "OplogEntryInvalid",
     "Outcome",
-    "ResumeTokenMalformed",
     "ServerDidNotStart",
-    "ServerError",
     "ServerUnreachable",
     "SettingsError",
     "StandError",
@@ -209,51 +203,6 @@ class EventTooLarge(ChangeStreamError):
     code = "event-too-large"
     server_code = 10334
     default_hint = "Project the large fields away, or add $changeStreamSplitLargeEvent (6.0.9 and later)."
-
-
-class ServerError(TailraceError):
-    """An answer of a MongoDB server, or the one it would give where the engine stands in its place.
-
-    `server_code` and `server_code_name` are MongoDB's own: what a driver's `OperationFailure` shows.
-    """
-
-    code = "server-error"
-    default_hint = "Look the server's error code up in MongoDB's documentation."
-    default_server_code: ClassVar[int] = 8
-    default_server_code_name: ClassVar[str] = "UnknownError"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        server_code: int | None = None,
-        server_code_name: str | None = None,
-        hint: str | None = None,
-        **details: Any,
-    ) -> None:
-        if server_code is None:
-            server_code, server_code_name = self.default_server_code, self.default_server_code_name
-        # Codes above 10000 are places in the server's source; it calls them LocationN.
-        self.server_code = server_code
-        self.server_code_name = server_code_name or f"Location{server_code}"
-        super().__init__(message, hint=hint, server_code=server_code, **details)
-
-
-class ResumeTokenMalformed(ServerError):
-    """A resume token cannot be read: no server made it, or it was cut on its way."""
-
-    code = "resume-token-malformed"
-    default_hint = "Pass the token exactly as the event or the batch gave it, `_typeBits` included."
-
-
-class HistoryLost(ServerError):
-    """The oplog no longer holds the time to start from."""
-
-    code = "history-lost"
-    outcome = Outcome.RECOVER
-    default_hint = "Never send this token again: record the gap, take a snapshot, then stream from now."
-    default_server_code = 286
-    default_server_code_name = "ChangeStreamHistoryLost"
 
 
 class StandError(TailraceError):
