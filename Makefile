@@ -1,0 +1,42 @@
+# tailrace: `make demo` shows it working, `make test` proves it. Both make the environment first.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint types fmt clean
+
+help:            ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+env: $(VENV)/.ready  ## Make the environment in .venv
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("tailrace needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[all]' --group dev
+	@touch $@
+
+demo: env        ## Start a replica set and show live change events; ARGS=--seconds=20 ends by itself
+	$(BIN)/tailrace demo $(ARGS)
+
+test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
+	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+lint: env        ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: env       ## Check types
+	$(BIN)/mypy --strict src
+
+fmt: env         ## Format the code and sort imports
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+clean:           ## Remove the environment and everything that was built
+	rm -rf $(VENV) build dist site artifacts .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,37 @@
+"""`tailrace settings`: every setting, with its value now, its default and its meaning."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+from rich.table import Table
+
+from tailrace.cli.session import session
+from tailrace.settings import Settings, describe, masked
+
+
+def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show every setting: its value now, its default, and what it means. Passwords are masked."""
+    loaded = session.settings()
+    rows = [
+        {"key": key, "type": kind, "value": _value(loaded, key), "default": default, "meaning": meaning}
+        for key, kind, default, meaning in describe()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2, default=str))
+        return
+    table = Table("key", "value", "default", "meaning", box=None, header_style="bold")
+    for row in rows:
+        table.add_row(row["key"], str(row["value"]), str(row["default"]), row["meaning"])
+    Console().print(table)
+
+
+def _value(loaded: Settings, key: str) -> Any:
+    value: Any = loaded
+    for part in key.split("."):
+        value = getattr(value, part)
+    return masked(value.get_secret_value()) if isinstance(value, SecretStr) else value

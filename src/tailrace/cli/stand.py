@@ -1,0 +1,66 @@
+"""`tailrace stand up|status|down`: real local servers in the background."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tailrace.stand.background import StandState
+
+app = typer.Typer(help="Real local servers: MongoDB, Kafka, Redis, PostgreSQL.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def up(
+    servers: Annotated[
+        list[str] | None, typer.Argument(help="mongodb, kafka, redis, postgres; default mongodb.")
+    ] = None,
+    mongodb_version: Annotated[str, typer.Option(help="4.2.6, 4.4.2, 5.0.4, 6.0.5 or 6.0.27.")] = "6.0.5",
+    nodes: Annotated[int, typer.Option(help="Members of the replica set.", min=1, max=7)] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch what is missing, start the servers on loopback and return when they answer."""
+    from tailrace.stand.background import bring_up
+    from tailrace.stand.servers import StandPlan
+
+    plan = StandPlan(tuple(servers or ("mongodb",)), mongodb_version, nodes)
+    _show(bring_up(plan), as_json)
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Show the servers that run, their addresses and their logs; exit code 1 when none does."""
+    from tailrace.stand.background import read_state
+
+    state = read_state()
+    if state is None:
+        typer.echo("[]" if as_json else "no stand is up; start one with `tailrace stand up`")
+        raise typer.Exit(1)
+    _show(state, as_json)
+
+
+@app.command()
+def down() -> None:
+    """End the servers and remove their data."""
+    from tailrace.stand.background import take_down
+
+    typer.echo("the stand is down" if take_down() else "no stand was up")
+
+
+def _show(state: StandState, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([asdict(server) for server in state.servers], indent=2))
+        return
+    table = Table("server", "address", "setting", "pid", "log", box=None, header_style="bold")
+    for server in state.servers:
+        pids = ", ".join(str(pid) for pid in server.pids)
+        table.add_row(server.name, server.address, server.setting, pids, server.log)
+    Console(soft_wrap=True).print(table)

@@ -1,0 +1,150 @@
+"""Every setting of tailrace, typed, in one place.
+
+Three sources, from the weakest to the strongest: the file `tailrace.toml` (or the one that `--config` or
+`TAILRACE_CONFIG` names), environment variables (`TAILRACE_MONGODB__URI` is `uri` in the section `[mongodb]`), and
+command-line flags. A key that nobody knows is an error, wherever it stands. URIs are secrets: their passwords show
+up in no log, message or `repr`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tailrace.errors import SettingsError
+
+DEFAULT_FILE = Path("tailrace.toml")
+ENVIRONMENT_PREFIX = "TAILRACE_"
+_OUTSIDE_THE_MODEL = {"TAILRACE_CONFIG", "TAILRACE_CACHE"}
+
+
+class Section(BaseModel):
+    """A section of the file: immutable, and strict about its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MongodbSettings(Section):
+    """Where the documents and their oplog are."""
+
+    uri: SecretStr = Field(SecretStr("mongodb://127.0.0.1:27017/"), description="URI of the replica set.")
+    timeout_seconds: float = Field(10.0, gt=0, description="How long to look for a server before giving up.")
+
+
+class LogSettings(Section):
+    """What goes to the log."""
+
+    level: str = Field("info", pattern="^(debug|info|warning|error)$", description="The least level shown.")
+    json_lines: bool = Field(False, description="One JSON object a line instead of text.")
+
+
+class Settings(BaseSettings):
+    """The whole of the settings; one field per section."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    mongodb: MongodbSettings = MongodbSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def load(cls, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+        """Read the file and the environment and lay the flags (`{"mongodb.uri": ...}`) over both.
+
+        A flag that is None was not given. A file that was named must exist; the default one may be missing.
+        """
+        environment = EnvSettingsSource(cls)()
+        _refuse_unknown_variables()
+        merged = _merge(_read_file(file), environment)
+        merged = _merge(merged, _nested({key: value for key, value in (flags or {}).items() if value is not None}))
+        try:
+            return cls.model_validate(merged)
+        except ValidationError as error:
+            raise SettingsError(_first_complaint(error)) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Values come from `load` alone, so that the order of the sources is written in one place."""
+        return (init_settings,)
+
+
+def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, Any, str]]:
+    """Every key with its type, default and meaning, for `tailrace settings` and the documentation."""
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from describe(kind, f"{prefix}{name}.")
+        else:
+            shown = kind.__name__ if isinstance(kind, type) else str(kind)
+            default = masked(info.default.get_secret_value()) if isinstance(info.default, SecretStr) else info.default
+            yield f"{prefix}{name}", shown, default, info.description or ""
+
+
+def masked(text: str) -> str:
+    """The text with the password of every URI in it replaced by three stars."""
+    return re.sub(r"(\w[\w+.-]*://[^:/?#\s@]*):[^@\s]*@", r"\1:***@", text)
+
+
+def _read_file(file: Path | None) -> dict[str, Any]:
+    named = file or (Path(os.environ["TAILRACE_CONFIG"]) if "TAILRACE_CONFIG" in os.environ else None)
+    path = named or DEFAULT_FILE
+    if named is None and not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}", hint="Check --config.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not TOML: {error}", hint="Correct the line it names.") from None
+
+
+def _refuse_unknown_variables() -> None:
+    """A misspelt variable would otherwise do nothing, silently."""
+    known = {ENVIRONMENT_PREFIX + key.upper().replace(".", "__") for key, *_ in describe()} | _OUTSIDE_THE_MODEL
+    sections = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.model_fields}
+    for name in os.environ:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known | sections:
+            raise SettingsError(f"unknown settings variable {name}")
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in dotted.items():
+        *sections, name = key.split(".")
+        target = result
+        for section in sections:
+            target = target.setdefault(section, {})
+        target[name] = value
+    return result
+
+
+def _first_complaint(error: ValidationError) -> str:
+    """One line about the first thing that is wrong, without the value, which may be a secret."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown settings key {key}"
+    return f"settings key {key}: {first['msg']}"

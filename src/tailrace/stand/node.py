@@ -1,0 +1,198 @@
+"""One `mongod` process: its folder, its port, and what a test may do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+
+from tailrace.stand.mongod_binary import MongodBinary
+from tailrace.stand.ports import ReservedPort, reserve_port
+from tailrace.stand.process import ServerProcess
+from tailrace.stand.tls import ThrowAwayCA
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user of the `admin` database."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def uri_part(self) -> str:
+        """`user:password@`, escaped for a URI."""
+        return f"{quote_plus(self.user)}:{quote_plus(self.password)}@"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """How a `mongod` is started."""
+
+    binary: MongodBinary
+    replica_set: str
+    oplog_mb: int
+    parameters: Mapping[str, object]
+    role: str | None = None
+    key_file: Path | None = None
+    tls: ThrowAwayCA | None = None
+    cache_gb: float = 0.25
+
+    def command(self, port: int, data: Path) -> list[str]:
+        """The command line."""
+        parts = [str(self.binary.path), "--replSet", self.replica_set, "--bind_ip", "127.0.0.1"]
+        parts += ["--port", str(port), "--dbpath", str(data), "--oplogSize", str(self.oplog_mb)]
+        parts += ["--wiredTigerCacheSizeGB", str(self.cache_gb), "--nounixsocket"]
+        if self.role:
+            parts.append(f"--{self.role}")
+        if self.key_file:
+            parts += ["--keyFile", str(self.key_file)]
+        if self.tls:
+            parts += ["--tlsMode", "requireTLS", "--tlsCAFile", str(self.tls.ca_file)]
+            parts += ["--tlsCertificateKeyFile", str(self.tls.certificate_key_file)]
+            parts.append("--tlsAllowConnectionsWithoutCertificates")
+        for name, value in {"enableTestCommands": 1, **self.parameters}.items():
+            shown = str(value).lower() if isinstance(value, bool) else value
+            parts += ["--setParameter", f"{name}={shown}"]
+        return parts
+
+
+class Node:
+    """A `mongod` of a replica set. Its port and data stay the same over kills and restarts."""
+
+    def __init__(self, options: NodeOptions, folder: Path) -> None:
+        self._options = options
+        self._port: ReservedPort = reserve_port()
+        self.credentials: Credentials | None = None
+        data = folder / "data"
+        data.mkdir(parents=True)
+        self._process = ServerProcess(
+            f"mongod {options.binary.version} at port {self.port}",
+            options.command(self.port, data),
+            log=folder / "mongod.log",
+            environment=options.binary.environment,
+        )
+
+    @property
+    def port(self) -> int:
+        """Its loopback port."""
+        return self._port.number
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as in the replica set's configuration."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """Where it writes its log."""
+        return self._process.log
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs; a paused one does."""
+        return self._process.alive
+
+    @property
+    def uri(self) -> str:
+        """A URI that connects to this node alone."""
+        return self.uri_with("directConnection=true")
+
+    def uri_with(self, *options: str, hosts: str | None = None) -> str:
+        """A URI with the node's credentials and TLS files, and these options."""
+        user = self.credentials.uri_part if self.credentials else ""
+        all_options = list(options)
+        if self.credentials:
+            all_options.append("authSource=admin")
+        if self._options.tls:
+            all_options += ["tls=true", f"tlsCAFile={quote_plus(str(self._options.tls.ca_file))}"]
+        return f"mongodb://{user}{hosts or self.address}/?{'&'.join(all_options)}"
+
+    def client(self, **options: Any) -> MongoClient[Document]:
+        """A new client of this node alone; the caller closes it."""
+        return MongoClient(self.uri, **{"serverSelectionTimeoutMS": 10_000, **options})
+
+    def command(self, command: Document, database: str = "admin") -> Document:
+        """Run one command on this node."""
+        with self.client() as client:
+            return dict(client[database].command(command))
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        self._process.launch()
+
+    def wait_ready(self) -> None:
+        """Return when the node answers."""
+        self._process.wait_until(self._answers)
+
+    def restart(self) -> None:
+        """Start it again on the same data and port, stopping it first when it runs."""
+        self._process.stop()
+        self.launch()
+        self.wait_ready()
+
+    def stop(self) -> None:
+        """End it cleanly."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP); its connections stay open."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._process.resume()
+
+    def close(self) -> None:
+        """End it and give its port back."""
+        self._process.kill()
+        self._port.release()
+
+    def set_fail_point(self, name: str, mode: object, data: Document | None = None) -> None:
+        """Switch a fail point; `mode` is "alwaysOn", "off" or a document such as {"times": 1}."""
+        command: Document = {"configureFailPoint": name, "mode": mode}
+        self.command(command if data is None else {**command, "data": data})
+
+    @contextmanager
+    def fail_point(self, name: str, mode: object, data: Document | None = None) -> Iterator[None]:
+        """A fail point that is off again afterwards."""
+        self.set_fail_point(name, mode, data)
+        try:
+            yield
+        finally:
+            self.set_fail_point(name, "off")
+
+    def is_primary(self) -> bool:
+        """Whether it accepts writes."""
+        try:
+            with self.client(serverSelectionTimeoutMS=500, socketTimeoutMS=2000) as client:
+                return bool(client.admin.command("isMaster").get("ismaster"))
+        except PyMongoError:
+            return False
+
+    def _answers(self) -> bool:
+        try:
+            with self.client(serverSelectionTimeoutMS=500) as client:
+                client.admin.command("ping")
+        except OperationFailure:
+            return True
+        except (AutoReconnect, OSError):
+            return False
+        return True

@@ -1,0 +1,89 @@
+"""Real servers for the tests: shared per test process where that is safe, private where a test breaks things."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tailrace.stand import ReplicaSet
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+_database_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder with recordings and conformance data; tests that need it skip without it."""
+    if not (SHARED / "DESIGN.md").exists():
+        pytest.skip("the folder ../shared with recordings and conformance data is not here")
+    return SHARED
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test once for each server version that its `mongodb` marker names."""
+    marker = metafunc.definition.get_closest_marker("mongodb")
+    if marker and "mongodb" in metafunc.fixturenames:
+        metafunc.parametrize("mongodb", marker.args, indirect=True, scope="session")
+
+
+class SharedReplicaSets:
+    """One-node replica sets by version, started when first asked for and ended with the test process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, ReplicaSet] = {}
+
+    def of_version(self, version: str) -> ReplicaSet:
+        """The shared set of this version."""
+        if version not in self._running:
+            folder = self._folder / version
+            self._running[version] = ReplicaSet.start(version, folder=folder)
+        return self._running[version]
+
+    def close(self) -> None:
+        """End all of them."""
+        for replica_set in self._running.values():
+            replica_set.close()
+
+
+@pytest.fixture(scope="session")
+def shared_replica_sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedReplicaSets]:
+    """The sets that tests of this process share."""
+    sets = SharedReplicaSets(tmp_path_factory.mktemp("mongodb"))
+    yield sets
+    sets.close()
+
+
+@pytest.fixture(scope="session")
+def mongodb(request: pytest.FixtureRequest, shared_replica_sets: SharedReplicaSets) -> ReplicaSet:
+    """A shared one-node replica set, 6.0.5 unless the test is marked with other versions."""
+    return shared_replica_sets.of_version(getattr(request, "param", "6.0.5"))
+
+
+@pytest.fixture
+def database(mongodb: ReplicaSet) -> Iterator[Database[dict[str, Any]]]:
+    """An empty database on `mongodb`, dropped after the test."""
+    with mongodb.client() as client:
+        name = f"test{next(_database_numbers)}"
+        client.drop_database(name)
+        yield client[name]
+        client.drop_database(name)
+
+
+@pytest.fixture
+def start_mongodb(tmp_path: Path) -> Iterator[Callable[..., ReplicaSet]]:
+    """Start private replica sets that end with the test: `start_mongodb(version, nodes=3, ...)`."""
+    numbers = itertools.count()
+    with ExitStack() as running:
+
+        def start(*arguments: Any, **options: Any) -> ReplicaSet:
+            folder = tmp_path / f"replica-set-{next(numbers)}"
+            return running.enter_context(ReplicaSet.start(*arguments, folder=folder, **options))
+
+        yield start
