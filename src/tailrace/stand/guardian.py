@@ -26,6 +26,9 @@ def start_server(command: list[str], uid: int, guardian: int) -> int:
     if pid:
         return pid
     os.setsid()
+    # A signal that is ignored stays ignored over exec, and a JVM then never sees it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
     if uid >= 0:
         os.setgroups([])
         os.setgid(uid)

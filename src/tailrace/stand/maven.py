@@ -1,0 +1,151 @@
+"""Jars from Maven Central, fetched by Apache Ivy and verified by checksum.
+
+Ivy itself is one of pyspark's jars, so a machine needs neither Maven nor a JDK. It runs with settings of its own, since
+a half-filled local Maven repository breaks its default chain. The jars and everything they depend on must
+be exactly the ones that were pinned: a list in the format of `sha256sum`. To make such a list for other
+coordinates:
+
+    python -m tailrace.stand.maven org.apache.kafka:kafka_2.13:4.3.1 ... > kafka.sha256
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from tailrace.errors import ChecksumMismatch, DownloadFailed, MissingExtra
+from tailrace.stand.cache import made_once, say, sha256_of
+from tailrace.stand.java import java_home
+
+_ATTEMPTS = 3
+_SECONDS_TO_FETCH = 900
+_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+_MODULE = """\
+<ivy-module version="2.0">
+  <info organisation="tailrace" module="stand"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+_PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
+
+
+def fetch_jars(name: str, coordinates: Sequence[str], checksums: Mapping[str, str]) -> list[Path]:
+    """The jars of these `group:artifact:version` and all that they need; fetched on the first call.
+
+    `checksums` maps each jar's file name to its SHA-256. Other pins make another folder in the cache.
+    """
+    pins = repr((sorted(coordinates), sorted(checksums.items())))
+    folder = f"{name}-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
+
+    def fill(target: Path) -> None:
+        say(f"fetching {name}: {len(checksums)} jars")
+        resolve(coordinates, target, expected=len(checksums))
+        _verify(target, checksums)
+
+    return sorted(made_once(folder, fill).glob("*.jar"))
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """A list in the format of `sha256sum`, as a map from file name to checksum."""
+    pairs = (line.split() for line in path.read_text().splitlines() if line.strip())
+    return {name: checksum for checksum, name in pairs}
+
+
+def resolve(coordinates: Sequence[str], target: Path, *, expected: int | None = None) -> None:
+    """Let Ivy put the jars into `target`, unverified, telling its progress out of `expected` jars."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
+        work = Path(folder)
+        (work / "settings.xml").write_text(_SETTINGS)
+        (work / "ivy.xml").write_text(_MODULE.format(dependencies=_dependencies(coordinates)))
+        for attempt in range(1, _ATTEMPTS + 1):
+            code, last_line = _run_ivy(work, expected)
+            if code == 0:
+                break
+            if attempt == _ATTEMPTS:
+                raise DownloadFailed(f"Ivy could not fetch {', '.join(coordinates)}: {last_line}")
+        for jar in (work / "jars").iterdir():
+            shutil.move(jar, target / jar.name)
+
+
+def _dependencies(coordinates: Iterable[str]) -> str:
+    lines = []
+    for coordinate in coordinates:
+        organisation, name, revision = (quoteattr(part) for part in coordinate.split(":"))
+        lines.append(f'    <dependency org={organisation} name={name} rev={revision} conf="default->default"/>')
+    return "\n".join(lines)
+
+
+def _run_ivy(work: Path, expected: int | None) -> tuple[int, str]:
+    """Run Ivy once; its exit code and the last line it printed. What one run fetched, the next one keeps."""
+    options = ["-settings", "settings.xml", "-cache", "cache", "-ivy", "ivy.xml", "-types", "jar", "bundle"]
+    java = str(java_home() / "bin" / "java")
+    ivy = subprocess.Popen(
+        [java, "-Xmx256m", "-jar", str(_ivy_jar()), *options, "-retrieve", f"jars/{_PATTERN}"],
+        cwd=work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    too_long = threading.Timer(_SECONDS_TO_FETCH, ivy.kill)
+    too_long.start()
+    last_line = ""
+    try:
+        fetched = 0
+        for line in ivy.stdout or ():
+            last_line = line.strip() or last_line
+            done = re.search(r"\[SUCCESSFUL \] \S+?#(\S+?);([^!]+)", line)
+            if done:
+                fetched += 1
+                say(f"  {fetched}/{expected or '?'} {done[1]} {done[2]}")
+            elif found := re.match(r"\s+found \S+?#(\S+?);(\S+)", line):
+                say(f"  needs {found[1]} {found[2]}")
+        return ivy.wait(), last_line
+    finally:
+        too_long.cancel()
+        ivy.kill()
+        ivy.wait()
+
+
+def _ivy_jar() -> Path:
+    """Ivy, which pyspark carries."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.origin:
+        raise MissingExtra("fetching jars needs pyspark", hint="Install it with: pip install 'tailrace[spark]'")
+    return next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+
+
+def _verify(folder: Path, checksums: Mapping[str, str]) -> None:
+    found = {jar.name: sha256_of(jar) for jar in folder.iterdir()}
+    if found == checksums:
+        return
+    differ = sorted(name for name in found.keys() | checksums.keys() if found.get(name) != checksums.get(name))
+    raise ChecksumMismatch(f"not the pinned files: {', '.join(differ)}", files=differ)
+
+
+def _print_checksums(coordinates: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        resolve(coordinates, Path(folder))
+        for jar in sorted(Path(folder).iterdir()):
+            print(f"{sha256_of(jar)}  {jar.name}")
+
+
+if __name__ == "__main__":
+    _print_checksums(sys.argv[1:])
