@@ -1,0 +1,170 @@
+"""Every number tailrace gives to Prometheus, in one registry.
+
+A stream takes a `StreamMetrics` of its own name and calls its methods; nothing else touches the metric objects, so
+that a label can be neither forgotten nor swapped. `docs/metrics.md` lists all of them, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from tailrace.monitor.liveness import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bson import Timestamp
+
+REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+PlatformCollector(registry=REGISTRY)
+
+_STREAM = ("stream",)
+_STREAM_AND_SHARD = ("stream", "shard")
+
+# What a stream did.
+_events = Counter(
+    "tailrace_events", "Events the sink has acknowledged.", ("stream", "op", "namespace"), registry=REGISTRY
+)
+_bytes = Counter("tailrace_bytes", "Bytes of those events, as they were sent.", _STREAM, registry=REGISTRY)
+_batches = Counter(
+    "tailrace_batches", "Batches whose position was committed, empty ones too.", _STREAM, registry=REGISTRY
+)
+_commit_seconds = Histogram(
+    "tailrace_commit_seconds",
+    "Time from the last read of a batch to its committed position.",
+    _STREAM,
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    registry=REGISTRY,
+)
+_errors = Counter("tailrace_errors", "Errors met, by their stable code.", ("stream", "code"), registry=REGISTRY)
+_dead_letters = Counter(
+    "tailrace_dead_letters", "Events put aside because the sink refused them.", ("stream", "cause"), registry=REGISTRY
+)
+_gaps = Counter(
+    "tailrace_gaps", "Gaps in the history, written to the ledger before recovery began.", _STREAM, registry=REGISTRY
+)
+
+# How a stream is.
+_state = Gauge("tailrace_state", "1 for the state the stream is in, 0 for the others.", ("stream", "state"),
+               registry=REGISTRY)  # fmt: skip
+_position_time = Gauge(
+    "tailrace_position_timestamp_seconds", "Cluster time of the committed position.", _STREAM, registry=REGISTRY
+)
+_buffer_bytes = Gauge("tailrace_buffer_bytes", "Bytes read and not yet acknowledged.", _STREAM, registry=REGISTRY)
+_buffer_limit = Gauge(
+    "tailrace_buffer_limit_bytes", "The most bytes the stream may hold at once.", _STREAM, registry=REGISTRY
+)
+
+# How long the history lasts.
+_window = Gauge(
+    "tailrace_oplog_window_seconds", "Time between the first and the last oplog entry.", ("shard",), registry=REGISTRY
+)
+_oplog_used = Gauge("tailrace_oplog_used_bytes", "Bytes of entries in the oplog.", ("shard",), registry=REGISTRY)
+_oplog_limit = Gauge(
+    "tailrace_oplog_limit_bytes", "Size at which the oplog drops its oldest entries.", ("shard",), registry=REGISTRY
+)
+_age = Gauge(
+    "tailrace_position_age_seconds",
+    "Time between the position and the last oplog entry.",
+    _STREAM_AND_SHARD,
+    registry=REGISTRY,
+)
+_headroom = Gauge(
+    "tailrace_headroom_ratio",
+    "Share of the oplog's capacity left before the position drops out of it: 1 at its end, 0 when lost.",
+    _STREAM_AND_SHARD,
+    registry=REGISTRY,
+)
+_until_lost = Gauge(
+    "tailrace_seconds_until_history_lost",
+    "Forecast from the trends of the oplog and of the consumer; +Inf when the position is not losing ground.",
+    _STREAM_AND_SHARD,
+    registry=REGISTRY,
+)
+
+
+class StreamMetrics:
+    """The metrics of one stream, by the name it has in the position store.
+
+    Its counters exist from the start (at 0), so that `rate()` in an alert rule sees their first step; its gauges
+    only appear with their first value.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self._bytes = _bytes.labels(stream)
+        self._batches = _batches.labels(stream)
+        self._commit_seconds = _commit_seconds.labels(stream)
+        self._gaps = _gaps.labels(stream)
+
+    def events(self, op: str, namespace: str, count: int = 1) -> None:
+        """Count events the sink has acknowledged; call it once per batch, operation type and namespace."""
+        _events.labels(self.stream, op, namespace).inc(count)
+
+    def batch(self, events: Mapping[tuple[str, str], int], size: int, commit_seconds: float | None = None) -> None:
+        """Count a committed batch: events by (op, namespace), their bytes, and how long the commit took."""
+        for (op, namespace), count in events.items():
+            self.events(op, namespace, count)
+        self._bytes.inc(size)
+        self._batches.inc()
+        if commit_seconds is not None:
+            self._commit_seconds.observe(commit_seconds)
+
+    def error(self, code: str) -> None:
+        """Count an error by `TailraceError.code`, or by `unexpected`."""
+        _errors.labels(self.stream, code).inc()
+
+    def dead_letter(self, cause: str) -> None:
+        """Count an event that was put aside; `cause` is an error code, never text from the event."""
+        _dead_letters.labels(self.stream, cause).inc()
+
+    def gap(self) -> None:
+        """Count a gap that went into the ledger."""
+        self._gaps.inc()
+
+    def state(self, state: State) -> None:
+        """Show the state the stream is in now."""
+        for each in State:
+            _state.labels(self.stream, each.value).set(each is state)
+
+    def position(self, cluster_time: Timestamp) -> None:
+        """Show the cluster time of the position that was just committed."""
+        _position_time.labels(self.stream).set(cluster_time.time)
+
+    def buffer(self, held: int, limit: int) -> None:
+        """Show how full the stream's buffer is, in bytes."""
+        _buffer_bytes.labels(self.stream).set(held)
+        _buffer_limit.labels(self.stream).set(limit)
+
+    def place(self, shard: str, *, age: float, headroom: float, until_lost: float | None) -> None:
+        """Show where the position stands in one shard's oplog; `until_lost` is None when it is not losing ground."""
+        _age.labels(self.stream, shard).set(age)
+        _headroom.labels(self.stream, shard).set(headroom)
+        _until_lost.labels(self.stream, shard).set(math.inf if until_lost is None else until_lost)
+
+
+def show_oplog(shard: str, *, window: float, used_bytes: int, limit_bytes: int) -> None:
+    """Show how much history one shard holds."""
+    _window.labels(shard).set(window)
+    _oplog_used.labels(shard).set(used_bytes)
+    _oplog_limit.labels(shard).set(limit_bytes)
+
+
+@contextmanager
+def serve_metrics(port: int, address: str = "127.0.0.1") -> Iterator[int]:
+    """Expose the registry at `/metrics` while the block runs; gives the port, which is a free one when 0 was asked."""
+    server, thread = start_http_server(port, addr=address, registry=REGISTRY)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=10)
