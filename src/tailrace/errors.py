@@ -13,6 +13,7 @@
     │   ├── StreamFatal          stream-fatal             stop     280: it can never go on from there
     │   ├── ImageMissing         image-missing            stop     47: a required image is not there
     │   └── EventTooLarge        event-too-large          stop     10334: an event over 16 MB
+    ├── ResumeTokenMissing       resume-token-missing     stop     an event came without its `_id`
     └── StandError               stand-failed             stop     a local server of the stand
         ├── DownloadFailed       download-failed          retry    a package could not be fetched
         ├── ChecksumMismatch     checksum-mismatch        stop     a package is not the one that was pinned
@@ -40,6 +41,7 @@ __all__ = [
     "MissingExtra",
     "OplogEntryInvalid",
     "Outcome",
+    "ResumeTokenMissing",
     "ServerDidNotStart",
     "ServerUnreachable",
     "SettingsError",
@@ -203,6 +205,13 @@ class EventTooLarge(ChangeStreamError):
     code = "event-too-large"
     server_code = 10334
     default_hint = "Project the large fields away, or add $changeStreamSplitLargeEvent (6.0.9 and later)."
+
+
+class ResumeTokenMissing(TailraceError):
+    """An event came without a resume token, so that nobody could continue after it."""
+
+    code = "resume-token-missing"
+    default_hint = "Keep `_id` in every stage of the pipeline; only the fields beside it may be removed."
 
 
 class StandError(TailraceError):

@@ -1,0 +1,15 @@
+"""The Change Streams specification on top of pymongo's connections: `watch()`, synchronous and asynchronous.
+
+`resume.py` is the specification as pure logic, `rules.py` says which errors are resumed, the shells
+`stream.py` and `async_stream.py` do the I/O, and `cursor.py` alone touches what pymongo keeps private. Decoding
+oplogs, storing positions and writing to sinks do not belong here.
+"""
+
+from tailrace.driver.async_stream import AsyncChangeStream
+from tailrace.driver.batch import Batch, token_of
+from tailrace.driver.options import WatchOptions
+from tailrace.driver.rules import ResumeRules
+from tailrace.driver.stream import ChangeStream
+from tailrace.driver.watching import watch
+
+__all__ = ["AsyncChangeStream", "Batch", "ChangeStream", "ResumeRules", "WatchOptions", "token_of", "watch"]

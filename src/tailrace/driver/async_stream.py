@@ -1,0 +1,170 @@
+"""`AsyncChangeStream`: the resume logic with pymongo's asynchronous connections under it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pymongo.errors import PyMongoError
+
+from tailrace.driver.batch import Batch
+from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
+from tailrace.driver.cursor import AsyncRawCursor, open_async_cursor
+from tailrace.driver.fragments import splits_large_events
+from tailrace.driver.options import WatchOptions
+from tailrace.driver.resume import Steps, proceed
+from tailrace.driver.shell import Shell
+from tailrace.driver.target import AsyncTarget
+
+D = TypeVar("D")
+
+
+class AsyncChangeStream(Shell[D, AsyncRawCursor]):
+    """A change stream for asyncio that resumes by itself. Made by `watch()`.
+
+    It opens on `await`, on `async with`, or when it is first iterated::
+
+        async with watch(collection) as stream:
+            async for event in stream:
+                ...
+
+    `resume_token`, `try_next`, `batches` and errors are those of `ChangeStream`. `on_resume_token`, a function
+    or coroutine function, is called with each new token, also with those that come without an event.
+    A call that is cancelled loses nothing: the next one resumes where the stream was.
+    """
+
+    def __init__(self, target: AsyncTarget, pipeline: Sequence[Mapping[str, Any]], options: WatchOptions) -> None:
+        super().__init__(target, pipeline, options)
+        self._opened = False
+        self._announced: Mapping[str, Any] | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncChangeStream[D]]:
+        return self._open().__await__()
+
+    def __aiter__(self) -> AsyncIterator[D]:
+        return self
+
+    async def __anext__(self) -> D:
+        event = self._stream.take()
+        if event is None:
+            event = await self._wait()
+        await self._announce()
+        return self._decode(event)
+
+    async def next(self) -> D:
+        """Wait for the next event. Raises StopAsyncIteration when the stream is closed or was invalidated."""
+        return await self.__anext__()
+
+    async def try_next(self) -> D | None:
+        """Give the next event, or None when one getMore brought none. A resume may take its place."""
+        event = self._stream.take()
+        if event is None:
+            await self._advance()
+            event = self._stream.take()
+        await self._announce()
+        return None if event is None else self._decode(event)
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Give all events as BSON, a reply at a time: the fastest way to read a stream.
+
+        Every reply gives a batch, also an empty one, so that its `resume_token` can be kept.
+        """
+        while self._stream.alive:
+            if not self._stream.has_events:
+                await self._advance()
+            batch = self._stream.take_batch()
+            await self._announce()
+            yield batch
+        await self.close()
+
+    async def close(self) -> None:
+        """End the stream and its cursor on the server."""
+        self._stream.close()
+        if self._cursor is not None:
+            await self._cursor.close()
+        self._end_session()
+
+    async def __aenter__(self) -> AsyncChangeStream[D]:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _open(self) -> AsyncChangeStream[D]:
+        if not self._opened and self._stream.alive:
+            with self._time_limit():
+                split = self._options.split_large_events and await self._server_splits()
+                await self._perform(self._stream.open(split=split))
+            self._opened = True
+            await self._announce()
+        return self
+
+    async def _wait(self) -> bytes:
+        await self._open()
+        with self._time_limit():
+            while self._stream.alive:
+                event = self._stream.take()
+                if event is not None:
+                    return event
+                await self._announce()
+                await self._perform(self._stream.advance())
+        await self.close()
+        raise StopAsyncIteration
+
+    async def _advance(self) -> None:
+        await self._open()
+        if not self._stream.has_events:
+            with self._time_limit():
+                await self._perform(self._stream.advance())
+
+    async def _announce(self) -> None:
+        """Tell the user's callback of a token that is new."""
+        callback = self._options.on_resume_token
+        if callback is None:
+            return
+        token = self._stream.resume_token
+        if token is not None and token != self._announced:
+            self._announced = token
+            answer = callback(token)
+            if inspect.isawaitable(answer):
+                await answer
+
+    async def _perform(self, steps: Steps) -> None:
+        """Carry out what the logic asks for, until it asks for nothing more."""
+        self._working = True
+        try:
+            step = proceed(steps, None)
+            while step is not None:
+                outcome: Reply | PyMongoError | None
+                try:
+                    outcome = await self._carry_out(step)
+                except PyMongoError as error:
+                    outcome = error
+                step = proceed(steps, outcome)
+        except PyMongoError:
+            raise
+        except BaseException:
+            self._interrupt()
+            raise
+        finally:
+            self._working = False
+            if not self._stream.alive:
+                await self.close()
+
+    async def _carry_out(self, step: Step) -> Reply | None:
+        if isinstance(step, GetMore):
+            assert self._cursor is not None
+            return await self._cursor.get_more(step)
+        if isinstance(step, Aggregate):
+            self._cursor, reply = await open_async_cursor(self._watched.place, step, self._session)
+            return reply
+        await asyncio.sleep(step.seconds)
+        return None
+
+    async def _server_splits(self) -> bool:
+        return splits_large_events((await self._watched.client.server_info())["versionArray"])

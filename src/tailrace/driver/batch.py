@@ -1,0 +1,74 @@
+"""Batches of events as bytes: cutting them out of a reply, and finding their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from bson.timestamp import Timestamp
+
+from tailrace import raw
+from tailrace.errors import BsonMalformed, ResumeTokenMissing
+
+_int32_at = Struct("<i").unpack_from
+TOKEN_FIRST = b"\x03_id\x00"
+"""How an event begins when its first field is a resume token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The events of one reply, as BSON documents.
+
+    A batch may be empty: then `resume_token` is what it brings, a position further on.
+    """
+
+    events: Sequence[bytes]
+    resume_token: bytes | None
+    """Where to resume after the whole batch; None when a server without post-batch tokens had no event yet."""
+    operation_time: Timestamp | None
+    """The server's operation time when it answered: what the position can be compared with."""
+
+    @property
+    def tokens(self) -> list[bytes]:
+        """The resume token of each event, found when asked for."""
+        return [token_of(event) for event in self.events]
+
+
+def token_of(event: bytes) -> bytes:
+    """Give the resume token in the event's `_id`, as a BSON document."""
+    if event[4:9] == TOKEN_FIRST:
+        return event[9 : 9 + _int32_at(event, 9)[0]]
+    found = raw.field(event, b"_id")
+    if found is None or found.kind != raw.DOCUMENT:
+        raise ResumeTokenMissing(
+            "Cannot provide resume functionality when the resume token is missing: an event has no document as its _id."
+        )
+    return found.data
+
+
+def cut_documents(data: bytes, start: int) -> list[bytes]:
+    """Cut the documents out of the array that begins at `start`.
+
+    Element names are 0, 1, 2, ...: their length follows from the position, so nothing is searched for.
+    """
+    last = raw.document_end(data, start) - 1
+    documents: list[bytes] = []
+    append = documents.append
+    position = start + 4
+    prefix, names = 3, 10  # type byte, digit, zero byte: so it is for ten elements
+    while position < last:
+        for _ in range(names):
+            begin = position + prefix
+            size = _int32_at(data, begin)[0]
+            if size < 5:
+                raise BsonMalformed(f"a document cannot have length {size}", offset=begin)
+            position = begin + size
+            append(data[begin:position])
+            if position >= last:
+                break
+        names = 9 * names if prefix == 3 else 10 * names
+        prefix += 1
+    if position != last:
+        raise BsonMalformed("a batch does not end where its length says", offset=start)
+    return documents

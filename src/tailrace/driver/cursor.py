@@ -1,0 +1,248 @@
+"""Cursors whose batches stay bytes: the one place that uses names pymongo keeps private.
+
+pymongo's public API can run `aggregate` and read raw batches, but not both for a change stream: the raw
+cursors hide the post-batch token and the operation time, `Database.command` cannot send a getMore to the
+server that holds the cursor, and neither retries the aggregate as the Retryable Reads specification asks. So
+pymongo's own cursors are extended here, by what its `watch()` itself uses:
+
+- `CommandCursor._send_message` with `_GetMore`: server, session, pinned connection, monitoring, killing;
+- `CommandCursor._unpack_response`: where a reply becomes documents (here it does not);
+- `MongoClient._retryable_read` and `Connection.command`: server selection and one retry of the aggregate;
+- `MongoClient._start_session` and `_leave_alive`: a session that outlives the cursors of one stream;
+- `_csot`: the time limit in force.
+
+The pin in pyproject.toml (pymongo < 4.18) covers them.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeAlias
+
+import bson
+import pymongo
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo import AsyncMongoClient, MongoClient, _csot
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.command_cursor import AsyncCommandCursor
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.message import _GetMore
+from pymongo.synchronous.collection import Collection
+from pymongo.synchronous.command_cursor import CommandCursor
+from pymongo.synchronous.database import Database
+
+from tailrace import raw
+from tailrace.driver.batch import cut_documents
+from tailrace.driver.commands import Aggregate, GetMore, Reply
+
+Place: TypeAlias = Database[Any] | Collection[Any]
+"""Where a synchronous stream runs its aggregate; carries read preference, read concern and codec options."""
+AsyncPlace: TypeAlias = AsyncDatabase[Any] | AsyncCollection[Any]
+
+_FIRST_BATCH: Final = {"cursor": {"firstBatch": 1}}
+
+
+class RawCursor(CommandCursor[Any]):
+    """A server's cursor, read batch by batch."""
+
+    max_wire_version: int
+    codec: CodecOptions[Any]
+    answer: dict[str, Any]
+
+    def get_more(self, command: GetMore) -> Reply:
+        """Ask the server that holds the cursor for its next batch."""
+        self._send_message(_operation(self, command))
+        return _last_reply(self)
+
+    def abandon(self) -> None:
+        """Let pymongo kill the cursor in the background: its connection is in an unknown state."""
+        self._die_no_lock()
+
+    def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        return _unpacked(self, response)
+
+
+class AsyncRawCursor(AsyncCommandCursor[Any]):
+    """The same for asynchronous clients."""
+
+    max_wire_version: int
+    codec: CodecOptions[Any]
+    answer: dict[str, Any]
+
+    async def get_more(self, command: GetMore) -> Reply:
+        """Ask the server that holds the cursor for its next batch."""
+        await self._send_message(_operation(self, command))
+        return _last_reply(self)
+
+    def abandon(self) -> None:
+        """Let pymongo kill the cursor in the background: its connection is in an unknown state."""
+        self._die_no_lock()
+
+    def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        return _unpacked(self, response)
+
+
+def open_cursor(place: Place, command: Aggregate, session: Any) -> tuple[RawCursor, Reply]:
+    """Run the aggregate on a server of the read preference and keep what it opened."""
+    client = _client_of(place)
+    codec = _raw_codec(place)
+
+    def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[RawCursor, Reply]:
+        answer = conn.command(
+            command.database,
+            dict(command.command),
+            read_preference,
+            codec,
+            read_concern=place.read_concern,
+            session=session,
+            client=client,
+            user_fields=_FIRST_BATCH,
+        )
+        collection, info, reply = _opened(place, answer, conn.max_wire_version)
+        cursor = RawCursor(collection, info, conn.address, session=session)
+        cursor.max_wire_version, cursor.codec = conn.max_wire_version, codec
+        cursor._maybe_pin_connection(conn)
+        return cursor, reply
+
+    opened: tuple[RawCursor, Reply] = client._retryable_read(
+        run, place._read_preference_for(session), session, operation="aggregate"
+    )
+    return opened
+
+
+async def open_async_cursor(place: AsyncPlace, command: Aggregate, session: Any) -> tuple[AsyncRawCursor, Reply]:
+    """Run the aggregate on a server of the read preference and keep what it opened."""
+    client = _client_of(place)
+    codec = _raw_codec(place)
+
+    async def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[AsyncRawCursor, Reply]:
+        answer = await conn.command(
+            command.database,
+            dict(command.command),
+            read_preference,
+            codec,
+            read_concern=place.read_concern,
+            session=session,
+            client=client,
+            user_fields=_FIRST_BATCH,
+        )
+        collection, info, reply = _opened(place, answer, conn.max_wire_version)
+        cursor = AsyncRawCursor(collection, info, conn.address, session=session)
+        cursor.max_wire_version, cursor.codec = conn.max_wire_version, codec
+        await cursor._maybe_pin_connection(conn)
+        return cursor, reply
+
+    opened: tuple[AsyncRawCursor, Reply] = await client._retryable_read(
+        run, place._read_preference_for(session), session, operation="aggregate"
+    )
+    return opened
+
+
+def start_session(client: MongoClient[Any] | AsyncMongoClient[Any]) -> Any:
+    """Make a session for one stream: implicit, so that servers without sessions are no error."""
+    session = client._start_session(True, causal_consistency=False)
+    session._leave_alive = True
+    return session
+
+
+def end_session(session: Any) -> None:
+    """Give the stream's session back to the client."""
+    session._leave_alive = False
+    session._end_implicit_session()
+
+
+def time_limit(timeout_ms: int | None, place: Place | AsyncPlace) -> AbstractContextManager[Any]:
+    """Limit what happens inside, unless a `pymongo.timeout()` around it does already."""
+    if _csot.get_timeout() is not None:
+        return nullcontext()
+    seconds = place._timeout if timeout_ms is None else timeout_ms / 1000
+    return nullcontext() if seconds is None else pymongo.timeout(seconds)
+
+
+def _client_of(place: Any) -> Any:
+    return place.client if isinstance(place, Database | AsyncDatabase) else place.database.client
+
+
+def _raw_codec(place: Place | AsyncPlace) -> CodecOptions[Any]:
+    """Keep documents as bytes, but the user's type codecs: a pipeline may need them."""
+    return place.codec_options.with_options(document_class=RawBSONDocument)
+
+
+def _opened(place: Any, answer: Any, max_wire_version: int) -> tuple[Any, dict[str, Any], Reply]:
+    """Take the reply to an aggregate apart: the collection for getMore, the cursor, the reply."""
+    found = answer["cursor"]
+    namespace = found.get("ns", "")
+    collection = (
+        place if isinstance(place, Collection | AsyncCollection) else place[namespace.partition(".")[2] or "$cmd"]
+    )
+    token = found.get("postBatchResumeToken")
+    reply = Reply(
+        found["id"],
+        namespace,
+        [event.raw for event in found["firstBatch"]],
+        None if token is None else token.raw,
+        answer.get("operationTime"),
+        max_wire_version,
+    )
+    return collection, {"id": found["id"], "firstBatch": [], "ns": namespace}, reply
+
+
+def _operation(cursor: Any, command: GetMore) -> _GetMore:
+    return _GetMore(
+        command.database,
+        command.collection,
+        command.batch_size or 0,
+        command.cursor_id,
+        cursor.codec,
+        cursor._collection._read_preference_for(cursor._session),
+        cursor._session,
+        cursor._collection.database.client,
+        command.max_time_ms,
+        cursor._sock_mgr,
+        False,
+        command.comment,
+    )
+
+
+def _unpacked(cursor: Any, response: Any) -> list[dict[str, Any]]:
+    """Read a reply, keep it for `_last_reply`, and give it to pymongo in the form it expects."""
+    cursor.answer = _read_reply(response.raw_command_response())
+    return [cursor.answer]
+
+
+def _last_reply(cursor: Any) -> Reply:
+    """Give the reply that the last getMore left in the cursor."""
+    answer, cursor.answer = cursor.answer, {}
+    found, data = answer["cursor"], cursor._data
+    token = found.get("postBatchResumeToken")
+    # With automatic decryption pymongo has read the reply once more, into raw documents.
+    decrypted = bool(data) and not isinstance(data[0], bytes)
+    events = [event.raw for event in data] if decrypted else found["nextBatch"]
+    data.clear()
+    return Reply(
+        found["id"],
+        found.get("ns", ""),
+        events,
+        None if token is None else token.raw,
+        answer.get("operationTime"),
+        cursor.max_wire_version,
+    )
+
+
+def _read_reply(payload: bytes | memoryview) -> dict[str, Any]:
+    """Decode a reply without its events and token, which are cut out as bytes."""
+    # One copy of the whole: slices of bytes cost a third of what slices of a memoryview cost.
+    data = payload if isinstance(payload, bytes) else bytes(payload)
+    cursor = raw.find(data, b"cursor")
+    batch = None if cursor is None else raw.find(data, b"nextBatch", cursor[1])
+    if cursor is None or batch is None:
+        return bson.decode(data)
+    before = data[cursor[1] + 4 : batch[1] - len(b"\x04nextBatch\x00")]
+    inner = raw.document(before, data[batch[2] : cursor[2] - 1])
+    answer = bson.decode(raw.document(data[4 : cursor[1]], inner, data[cursor[2] : -1]))
+    token = raw.field(inner, b"postBatchResumeToken")
+    answer["cursor"]["nextBatch"] = cut_documents(data, batch[1])
+    if token is not None:
+        answer["cursor"]["postBatchResumeToken"] = RawBSONDocument(token.data)
+    return answer

@@ -1,0 +1,64 @@
+"""What both kinds of change stream have in common: everything but the I/O."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+import bson
+
+from tailrace.driver.budget import ResumeBudget
+from tailrace.driver.cursor import AsyncRawCursor, RawCursor, end_session, start_session, time_limit
+from tailrace.driver.options import WatchOptions
+from tailrace.driver.resume import ResumableStream
+from tailrace.driver.target import AsyncTarget, Target, Watched
+
+D = TypeVar("D")
+C = TypeVar("C", RawCursor, AsyncRawCursor)
+
+
+class Shell(Generic[D, C]):
+    """The logic of one stream, the session and the cursor it uses, and what users may ask of it."""
+
+    def __init__(
+        self, target: Target | AsyncTarget, pipeline: Sequence[Mapping[str, Any]], options: WatchOptions
+    ) -> None:
+        self._watched = Watched.of(target, options)
+        self._options = options
+        budget = ResumeBudget(options.resume_for, time.monotonic, random.random)
+        self._stream = ResumableStream(self._watched.scope, pipeline, options, budget)
+        self._session = options.session or start_session(self._watched.client)
+        self._cursor: C | None = None
+        self._working = False
+
+    @property
+    def resume_token(self) -> Mapping[str, Any] | None:
+        """The token to resume after the last event that was returned, or further on if nothing followed."""
+        return self._stream.resume_token
+
+    @property
+    def alive(self) -> bool:
+        """Whether there may be more events."""
+        return self._stream.alive
+
+    def _decode(self, event: bytes) -> D:
+        decoded: D = bson.decode(event, self._watched.codec)
+        return decoded
+
+    def _time_limit(self) -> AbstractContextManager[Any]:
+        return time_limit(self._options.timeout_ms, self._watched.place)
+
+    def _interrupt(self) -> None:
+        """Give the cursor up after a cancellation, Ctrl-C or the like; iterating again resumes."""
+        self._stream.interrupted()
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            cursor.abandon()
+
+    def _end_session(self) -> None:
+        """Give the session back, unless a command still runs with it: then that one's end does it."""
+        if self._options.session is None and not self._working:
+            end_session(self._session)

@@ -1,0 +1,144 @@
+"""`ChangeStream`: the resume logic with pymongo's synchronous connections under it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from pymongo.errors import PyMongoError
+
+from tailrace.driver.batch import Batch
+from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
+from tailrace.driver.cursor import RawCursor, open_cursor
+from tailrace.driver.fragments import splits_large_events
+from tailrace.driver.options import WatchOptions
+from tailrace.driver.resume import Steps, proceed
+from tailrace.driver.shell import Shell
+from tailrace.driver.target import Target
+
+D = TypeVar("D")
+
+
+class ChangeStream(Shell[D, RawCursor]):
+    """A change stream that resumes by itself. Made by `watch()`; it opens when it is made.
+
+    To keep a position over restarts, store `resume_token` after each `try_next()`, also when that
+    returned None: the token moves on while nothing happens, and so never grows too old::
+
+        with watch(collection, resume_after=load()) as stream:
+            while stream.alive:
+                event = stream.try_next()
+                if event is not None:
+                    handle(event)
+                save(stream.resume_token)
+
+    Errors of the server that end the stream are pymongo's own (`OperationFailure`); an event without
+    a token raises `ResumeTokenMissing`. After an error that a resume could have answered, but did not in
+    the time it had, the stream stays alive: the next call tries again, and no event is skipped.
+
+    Iterate from one thread; `close()` may be called from another, and ends an iteration that waits.
+    """
+
+    def __init__(self, target: Target, pipeline: Sequence[Mapping[str, Any]], options: WatchOptions) -> None:
+        if options.on_resume_token is not None:
+            raise TypeError("on_resume_token is for asynchronous streams; here, read resume_token")
+        super().__init__(target, pipeline, options)
+        with self._time_limit():
+            split = options.split_large_events and self._server_splits()
+            self._perform(self._stream.open(split=split))
+
+    def __iter__(self) -> Iterator[D]:
+        return self
+
+    def __next__(self) -> D:
+        event = self._stream.take()
+        return self._decode(self._wait() if event is None else event)
+
+    def next(self) -> D:
+        """Wait for the next event. Raises StopIteration when the stream is closed or was invalidated."""
+        return self.__next__()
+
+    def try_next(self) -> D | None:
+        """Give the next event, or None when one getMore brought none. A resume may take its place."""
+        event = self._stream.take()
+        if event is None:
+            self._advance()
+            event = self._stream.take()
+        return None if event is None else self._decode(event)
+
+    def batches(self) -> Iterator[Batch]:
+        """Give all events as BSON, a reply at a time: the fastest way to read a stream.
+
+        Every reply gives a batch, also an empty one, so that its `resume_token` can be kept.
+        """
+        while self._stream.alive:
+            if not self._stream.has_events:
+                self._advance()
+            yield self._stream.take_batch()
+        self.close()
+
+    def close(self) -> None:
+        """End the stream and its cursor on the server."""
+        self._stream.close()
+        if self._cursor is not None:
+            self._cursor.close()
+        self._end_session()
+
+    def __enter__(self) -> ChangeStream[D]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait(self) -> bytes:
+        with self._time_limit():
+            while self._stream.alive:
+                self._perform(self._stream.advance())
+                event = self._stream.take()
+                if event is not None:
+                    return event
+        self.close()
+        raise StopIteration
+
+    def _advance(self) -> None:
+        with self._time_limit():
+            self._perform(self._stream.advance())
+
+    def _perform(self, steps: Steps) -> None:
+        """Carry out what the logic asks for, until it asks for nothing more."""
+        self._working = True
+        try:
+            step = proceed(steps, None)
+            while step is not None:
+                outcome: Reply | PyMongoError | None
+                try:
+                    outcome = self._carry_out(step)
+                except PyMongoError as error:
+                    outcome = error
+                step = proceed(steps, outcome)
+        except PyMongoError:
+            raise
+        except BaseException:
+            self._interrupt()
+            raise
+        finally:
+            self._working = False
+            if not self._stream.alive:
+                self.close()
+
+    def _carry_out(self, step: Step) -> Reply | None:
+        if isinstance(step, GetMore):
+            assert self._cursor is not None
+            return self._cursor.get_more(step)
+        if isinstance(step, Aggregate):
+            self._cursor, reply = open_cursor(self._watched.place, step, self._session)
+            return reply
+        time.sleep(step.seconds)
+        return None
+
+    def _server_splits(self) -> bool:
+        return splits_large_events(self._watched.client.server_info()["versionArray"])
