@@ -14,6 +14,20 @@
     │   ├── ImageMissing         image-missing            stop     47: a required image is not there
     │   └── EventTooLarge        event-too-large          stop     10334: an event over 16 MB
     ├── ResumeTokenMissing       resume-token-missing     stop     an event came without its `_id`
+    ├── CaptureError             capture-error            stop     positions, formats and sinks of a capture
+    │   ├── StoreUnavailable     position-store-unavailable retry  the position store does not answer
+    │   ├── PositionInvalid      position-invalid         stop     a position that cannot be right
+    │   ├── LeaseHeld            lease-held               retry    another writer has the name; says until when
+    │   ├── LeaseLost            lease-lost               stop     another writer took the name over
+    │   ├── Backpressure         backpressure             retry    a sink's buffer is full; says when to try again
+    │   ├── SinkUnavailable      sink-unavailable         retry    a sink does not answer, or lost records
+    │   ├── RecordRefused        record-refused           stop     a sink will never take this record
+    │   └── EventUnconvertible   event-unconvertible      stop     an event that a format cannot express
+    ├── TokenQuarantined         token-quarantined        recover  a token that was answered with 286 before
+    ├── StreamInvalidated        stream-invalidated       recover  an invalidate event that cannot be crossed
+    ├── GapOpen                  gap-open                 recover  a gap in the ledger, and recovery is by hand
+    ├── GapUnknown               gap-unknown              stop     no gap of this number is in the ledger
+    ├── InventoryMissing         inventory-missing        stop     nobody knows which keys were captured before
     └── StandError               stand-failed             stop     a local server of the stand
         ├── DownloadFailed       download-failed          retry    a package could not be fetched
         ├── ChecksumMismatch     checksum-mismatch        stop     a package is not the one that was pinned
@@ -30,25 +44,39 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 __all__ = [
+    "Backpressure",
     "BsonMalformed",
+    "CaptureError",
     "ChangeStreamError",
     "ChecksumMismatch",
     "DownloadFailed",
     "EventTooLarge",
+    "EventUnconvertible",
+    "GapOpen",
+    "GapUnknown",
     "HistoryLost",
     "ImageMissing",
     "InvalidResumeToken",
+    "InventoryMissing",
+    "LeaseHeld",
+    "LeaseLost",
     "MissingExtra",
     "OplogEntryInvalid",
     "Outcome",
+    "PositionInvalid",
+    "RecordRefused",
     "ResumeTokenMissing",
     "ServerDidNotStart",
     "ServerUnreachable",
     "SettingsError",
+    "SinkUnavailable",
     "StandError",
+    "StoreUnavailable",
     "StreamFatal",
+    "StreamInvalidated",
     "StreamRefused",
     "TailraceError",
+    "TokenQuarantined",
 ]
 
 
@@ -212,6 +240,119 @@ class ResumeTokenMissing(TailraceError):
 
     code = "resume-token-missing"
     default_hint = "Keep `_id` in every stage of the pipeline; only the fields beside it may be removed."
+
+
+class CaptureError(TailraceError):
+    """Something about a position, a format or a sink of a capture."""
+
+    code = "capture-error"
+
+
+class StoreUnavailable(CaptureError):
+    """The place where positions are kept does not answer, or cannot write."""
+
+    code = "position-store-unavailable"
+    outcome = Outcome.RETRY
+    default_hint = "Check capture.position_store and that its server runs or its disk has room."
+
+
+class PositionInvalid(CaptureError):
+    """A position cannot be read, or would go back without a reason."""
+
+    code = "position-invalid"
+    default_hint = "Look at it with `tailrace position show` and at its past with `tailrace position history`."
+
+
+class LeaseHeld(CaptureError):
+    """Another writer moves this position; it may be asked for again after `retry_after` seconds."""
+
+    code = "lease-held"
+    outcome = Outcome.RETRY
+    default_hint = "Stop the other process, or use another name; a dead one is replaced when its lease ends."
+
+    def __init__(self, name: str, *, holder: str, retry_after: float) -> None:
+        super().__init__(f"{name} is in use by {holder}", holder=holder, retry_after=retry_after)
+        self.holder = holder
+        self.retry_after = retry_after
+
+
+class LeaseLost(CaptureError):
+    """Another writer took over; what this one still wants to write is refused."""
+
+    code = "lease-lost"
+    default_hint = "End this process: the other one goes on. If there is no other, start it again."
+
+
+class Backpressure(CaptureError):
+    """A sink's buffer is full: nothing was taken; try again after `retry_after` seconds."""
+
+    code = "backpressure"
+    outcome = Outcome.RETRY
+    default_hint = "Nothing need be done: reading waits until the sink has caught up."
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.retry_after = retry_after
+
+
+class SinkUnavailable(CaptureError):
+    """A sink does not answer or lost what it was given; deliver again from the last position."""
+
+    code = "sink-unavailable"
+    outcome = Outcome.RETRY
+    default_hint = "Check that the sink's server runs; delivery goes on from the last position."
+
+
+class RecordRefused(CaptureError):
+    """A record that the other side will never take, where dead letters are switched off."""
+
+    code = "record-refused"
+    default_hint = "Raise the limit that the message names, or set capture.dead_letters."
+
+
+class EventUnconvertible(CaptureError):
+    """A format cannot express this event."""
+
+    code = "event-unconvertible"
+    default_hint = "The event is in the dead letters; another format, such as bson, takes every event."
+
+
+class TokenQuarantined(TailraceError):
+    """A token that a server answered with ChangeStreamHistoryLost would be sent once more."""
+
+    code = "token-quarantined"
+    outcome = Outcome.RECOVER
+    default_hint = "The history after it is lost: run `tailrace recover`, after `tailrace gaps` to see what is missing."
+
+
+class StreamInvalidated(TailraceError):
+    """A stream ended with an invalidate event, and the server does not let it go on behind that."""
+
+    code = "stream-invalidated"
+    outcome = Outcome.RECOVER
+    default_hint = "Run `tailrace recover`; a stream of cluster scope (the default) is never invalidated."
+
+
+class GapOpen(TailraceError):
+    """A gap is in the ledger, and the stream was told not to recover by itself."""
+
+    code = "gap-open"
+    outcome = Outcome.RECOVER
+    default_hint = "Look at it with `tailrace gaps`, then run `tailrace recover --dry-run` and `tailrace recover`."
+
+
+class GapUnknown(TailraceError):
+    """The ledger has no gap of this number."""
+
+    code = "gap-unknown"
+    default_hint = "List them with `tailrace gaps`."
+
+
+class InventoryMissing(TailraceError):
+    """Deletes made in a gap cannot be found: there is no record of the keys that were captured before it."""
+
+    code = "inventory-missing"
+    default_hint = "Use a Kafka sink with a retained topic, or set capture.inventory to a folder for the next time."
 
 
 class StandError(TailraceError):

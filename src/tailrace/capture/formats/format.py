@@ -1,0 +1,27 @@
+"""The contract of formats: the bytes of an event in, the records for it out.
+
+A format is given one kind of thing: a change event as BSON. A document of a snapshot comes as an event too, with
+operationType `read` (`snapshot_event`), and a delete that recovery found as one with `recovered: true`
+(`recovered_delete`), so that every format can express both and no format has a second entrance.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from tailrace.capture.record import Record
+
+
+class Format(ABC):
+    """Turns events into records. Has no state that depends on earlier events."""
+
+    content_type: ClassVar[str] = "application/octet-stream"
+
+    @abstractmethod
+    def records(self, event: bytes) -> Sequence[Record]:
+        """Give the records for one event, in order: usually one, with a tombstone two, or none.
+
+        Raises EventUnconvertible when the event cannot be expressed; the caller writes it to the dead letters.
+        """

@@ -1,0 +1,54 @@
+"""Events that no server sends: a document of a snapshot, and a delete that recovery found.
+
+They are shaped like change events, so that formats and sinks need to know one shape only.
+"""
+
+from __future__ import annotations
+
+import bson
+from bson.timestamp import Timestamp
+
+from tailrace import raw
+
+READ = "read"
+"""operationType of a document of a snapshot; its record is marked `op: "r"`."""
+
+
+def snapshot_event(namespace: str, document: bytes, token: bytes, cluster_time: Timestamp) -> bytes:
+    """Make the event of a document that a snapshot read.
+
+    `token` and `cluster_time` are those of a position before the read: the document holds every change up to there,
+    so a consumer that takes the cluster time as version never lets it win over a newer event.
+    """
+    found = raw.field(document, b"_id")
+    key = raw.document(raw.element(found.kind, b"_id", found.data)) if found else raw.EMPTY
+    return _event(
+        token,
+        raw.element(raw.STRING, b"op", raw.string("r")),
+        raw.element(raw.STRING, b"operationType", raw.string(READ)),
+        raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
+        raw.element(raw.DOCUMENT, b"fullDocument", document),
+        _namespace(namespace),
+        raw.element(raw.DOCUMENT, b"documentKey", key),
+    )
+
+
+def recovered_delete(namespace: str, document_key: bytes, token: bytes, cluster_time: Timestamp) -> bytes:
+    """Make the event of a delete that happened in a gap and was found by comparing keys."""
+    return _event(
+        token,
+        raw.element(raw.STRING, b"operationType", raw.string("delete")),
+        raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
+        _namespace(namespace),
+        raw.element(raw.DOCUMENT, b"documentKey", document_key),
+        raw.element(raw.BOOL, b"recovered", raw.boolean(True)),
+    )
+
+
+def _event(token: bytes, *elements: bytes) -> bytes:
+    return raw.document(raw.element(raw.DOCUMENT, b"_id", token), *elements)
+
+
+def _namespace(namespace: str) -> bytes:
+    database, _, collection = namespace.partition(".")
+    return raw.element(raw.DOCUMENT, b"ns", bson.encode({"db": database, "coll": collection}))

@@ -1,0 +1,20 @@
+"""Where a stream stands, kept durably: positions, their stores, leases and audit trail.
+
+Belongs here: what a position is, the contract of stores and the five places a position can be kept. Does not: when
+a position moves (the producer decides) and what a token means to a server (the driver and the engine know).
+"""
+
+from tailrace.capture.positions.owner import this_process
+from tailrace.capture.positions.position import Counts, Position, fingerprint_of
+from tailrace.capture.positions.store import Cells, Change, Lease, PositionStore
+
+__all__ = [
+    "Cells",
+    "Change",
+    "Counts",
+    "Lease",
+    "Position",
+    "PositionStore",
+    "fingerprint_of",
+    "this_process",
+]

@@ -1,0 +1,125 @@
+"""A position: where a stream stands, and what was delivered up to there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import bson
+import orjson
+from bson import json_util
+from bson.timestamp import Timestamp
+
+from tailrace.errors import PositionInvalid
+
+FORM = 1
+"""The version of the JSON form; a reader refuses a higher one instead of guessing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was delivered under a name since its first position."""
+
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    dead_letters: int = 0
+
+    def plus(self, *, events: int = 0, bytes: int = 0, batches: int = 0, dead_letters: int = 0) -> Counts:
+        """Give the counts after one more delivery."""
+        return Counts(
+            self.events + events, self.bytes + bytes, self.batches + batches, self.dead_letters + dead_letters
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a stream: everything up to it is delivered, nothing after it is known to be.
+
+    `token` is a resume token, of an event or a bare high-water mark, as the BSON document the server gave. None means
+    that only the time is known: the stream starts at `cluster_time`.
+    """
+
+    token: bytes | None
+    cluster_time: Timestamp
+    shards: Mapping[str, bytes] = field(default_factory=dict)
+    """The token of each shard, where shards are read one by one; `token` is then the merged low-water mark."""
+    fingerprint: str = ""
+    """What `fingerprint_of` gave for the stream; a token is good for that stream alone."""
+    counts: Counts = Counts()
+    writer: str = ""
+    """Who saved it; set by the store."""
+    epoch: int = 0
+    """The writer's lease; it grows with every acquisition. Set by the store."""
+    saved_at: datetime | None = None
+    """When it was saved; set by the store."""
+
+    def signed(self, writer: str, epoch: int, saved_at: datetime) -> Position:
+        """Give the position as a store keeps it, with its writer."""
+        return replace(self, writer=writer, epoch=epoch, saved_at=saved_at)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that is stored, exported and shown; tokens are Extended JSON."""
+        return {
+            "form": FORM,
+            "token": _token_to_json(self.token),
+            "cluster_time": {"t": self.cluster_time.time, "i": self.cluster_time.inc},
+            "shards": {shard: _token_to_json(token) for shard, token in self.shards.items()},
+            "fingerprint": self.fingerprint,
+            "counts": asdict(self.counts),
+            "writer": self.writer,
+            "epoch": self.epoch,
+            "saved_at": self.saved_at.isoformat() if self.saved_at else None,
+        }
+
+    @classmethod
+    def from_json(cls, form: Any) -> Position:
+        """Read what `to_json` gave; PositionInvalid names the part that does not fit."""
+        try:
+            if form["form"] != FORM:
+                raise PositionInvalid(f"positions of form {form['form']} are not known here")
+            saved_at = form["saved_at"]
+            return cls(
+                token=_token_from_json(form["token"]),
+                cluster_time=Timestamp(form["cluster_time"]["t"], form["cluster_time"]["i"]),
+                shards={shard: _required_token(token) for shard, token in form["shards"].items()},
+                fingerprint=str(form["fingerprint"]),
+                counts=Counts(**form["counts"]),
+                writer=str(form["writer"]),
+                epoch=int(form["epoch"]),
+                saved_at=datetime.fromisoformat(saved_at).astimezone(UTC) if saved_at else None,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, bson.errors.BSONError) as error:
+            raise PositionInvalid(f"this is not a position: {type(error).__name__} {error}") from None
+
+
+def fingerprint_of(namespaces: Sequence[str], pipeline: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """Give a short text that changes when the stream that a token belongs to changes.
+
+    Order matters in a pipeline and inside its stages, and in nothing else.
+    """
+    document = {
+        "namespaces": sorted(namespaces),
+        "pipeline": list(pipeline),
+        "options": dict(sorted(options.items())),
+    }
+    return hashlib.sha256(bson.encode(document)).hexdigest()[:16]
+
+
+def _token_to_json(token: bytes | None) -> Any:
+    if token is None:
+        return None
+    return orjson.loads(json_util.dumps(bson.decode(token), json_options=json_util.CANONICAL_JSON_OPTIONS))
+
+
+def _token_from_json(form: Any) -> bytes | None:
+    return None if form is None else _required_token(form)
+
+
+def _required_token(form: Any) -> bytes:
+    if not isinstance(form, dict) or not form:
+        raise ValueError(f"a token is a document, not {form!r}")
+    return bson.encode(json_util.loads(orjson.dumps(form)))

@@ -1,0 +1,297 @@
+"""The contract of position stores: what is kept, who may write it, and what is remembered of each change.
+
+A store keeps one cell per stream name: the position, the lease of its writer and a counter. Cells change only by
+compare-and-set, and the rules about leases are written here, once, over the five places a cell can be in. Every
+acquisition of a lease raises its epoch; a writer whose epoch is not the current one is refused (`LeaseLost`),
+whatever its clock says. Clocks decide only when a silent writer may be replaced.
+
+The audit trail holds every acquisition, release and every change that has a reason, with who, when, what and why.
+A stream that simply goes on leaves no line per save: the acquisitions and releases around it say from where to where.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import orjson
+
+from tailrace.capture.positions.owner import has_ended
+from tailrace.capture.positions.position import Position
+from tailrace.errors import LeaseHeld, LeaseLost, PositionInvalid
+
+DEFAULT_LEASE_SECONDS = 15.0
+_CONFLICTS_BEFORE_GIVING_UP = 20
+
+
+class Cells(Protocol):
+    """Where cells are: the little that a database has to do. All bytes are JSON without line breaks."""
+
+    def read(self, name: str) -> bytes | None:
+        """Give the cell, or None when there is none."""
+
+    def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
+        """Put `cell` in place of `expected` and add `change` to the trail, durably, or do nothing and give False.
+
+        A reader sees the old cell or the new one, never a mixture, whatever dies when.
+        """
+
+    def changes(self, name: str, limit: int) -> list[bytes]:
+        """Give the last changes of the trail, the newest first."""
+
+    def names(self) -> list[str]:
+        """Give every name that has a cell."""
+
+    def close(self) -> None:
+        """Give connections back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to move one position, until `expires_at` (seconds since 1970)."""
+
+    name: str
+    owner: str
+    epoch: int
+    seconds: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A line of the audit trail: who did what, when and why."""
+
+    at: datetime
+    who: str
+    what: str
+    """acquired, taken-over, released, moved or deleted."""
+    why: str
+    epoch: int
+    position: Position | None
+    """The position after the change."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that is stored and shown."""
+        return {
+            "at": self.at.isoformat(),
+            "who": self.who,
+            "what": self.what,
+            "why": self.why,
+            "epoch": self.epoch,
+            "position": self.position.to_json() if self.position else None,
+        }
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Change:
+        """Read what `to_json` gave."""
+        position = Position.from_json(form["position"]) if form["position"] else None
+        at = datetime.fromisoformat(form["at"])
+        return cls(at, form["who"], form["what"], form["why"], form["epoch"], position)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """What is kept under a name. The counter makes every cell differ from every earlier one."""
+
+    counter: int = 0
+    epoch: int = 0
+    owner: str = ""
+    seconds: float = 0.0
+    expires_at: float = 0.0
+    position: Position | None = None
+
+    def to_bytes(self) -> bytes:
+        form = {name: getattr(self, name) for name in ("counter", "epoch", "owner", "seconds", "expires_at")}
+        return orjson.dumps({**form, "position": self.position.to_json() if self.position else None})
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> _Cell:
+        if data is None:
+            return cls()
+        try:
+            form = orjson.loads(data)
+            position = form.pop("position")
+            return cls(**form, position=Position.from_json(position) if position else None)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PositionInvalid(f"what the store holds is not a position: {error}") from None
+
+
+class PositionStore:
+    """Positions by name over any `Cells`; made by `open_store(url)`.
+
+    Not for several threads at once: a producer saves from one thread.
+    """
+
+    def __init__(self, cells: Cells, clock: Callable[[], float] = time.time) -> None:
+        self._cells = cells
+        self._clock = clock
+        self._known: dict[str, bytes | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def cells(self) -> Cells:
+        """Where the cells are; the exactly-once sink of Kafka shares a producer with them."""
+        return self._cells
+
+    def load(self, name: str) -> Position | None:
+        """Give the position, or None when the name has none yet."""
+        return self._read(name).position
+
+    def holder(self, name: str) -> Lease | None:
+        """Give the lease that is held now, or None."""
+        cell = self._read(name)
+        return _lease(name, cell) if self._is_held(cell) else None
+
+    def acquire(self, name: str, owner: str, *, seconds: float = DEFAULT_LEASE_SECONDS, reason: str = "start") -> Lease:
+        """Become the writer of a name, or raise LeaseHeld with the holder and when to try again."""
+
+        def take(cell: _Cell) -> tuple[_Cell, Change]:
+            if self._is_held(cell):
+                wait = max(0.0, cell.expires_at - self._clock())
+                raise LeaseHeld(name, holder=cell.owner, retry_after=wait)
+            taken = replace(
+                cell,
+                epoch=cell.epoch + 1,
+                owner=owner,
+                seconds=seconds,
+                expires_at=self._clock() + seconds,
+            )
+            return taken, self._change("taken-over" if cell.owner else "acquired", reason, taken)
+
+        return _lease(name, self._update(name, take))
+
+    def wait_for_lease(
+        self,
+        name: str,
+        owner: str,
+        *,
+        seconds: float = DEFAULT_LEASE_SECONDS,
+        timeout: float,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Lease:
+        """Try to acquire until it succeeds; after `timeout` seconds the LeaseHeld of the last try is raised."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self.acquire(name, owner, seconds=seconds)
+            except LeaseHeld as held:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise
+                sleep(min(left, max(0.05, min(held.retry_after, 1.0))))
+
+    def save(self, position: Position, lease: Lease, *, reason: str | None = None) -> Lease:
+        """Move the position and renew the lease, in one step that other writers cannot come between.
+
+        Without a reason the position only goes forward: a step back is a mistake of the program (PositionInvalid),
+        unless a person or a recovery says why.
+        """
+
+        def move(cell: _Cell) -> tuple[_Cell, Change | None]:
+            self._check_writer(cell, lease)
+            before = cell.position
+            if reason is None and before and position.cluster_time < before.cluster_time:
+                raise PositionInvalid(
+                    f"the position of {lease.name} would go back from {before.cluster_time} to "
+                    f"{position.cluster_time} without a reason"
+                )
+            signed = position.signed(lease.owner, lease.epoch, datetime.fromtimestamp(self._clock(), UTC))
+            moved = replace(cell, position=signed, expires_at=self._clock() + lease.seconds)
+            return moved, self._change("moved", reason, moved) if reason else None
+
+        return _lease(lease.name, self._update(lease.name, move))
+
+    def renew(self, lease: Lease) -> Lease:
+        """Keep the lease for another term without moving the position."""
+
+        def extend(cell: _Cell) -> tuple[_Cell, None]:
+            self._check_writer(cell, lease)
+            return replace(cell, expires_at=self._clock() + lease.seconds), None
+
+        return _lease(lease.name, self._update(lease.name, extend))
+
+    def release(self, lease: Lease, *, reason: str = "stop") -> None:
+        """Let the next writer in at once."""
+
+        def leave(cell: _Cell) -> tuple[_Cell, Change]:
+            self._check_writer(cell, lease)
+            return replace(cell, owner="", expires_at=0.0), self._change("released", reason, cell)
+
+        self._update(lease.name, leave)
+
+    def delete(self, lease: Lease, *, reason: str) -> None:
+        """Forget the position and release the lease; the trail and the epoch stay."""
+
+        def forget(cell: _Cell) -> tuple[_Cell, Change]:
+            self._check_writer(cell, lease)
+            gone = replace(cell, position=None)
+            return replace(gone, owner="", expires_at=0.0), self._change("deleted", reason, gone)
+
+        self._update(lease.name, forget)
+
+    def history(self, name: str, limit: int = 50) -> list[Change]:
+        """Give the last changes of the audit trail, the newest first."""
+        return [Change.from_json(orjson.loads(line)) for line in self._cells.changes(name, limit)]
+
+    def names(self) -> list[str]:
+        """Give the names that have a position, sorted."""
+        return sorted(name for name in self._cells.names() if self.load(name) is not None)
+
+    def close(self) -> None:
+        """Give connections back; leases stay until they are released or expire."""
+        self._cells.close()
+
+    def _update(self, name: str, change: Callable[[_Cell], tuple[_Cell, Change | None]]) -> _Cell:
+        """Apply `change` to the newest cell; when another writer was quicker, look again.
+
+        The first try trusts what this store saw last, so that a save is one round trip. A swap whose answer was lost
+        on the way is found to be done already.
+        """
+        attempted: bytes | None = None
+        for attempt in range(_CONFLICTS_BEFORE_GIVING_UP):
+            if attempt or name not in self._known:
+                self._known[name] = self._cells.read(name)
+            before = self._known[name]
+            if attempted is not None and before == attempted:
+                return _Cell.from_bytes(before)
+            after, line = change(_Cell.from_bytes(before))
+            after = replace(after, counter=after.counter + 1)
+            attempted = after.to_bytes()
+            trail = orjson.dumps(line.to_json()) if line else None
+            if self._cells.swap(name, before, attempted, trail):
+                self._known[name] = attempted
+                return after
+        raise LeaseLost(f"others keep changing the position of {name}")
+
+    def _read(self, name: str) -> _Cell:
+        self._known[name] = self._cells.read(name)
+        return _Cell.from_bytes(self._known[name])
+
+    def _is_held(self, cell: _Cell) -> bool:
+        return bool(cell.owner) and cell.expires_at > self._clock() and not has_ended(cell.owner)
+
+    def _check_writer(self, cell: _Cell, lease: Lease) -> None:
+        if (cell.epoch, cell.owner) != (lease.epoch, lease.owner):
+            now = cell.owner or "nobody"
+            raise LeaseLost(
+                f"{lease.owner} wrote {lease.name} in epoch {lease.epoch}; in epoch {cell.epoch} the writer is {now}"
+            )
+
+    def _change(self, what: str, why: str, cell: _Cell) -> Change:
+        at = datetime.fromtimestamp(self._clock(), UTC)
+        return Change(at, cell.owner, what, why, cell.epoch, cell.position)
+
+
+def _lease(name: str, cell: _Cell) -> Lease:
+    return Lease(name, cell.owner, cell.epoch, cell.seconds, cell.expires_at)

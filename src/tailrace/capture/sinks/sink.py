@@ -1,0 +1,95 @@
+"""The contract of sinks: `setup / add / flush`, with acknowledgements that come in order.
+
+A producer drives a sink like this, and the position never moves ahead of what the sink acknowledged:
+
+    sink.setup()
+    count = sink.add(records)           # Backpressure: nothing was taken, try again after `retry_after` seconds
+    pending.append((count, position))   # the position after these records
+    while pending and pending[0][0] <= sink.acknowledged():
+        store.save(pending.popleft()[1], lease)
+    ...
+    sink.flush(timeout)                 # before a stop: everything added is now acknowledged
+
+An exactly-once sink (`transactional`) keeps the position together with the records instead: after any number of `add`,
+`commit(position, lease)` makes them and the position visible in one step and takes the place of `store.save`. Such
+a sink is set up after the lease was acquired and before the position is loaded, because that ends what a dead writer
+left unfinished.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from tailrace.capture.positions.position import Position
+from tailrace.capture.positions.store import Lease
+from tailrace.capture.record import Record
+from tailrace.errors import SettingsError
+
+DEFAULT_BUFFER_BYTES = 64 * 1024 * 1024
+"""How much a sink holds that is not yet acknowledged; one batch is always taken, however large."""
+
+
+class Sink(ABC):
+    """Takes records in order and acknowledges them in order. Not for several threads at once."""
+
+    transactional: ClassVar[bool] = False
+    """Whether `commit` keeps the position with the records."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def setup(self) -> None:
+        """Connect, and make what is missing (topics, files); raises SinkUnavailable when nobody answers."""
+
+    @abstractmethod
+    def add(self, records: Sequence[Record]) -> int:
+        """Take all of the records and give how many were ever added, or raise Backpressure and take none.
+
+        Returning does not mean that they are delivered; see `acknowledged`. Records that the other side refuses
+        for good go to the dead letters and count as acknowledged when they are safe there.
+        """
+
+    @abstractmethod
+    def acknowledged(self) -> int:
+        """Give how many records, counted from the first that was added, are safe without a hole. Never waits.
+
+        Raises SinkUnavailable when delivery failed in a way that only a new sink at the last position can mend.
+        """
+
+    @abstractmethod
+    def flush(self, timeout: float) -> int:
+        """Wait until everything added is acknowledged and give the count; SinkUnavailable after `timeout` seconds."""
+
+    def commit(self, position: Position, lease: Lease) -> Lease:
+        """Make the records since the last commit visible together with the position; only if `transactional`."""
+        raise NotImplementedError(f"{type(self).__name__} is not transactional")
+
+    @property
+    def dead_letters(self) -> int:
+        """How many records went to the dead letters."""
+        return 0
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back, without waiting for what is not acknowledged."""
+
+
+def load_callable(name: str) -> Any:
+    """Give what `module:name` stands for, for sinks and formats of users."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise SettingsError(f"{name!r} is not of the form module:name", hint="Write for example mypackage.sinks:Slack.")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"cannot load {name}: {error}", hint="Check the name and that it is installed.") from None
