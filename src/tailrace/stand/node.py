@@ -19,6 +19,10 @@ from tailrace.stand.tls import ThrowAwayCA
 
 Document = dict[str, Any]
 
+_SMALL_OPLOG_MB = 16
+"""An oplog this small is there to be rolled over. The server only drops entries that a checkpoint has made
+unnecessary, and takes one a minute: a `fsync` command does not count, nor does the parameter `syncdelay`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -51,6 +55,8 @@ class NodeOptions:
         parts = [str(self.binary.path), "--replSet", self.replica_set, "--bind_ip", "127.0.0.1"]
         parts += ["--port", str(port), "--dbpath", str(data), "--oplogSize", str(self.oplog_mb)]
         parts += ["--wiredTigerCacheSizeGB", str(self.cache_gb), "--nounixsocket"]
+        if self.oplog_mb <= _SMALL_OPLOG_MB:
+            parts += ["--syncdelay", "1"]
         if self.role:
             parts.append(f"--{self.role}")
         if self.key_file:
