@@ -1,0 +1,369 @@
+"""Read a live replica set's oplog as raw bytes, majority-committed entries only.
+
+Reads go to the primary through pymongo, with read concern "majority": an entry that this module gave is
+on a majority of the nodes, so no election can take it back. After any interruption the tail reads
+again from the last entry it gave and checks that it meets that very entry, so nothing is skipped and
+nothing comes twice.
+
+Speed comes from what is left out: pymongo hands over each reply as one piece of bytes, entries are
+sliced from it, and the next batch is on its way while the last one is being used.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, PyMongoError
+
+from tailrace import raw
+from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, ServerUnreachable
+from tailrace.oplog.reply import CursorReply, read_batch
+from tailrace.oplog.source import OplogBatch
+
+_RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
+_COLLECTION: Final = "oplog.rs"
+
+# Codes after which the same read may succeed: elections, rollbacks, restarts, killed or lost cursors.
+_PASSING: Final = frozenset(
+    {
+        6, 7, 43, 63, 89, 91, 133, 134, 136, 150, 175, 189, 234, 237, 246, 262, 9001, 10107, 11600,
+        11601, 11602, 13388, 13435, 13436,
+    }
+)  # fmt: skip
+_OPLOG_REPLAY_NEEDED_BEFORE: Final = 9
+"""Servers of wire versions below (4.2) seek by time only when told that a query is a replay."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+
+class LiveOplog:
+    """The oplog of the replica set that a client is connected to.
+
+    A network that swallows packets is only noticed by a socket timeout, so the client should have one
+    above `await_ms`; `connect` makes such a client.
+    """
+
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        *,
+        batch_entries: int = 10_000,
+        await_ms: int = 1_000,
+        patience: float = 60.0,
+    ) -> None:
+        self.client = client
+        self.batch_entries = batch_entries
+        self.await_ms = await_ms
+        self.patience = patience
+        self._owns_client = False
+
+    @classmethod
+    def connect(cls, uri: str, *, socket_timeout: float = 20.0, **options: Any) -> LiveOplog:
+        """Connect with a client of its own, which `close` closes."""
+        oplog = cls(MongoClient(uri, socketTimeoutMS=int(socket_timeout * 1000)), **options)
+        oplog._owns_client = True
+        return oplog
+
+    def __enter__(self) -> LiveOplog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client if it is this object's own."""
+        if self._owns_client:
+            self.client.close()
+
+    def open(self, since: int) -> OplogTail:
+        """Begin with the first entry at or after a time; `HistoryLost` when some are gone."""
+        return OplogTail(self, since)
+
+    def entry_at(self, time: int) -> bytes:
+        """Read the entry of exactly this time; `HistoryLost` when it is gone."""
+        query = {**self.query(time), "limit": 1, "singleBatch": True}
+        batch = self._until_answered(lambda: read_batch(self.command(query)))
+        if not batch.entries or time_of(batch.entries[0]) != time:
+            raise history_lost()
+        return batch.entries[0]
+
+    def bounds(self) -> tuple[bytes, bytes]:
+        """Read the oldest entry, and the newest that a majority has."""
+        return self._edge(1), self._edge(-1)
+
+    def newest(self) -> int:
+        """Give the time of the newest entry that a majority has."""
+        return time_of(self._edge(-1))
+
+    def _edge(self, direction: int) -> bytes:
+        query = {
+            "find": _COLLECTION,
+            "sort": {"$natural": direction},
+            "limit": 1,
+            "singleBatch": True,
+            "readConcern": {"level": "majority"},
+        }
+        batch = self._until_answered(lambda: read_batch(self.command(query)))
+        if not batch.entries:
+            raise history_lost()
+        return batch.entries[0]
+
+    def query(self, since: int, after: int = 0) -> dict[str, Any]:
+        """Make the query for entries from a time on; `after`: once the majority has reached that."""
+        concern: dict[str, Any] = {"level": "majority"}
+        if after:
+            concern["afterClusterTime"] = timestamp(after)
+        query: dict[str, Any] = {
+            "find": _COLLECTION,
+            "filter": {"ts": {"$gte": timestamp(since)}},
+            "readConcern": concern,
+        }
+        if self._wire_version() < _OPLOG_REPLAY_NEEDED_BEFORE:
+            query["oplogReplay"] = True
+        return query
+
+    def _wire_version(self) -> int:
+        description = self.client.topology_description
+        versions = [s.max_wire_version for s in description.server_descriptions().values()]
+        known = [version for version in versions if version]
+        if not known:
+            self.client.admin.command("ping")  # the first command discovers the servers
+            return int(self.client.admin.command("hello")["maxWireVersion"])
+        return min(known)
+
+    def command(self, command: dict[str, Any], session: Any = None) -> bytes:
+        """Run a command on `local` and give its reply as it came."""
+        reply = self.client.local.command(command, codec_options=_RAW, session=session)
+        return bytes(reply.raw)
+
+    def _until_answered(self, ask: Callable[[], CursorReply]) -> CursorReply:
+        """Ask again while the set has no primary, until patience ends."""
+        retry = _Retry(self.patience)
+        while True:
+            try:
+                return ask()
+            except PyMongoError as error:
+                retry.pause_after(error)
+
+
+class OplogTail:
+    """One pass over a live oplog, from a time on; see `OplogReader`."""
+
+    def __init__(self, oplog: LiveOplog, since: int) -> None:
+        self._oplog = oplog
+        self._since = since
+        self._last: bytes | None = None
+        self._reached = since
+        self._cursor: _Cursor | None = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[OplogBatch]:
+        return self
+
+    def __enter__(self) -> OplogTail:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __next__(self) -> OplogBatch:
+        """Give the next batch, through whatever happens to the set.
+
+        `ServerUnreachable` ends only this call: the next one goes on where this one stopped.
+        """
+        if self._closed:
+            raise StopIteration
+        retry = _Retry(self._oplog.patience)
+        while True:
+            try:
+                entries = self._read()
+                break
+            except PyMongoError as error:
+                self._drop_cursor()
+                retry.pause_after(error)
+        if entries:
+            self._last = entries[-1]
+            self._reached = time_of(self._last)
+        return OplogBatch(entries, self._reached)
+
+    def close(self) -> None:
+        """Stop, and free the cursor on the server."""
+        self._closed = True
+        self._drop_cursor()
+
+    def _read(self) -> list[bytes]:
+        if self._cursor is not None:
+            return self._cursor.next_entries()
+        cursor = _Cursor(self._oplog, self._since if self._last is None else self._reached, self._last)
+        try:
+            entries = cursor.open()
+            if self._last is None:
+                self._check_history()
+            else:
+                entries = self._continue(entries)
+        except BaseException:
+            cursor.close()
+            raise
+        self._cursor = cursor
+        return entries
+
+    def _continue(self, entries: list[bytes]) -> list[bytes]:
+        """Leave out the entry that was given last; it must be there, for nothing may be skipped."""
+        if not entries:
+            raise AutoReconnect("the node does not show yet what a majority has")
+        if identity(entries[0]) != identity(self._last or b""):
+            raise history_lost()
+        return entries[1:]
+
+    def _check_history(self) -> None:
+        """Refuse a start before the oldest entry, unless that is the very first the set ever wrote.
+
+        Checked after the cursor is open: what was there then cannot have been lost before.
+        """
+        oldest = read_batch(
+            self._oplog.command({"find": _COLLECTION, "sort": {"$natural": 1}, "limit": 1, "singleBatch": True})
+        ).entries
+        if oldest and time_of(oldest[0]) > self._since and not is_first_of_set(oldest[0]):
+            raise history_lost()
+
+    def _drop_cursor(self) -> None:
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
+
+
+class _Cursor:
+    """A tailable cursor, read one batch ahead by a thread of its own."""
+
+    def __init__(self, oplog: LiveOplog, since: int, last: bytes | None) -> None:
+        self._oplog = oplog
+        self._since = since
+        self._last = last
+        self._id = 0
+        self._session: Any = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="oplog-tail")
+        self._ahead: Future[CursorReply] | None = None
+
+    def open(self) -> list[bytes]:
+        """Open the cursor and give its first entries."""
+        oplog = self._oplog
+        # A cursor belongs to the session that opened it; without a named one each command has its own.
+        self._session = oplog.client.start_session(causal_consistency=False)
+        query = oplog.query(self._since, after=self._since if self._last is not None else 0)
+        query |= {"tailable": True, "awaitData": True, "batchSize": oplog.batch_entries}
+        reply = read_batch(oplog.command(query, self._session))
+        self._id = reply.cursor_id
+        self._read_ahead()
+        return reply.entries
+
+    def next_entries(self) -> list[bytes]:
+        """Wait for the batch that is on its way, and send for the one after it."""
+        if self._ahead is None:  # the server closed the cursor, as it does when the oplog is empty
+            raise AutoReconnect("the server closed the cursor")
+        reply = self._ahead.result()
+        self._id = reply.cursor_id
+        self._read_ahead()
+        return reply.entries
+
+    def _read_ahead(self) -> None:
+        self._ahead = self._worker.submit(self._get_more) if self._id else None
+
+    def _get_more(self) -> CursorReply:
+        command = {
+            "getMore": self._id,
+            "collection": _COLLECTION,
+            "batchSize": self._oplog.batch_entries,
+            "maxTimeMS": self._oplog.await_ms,
+        }
+        return read_batch(self._oplog.command(command, self._session))
+
+    def close(self) -> None:
+        """Free the cursor and the session; killing the cursor also ends a read that waits for data."""
+        if self._id and not self._failed():
+            try:
+                kill = {"killCursors": _COLLECTION, "cursors": [self._id]}
+                self._oplog.client.local.command(kill)
+            except PyMongoError:
+                pass  # the server or the client is gone, and the cursor with it
+        if self._ahead is not None:
+            self._ahead.add_done_callback(lambda _: self._end_session())
+        else:
+            self._end_session()
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _failed(self) -> bool:
+        return self._ahead is not None and self._ahead.done() and self._ahead.exception() is not None
+
+    def _end_session(self) -> None:
+        if self._session is not None:
+            self._session.end_session()
+
+
+class _Retry:
+    """Decides whether to try again after an error, and waits before that."""
+
+    def __init__(self, patience: float) -> None:
+        self._deadline = clock.monotonic() + patience
+        self._pause = _FIRST_PAUSE
+
+    def pause_after(self, error: PyMongoError) -> None:
+        """Wait a little longer each time; raise when the error will not pass, or patience ends."""
+        if not is_passing(error):
+            raise _refused(error) from error
+        if clock.monotonic() > self._deadline:
+            raise ServerUnreachable(f"the oplog cannot be read: {error}") from error
+        clock.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+def is_passing(error: PyMongoError) -> bool:
+    """Tell whether the same read may succeed later: elections, restarts, network faults."""
+    if isinstance(error, OperationFailure):
+        return error.code in _PASSING
+    return isinstance(error, ConnectionFailure)
+
+
+def _refused(error: PyMongoError) -> Exception:
+    if isinstance(error, OperationFailure):
+        return ChangeStreamError(
+            f"the oplog cannot be read: {error}",
+            server_code=error.code or 8,
+            hint="Reading the oplog needs a replica set and the role `read` on the database `local`.",
+        )
+    return ServerUnreachable(f"the oplog cannot be read: {error}")
+
+
+def history_lost() -> HistoryLost:
+    """Make the error for a position that the oplog no longer holds, in the server's words."""
+    return HistoryLost("Resume of change stream was not possible, as the resume point may no longer be in the oplog.")
+
+
+def time_of(entry: bytes) -> int:
+    """Give the cluster time of an entry."""
+    span = raw.find(entry, b"ts")
+    if span is None or span[0] != raw.TIMESTAMP:
+        raise BsonMalformed("an oplog entry has no time", offset=0)
+    return raw.int64_at(entry, span[1]) & 0xFFFFFFFFFFFFFFFF
+
+
+def identity(entry: bytes) -> tuple[int, bytes | None]:
+    """Give what makes an entry one of a kind: its time and the term of the primary that wrote it."""
+    term = raw.field(entry, b"t")
+    return time_of(entry), term.data if term else None
+
+
+def is_first_of_set(entry: bytes) -> bool:
+    """Tell whether an entry is the first that a replica set ever wrote."""
+    span = raw.find_path(entry, b"o", b"msg")
+    return span is not None and entry[span[1] : span[2]] == raw.string("initiating set")
+
+
+def timestamp(time: int) -> Timestamp:
+    """Give a cluster time as BSON has it."""
+    return Timestamp(time >> 32, time & 0xFFFFFFFF)
