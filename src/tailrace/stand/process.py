@@ -14,6 +14,7 @@ from tailrace.errors import ServerDidNotStart
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 _SECONDS_BETWEEN_PROBES = 0.05
+_SECONDS_TO_FREEZE = 5.0
 
 
 class ServerProcess:
@@ -112,6 +113,9 @@ class ServerProcess:
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open and nothing is answered."""
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _SECONDS_TO_FREEZE
+        while self.alive and not self._all_threads_stopped() and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let a paused server go on."""
@@ -122,6 +126,11 @@ class ServerProcess:
         if not self.log.exists():
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _all_threads_stopped(self) -> bool:
+        """Whether the kernel has stopped every thread; a signal is sent before it has taken effect."""
+        stats = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.alive:
