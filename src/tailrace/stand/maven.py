@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from tailrace.stand.java import java_home
 
 _ATTEMPTS = 3
 _SECONDS_TO_FETCH = 900
+_JARS_PER_LINE = 10
 _SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="central"/>
@@ -96,32 +96,43 @@ def _run_ivy(work: Path, expected: int | None) -> tuple[int, str]:
     """Run Ivy once; its exit code and the last line it printed. What one run fetched, the next one keeps."""
     options = ["-settings", "settings.xml", "-cache", "cache", "-ivy", "ivy.xml", "-types", "jar", "bundle"]
     java = str(java_home() / "bin" / "java")
-    ivy = subprocess.Popen(
+    with subprocess.Popen(
         [java, "-Xmx256m", "-jar", str(_ivy_jar()), *options, "-retrieve", f"jars/{_PATTERN}"],
         cwd=work,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    too_long = threading.Timer(_SECONDS_TO_FETCH, ivy.kill)
-    too_long.start()
+    ) as ivy:
+        too_long = threading.Timer(_SECONDS_TO_FETCH, ivy.kill)
+        too_long.start()
+        try:
+            last_line = _follow(ivy.stdout or (), expected)
+            return ivy.wait(), last_line
+        finally:
+            too_long.cancel()
+            ivy.kill()
+
+
+def _follow(output: Iterable[str], expected: int | None) -> str:
+    """Tell Ivy's progress as it prints it; returns the last line."""
+    needed = fetched = 0
     last_line = ""
-    try:
-        fetched = 0
-        for line in ivy.stdout or ():
-            last_line = line.strip() or last_line
-            done = re.search(r"\[SUCCESSFUL \] \S+?#(\S+?);([^!]+)", line)
-            if done:
-                fetched += 1
-                say(f"  {fetched}/{expected or '?'} {done[1]} {done[2]}")
-            elif found := re.match(r"\s+found \S+?#(\S+?);(\S+)", line):
-                say(f"  needs {found[1]} {found[2]}")
-        return ivy.wait(), last_line
-    finally:
-        too_long.cancel()
-        ivy.kill()
-        ivy.wait()
+    for line in filter(None, map(str.strip, output)):
+        last_line = line
+        if line.startswith("found "):
+            needed += 1
+            _tell("needs", needed, None)
+        elif line.startswith("[SUCCESSFUL ]"):
+            fetched += 1
+            _tell("fetched", fetched, expected)
+    return last_line
+
+
+def _tell(what: str, count: int, expected: int | None) -> None:
+    """Say how far it is, at every tenth jar and at the last."""
+    if count % _JARS_PER_LINE == 0 or count == expected:
+        say(f"  {what} {count}{f' of {expected}' if expected else ''} jars")
 
 
 def _ivy_jar() -> Path:
