@@ -6,6 +6,9 @@
     ├── ServerUnreachable        server-unreachable       retry    nobody answers at an address
     ├── BsonMalformed            bson-malformed           stop     bytes that are not BSON
     ├── OplogEntryInvalid        oplog-entry-invalid      stop     an oplog entry that no server writes
+    ├── OplogUnreadable          oplog-unreadable         stop     the oplog is not there, or may not be read
+    ├── AlertUndelivered         alert-undelivered        retry    a webhook did not take an alert
+    ├── RecordingInvalid         recording-invalid        stop     a recording that cannot be read
     ├── ChangeStreamError        change-stream-error      stop     what a server answers to a change stream
     │   ├── StreamRefused        stream-refused           stop     it cannot be opened like this
     │   ├── InvalidResumeToken   resume-token-invalid     stop     260, and bytes that are no token
@@ -44,6 +47,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 __all__ = [
+    "AlertUndelivered",
     "Backpressure",
     "BsonMalformed",
     "CaptureError",
@@ -62,7 +66,9 @@ __all__ = [
     "LeaseLost",
     "MissingExtra",
     "OplogEntryInvalid",
+    "OplogUnreadable",
     "Outcome",
+    "RecordingInvalid",
     "PositionInvalid",
     "RecordRefused",
     "ResumeTokenMissing",
@@ -158,6 +164,21 @@ class OplogEntryInvalid(TailraceError):
     default_hint = "The entry is in `details`; check that the upstream is a MongoDB 4.2 to 6.0 server."
 
 
+class OplogUnreadable(TailraceError):
+    """The server has no oplog, or the user may not read it."""
+
+    code = "oplog-unreadable"
+    default_hint = "Give the user the role `read` on the database `local`."
+
+
+class AlertUndelivered(TailraceError):
+    """A webhook refused an alert, or did not answer as often as it was tried."""
+
+    code = "alert-undelivered"
+    outcome = Outcome.RETRY
+    default_hint = "Check monitor.webhook_url; the alert is in the log and is sent again at the next look."
+
+
 _SERVER_CODE_NAMES = {
     2: "BadValue", 9: "FailedToParse", 14: "TypeMismatch", 15: "Overflow", 20: "IllegalOperation",
     26: "NamespaceNotFound", 47: "NoMatchingDocument", 72: "InvalidOptions",
@@ -165,6 +186,13 @@ _SERVER_CODE_NAMES = {
     260: "InvalidResumeToken", 280: "ChangeStreamFatalError", 286: "ChangeStreamHistoryLost",
     10334: "BSONObjectTooLarge",
 }  # fmt: skip
+
+
+class RecordingInvalid(TailraceError):
+    """A recording cannot be read, or does not hold what was asked of it."""
+
+    code = "recording-invalid"
+    default_hint = "Check the line that the message names; an extra file needs its main file beside it."
 
 
 class ChangeStreamError(TailraceError):

@@ -45,6 +45,24 @@ class LogSettings(Section):
     json_lines: bool = Field(False, description="One JSON object a line instead of text.")
 
 
+class MonitorSettings(Section):
+    """When to warn about a stream, and whom."""
+
+    warn_ratio: float = Field(0.5, gt=0, le=1, description="Warn when this share of the oplog lies after a position.")
+    critical_ratio: float = Field(0.75, gt=0, le=1, description="The same, critical.")
+    warn_forecast_seconds: float = Field(14_400, ge=0, description="Warn when history would be lost within this time.")
+    critical_forecast_seconds: float = Field(3_600, ge=0, description="The same, critical.")
+    behind_seconds: float = Field(30.0, gt=0, description="A position older than this is behind.")
+    stalled_seconds: float = Field(60.0, gt=0, description="One that is behind and still for this long is stalled.")
+    every_seconds: float = Field(10.0, gt=0, description="Time between two looks at the oplog.")
+    repeat_seconds: float = Field(3_600, gt=0, description="A lasting alert is sent again after this time.")
+    webhook_url: SecretStr | None = Field(None, description="Alerts are posted there as JSON.")
+    webhook_timeout_seconds: float = Field(5.0, gt=0, description="How long one post may take.")
+    webhook_attempts: int = Field(3, ge=1, description="How often one alert is posted before giving up for now.")
+    metrics_address: str = Field("127.0.0.1", description="Address of the Prometheus endpoint.")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Its port; none means no endpoint.")
+
+
 class Settings(BaseSettings):
     """The whole of the settings; one field per section."""
 
@@ -54,6 +72,7 @@ class Settings(BaseSettings):
 
     mongodb: MongodbSettings = MongodbSettings()
     log: LogSettings = LogSettings()
+    monitor: MonitorSettings = MonitorSettings()
 
     @classmethod
     def load(cls, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:

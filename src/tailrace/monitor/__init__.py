@@ -4,7 +4,38 @@ Everything here works on plain values (cluster times, byte counts, wall times th
 MongoDB connection. It knows neither position stores nor producers: those call in, or the command line wires them.
 """
 
-from tailrace.monitor.liveness import State
+from tailrace.monitor.alerts import Alarm, Alert, Level, LogChannel, Thresholds, Verdict, WebhookChannel
+from tailrace.monitor.liveness import Liveness, Observation, Patience, State, liveness_of
 from tailrace.monitor.metrics import REGISTRY, StreamMetrics, serve_metrics
+from tailrace.monitor.observer import Consumer, Observer, Report
+from tailrace.monitor.reader import ShardReader, shard_readers
+from tailrace.monitor.window import Forecast, Oplog, Place, Sample, Trend, place_of
 
-__all__ = ["REGISTRY", "State", "StreamMetrics", "serve_metrics"]
+__all__ = [
+    "REGISTRY",
+    "Alarm",
+    "Alert",
+    "Consumer",
+    "Forecast",
+    "Level",
+    "Liveness",
+    "LogChannel",
+    "Observation",
+    "Observer",
+    "Oplog",
+    "Patience",
+    "Place",
+    "Report",
+    "Sample",
+    "ShardReader",
+    "State",
+    "StreamMetrics",
+    "Thresholds",
+    "Trend",
+    "Verdict",
+    "WebhookChannel",
+    "liveness_of",
+    "place_of",
+    "serve_metrics",
+    "shard_readers",
+]

@@ -1,0 +1,169 @@
+"""Looks at streams and oplogs again and again: reads, judges, shows the numbers to Prometheus and raises the alarm."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from bson import Timestamp
+
+from tailrace.errors import TailraceError
+from tailrace.monitor import metrics
+from tailrace.monitor.alerts import DEFAULT_THRESHOLDS, Alarm, Thresholds, Verdict, verdict_of
+from tailrace.monitor.liveness import DEFAULT_PATIENCE, Liveness, Observation, Patience, State, liveness_of
+from tailrace.monitor.reader import ShardReader
+from tailrace.monitor.window import MOST_SAMPLES, Oplog, Place, Sample, place_of
+
+_log = structlog.get_logger("tailrace.monitor")
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A stream as its position store shows it, in plain values."""
+
+    stream: str
+    position: Timestamp
+    shards: Mapping[str, Timestamp] = field(default_factory=dict)
+    """The position on each shard, where they are known one by one."""
+    events: int | None = None
+    saved_at: float | None = None
+    recovering: bool = False
+
+    def position_on(self, shard: str) -> Timestamp:
+        """Where it stands on this shard."""
+        return self.shards.get(shard, self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One shard at one moment, and a stream's place in it when there is a stream."""
+
+    at: float
+    oplog: Oplog
+    stream: str | None = None
+    place: Place | None = None
+    liveness: Liveness | None = None
+    verdict: Verdict = field(default_factory=Verdict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values; the keys are part of the interface."""
+        oplog = self.oplog
+        result: dict[str, Any] = {
+            "at": self.at,
+            "shard": oplog.shard,
+            "oplog": {
+                "first": oplog.first.time,
+                "last": oplog.last.time,
+                "window_seconds": oplog.window_seconds,
+                "used_bytes": oplog.used_bytes,
+                "limit_bytes": oplog.limit_bytes,
+                "full": oplog.full,
+            },
+            "level": self.verdict.level.name.lower(),
+            "reasons": list(self.verdict.reasons),
+        }
+        if self.place and self.liveness:
+            result |= {"stream": self.stream, "state": self.liveness.state.value, "proof": self.liveness.proof}
+            result |= _place_to_json(self.place)
+        return result
+
+
+def _place_to_json(place: Place) -> dict[str, Any]:
+    trend, forecast = place.trend, place.forecast
+    return {
+        "position": {"t": place.position.time, "i": place.position.inc},
+        "position_age_seconds": place.age_seconds,
+        "headroom_ratio": round(place.headroom_ratio, 6),
+        "lost": place.lost,
+        "seconds_until_history_lost": forecast.until_lost,
+        "seconds_until_history_lost_if_stopped": forecast.until_lost_if_stopped,
+        "seconds_until_caught_up": forecast.until_caught_up,
+        "written_bytes_per_second": trend.written_per_second if trend else None,
+        "consumer_speed": trend.position_speed if trend else None,
+    }
+
+
+class Observer:
+    """Keeps the last samples of every shard and stream, so that each look can be judged by the trend.
+
+    `consumers` gives the streams as they are now. Used by `tailrace check`, and by a producer that watches itself.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[ShardReader],
+        consumers: Callable[[], Sequence[Consumer]],
+        *,
+        thresholds: Thresholds = DEFAULT_THRESHOLDS,
+        patience: Patience = DEFAULT_PATIENCE,
+        alarm: Alarm | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._readers = tuple(readers)
+        self._consumers = consumers
+        self._thresholds = thresholds
+        self._patience = patience
+        self._alarm = alarm
+        self._clock = clock
+        self._samples: dict[tuple[str, str], deque[Sample]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
+        self._seen: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
+
+    def look(self) -> list[Report]:
+        """Take one reading of every shard and judge every stream on it."""
+        # Positions first: one that is read after the oplog could lie beyond its last entry.
+        consumers = self._consumers()
+        reports = []
+        for reader in self._readers:
+            oplog, now = reader.read(), self._clock()
+            reports += [self._judge(consumer, oplog, now) for consumer in consumers] or [Report(now, oplog)]
+        show_reports(reports)
+        if self._alarm:
+            for report in reports:
+                if report.stream is not None:
+                    self._alarm.hear(report.stream, report.oplog.shard, report.verdict, report.to_json(), report.at)
+        return reports
+
+    def run(self, every_seconds: float, stop: threading.Event) -> None:
+        """Look until told to stop; a server that cannot be read now is tried again at the next look."""
+        while not stop.is_set():
+            try:
+                self.look()
+            except TailraceError as error:
+                _log.warning(error.message, code=error.code)
+            stop.wait(every_seconds)
+
+    def _judge(self, consumer: Consumer, oplog: Oplog, now: float) -> Report:
+        position = consumer.position_on(oplog.shard)
+        key = (consumer.stream, oplog.shard)
+        samples, seen = self._samples[key], self._seen[key]
+        samples.append(Sample(now, oplog, position))
+        seen.append(Observation(now, position, oplog.last, consumer.events, consumer.saved_at, consumer.recovering))
+        place = place_of(tuple(samples))
+        liveness = liveness_of(tuple(seen), self._patience)
+        verdict = verdict_of(place, liveness, self._thresholds)
+        return Report(now, oplog, consumer.stream, place, liveness, verdict)
+
+
+def show_reports(reports: Sequence[Report]) -> None:
+    """Put the numbers of one look into the metrics; a stream is in the worst state that it has on any shard."""
+    worst: dict[str, State] = {}
+    severity = list(State).index
+    for report in reports:
+        oplog = report.oplog
+        metrics.show_oplog(
+            oplog.shard, window=oplog.window_seconds, used_bytes=oplog.used_bytes, limit_bytes=oplog.limit_bytes
+        )
+        if report.stream is None or report.place is None or report.liveness is None:
+            continue
+        place, state = report.place, report.liveness.state
+        metrics.StreamMetrics(report.stream).place(
+            oplog.shard, age=place.age_seconds, headroom=place.headroom_ratio, until_lost=place.forecast.until_lost
+        )
+        worst[report.stream] = max(worst.get(report.stream, state), state, key=severity)
+    for stream, state in worst.items():
+        metrics.StreamMetrics(stream).state(state)

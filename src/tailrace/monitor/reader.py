@@ -1,0 +1,116 @@
+"""Reads the oplogs of a replica set, or of every shard of a cluster. Needs the role `read` on the database `local`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from tailrace.errors import OplogUnreadable, ServerUnreachable
+from tailrace.monitor.window import Oplog
+from tailrace.settings import masked
+
+Document = dict[str, Any]
+
+_URI = re.compile(r"(?P<scheme>mongodb(?:\+srv)?)://(?P<user>[^@/]*@)?[^/?]*(?P<path>/[^?]*)?(?:\?(?P<options>.*))?")
+_OF_THE_ROUTER_ALONE = {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
+
+
+class ShardReader:
+    """Reads one replica set's oplog, from the member that the client's read preference selects."""
+
+    def __init__(self, client: MongoClient[Document], shard: str | None = None) -> None:
+        self._client = client
+        self._shard = shard
+
+    @property
+    def shard(self) -> str:
+        """The shard's name: the given one, or else the name of the replica set."""
+        if self._shard is None:
+            with _readable():
+                self._shard = str(self._client.admin.command("isMaster").get("setName", "standalone"))
+        return self._shard
+
+    def read(self) -> Oplog:
+        """Take one reading: two entries and one statistics call, however large the log is."""
+        with _readable():
+            first, last = self._edge(1), self._edge(-1)
+            size = self._client["local"].command("collStats", "oplog.rs")
+        if first is None or last is None:
+            raise OplogUnreadable(f"{self.shard} has no oplog", hint="Only members of a replica set have one.")
+        # 4.2 gives large sizes as doubles.
+        used, limit = int(size["size"]), int(size["maxSize"])
+        return Oplog(self.shard, first["ts"], last["ts"], used, limit, complete=_initiates(first))
+
+    def _edge(self, direction: int) -> Document | None:
+        entries = self._client["local"]["oplog.rs"]
+        wanted = {"ts": 1, "op": 1, "o.msg": 1}
+        return next(entries.find({}, wanted).sort("$natural", direction).limit(1), None)
+
+
+def _initiates(entry: Document) -> bool:
+    """Whether it is the entry that initiated the set; servers take a log that begins with it for a complete one."""
+    return bool(entry["op"] == "n" and entry.get("o", {}).get("msg") == "initiating set")
+
+
+@contextmanager
+def shard_readers(uris: Sequence[str], timeout_seconds: float = 10.0) -> Iterator[list[ShardReader]]:
+    """Readers for the replica sets at these URIs; a config server or mongos stands for all of its shards."""
+    with ExitStack() as opened:
+        readers: list[ShardReader] = []
+        for uri in uris:
+            client = opened.enter_context(_connect(uri, timeout_seconds))
+            shards = _shards_of(client)
+            if not shards:
+                readers.append(ShardReader(client))
+            for name, hosts in shards.items():
+                shard_client = opened.enter_context(_connect(shard_uri(uri, hosts), timeout_seconds))
+                readers.append(ShardReader(shard_client, name))
+        yield readers
+
+
+def shard_uri(uri: str, hosts: str) -> str:
+    """The URI of one shard, whose `hosts` are like `s0/a:27018,b:27018`, with the user and options of another URI."""
+    parts = _URI.fullmatch(uri)
+    assert parts is not None, "a client has connected with it"
+    replica_set, _, addresses = hosts.rpartition("/")
+    given = (parts["options"] or "").split("&")
+    options = [option for option in given if option and option.split("=")[0].lower() not in _OF_THE_ROUTER_ALONE]
+    names = {name.lower() for name, _ in parse_qsl("&".join(options))}
+    if parts["scheme"] == "mongodb+srv" and not names & {"tls", "ssl"}:
+        options.append("tls=true")  # what the SRV form implies
+    if replica_set:
+        options.append(f"replicaSet={replica_set}")
+    return f"mongodb://{parts['user'] or ''}{addresses}{parts['path'] or '/'}?{'&'.join(options)}"
+
+
+def _connect(uri: str, timeout_seconds: float) -> MongoClient[Document]:
+    return MongoClient(uri, serverSelectionTimeoutMS=int(timeout_seconds * 1000))
+
+
+def _shards_of(client: MongoClient[Document]) -> dict[str, str]:
+    """The shards of a cluster by name, when the client talks to its config server or router; else nothing."""
+    with _readable():
+        hello = client.admin.command("isMaster")
+        is_cluster = hello.get("msg") == "isdbgrid" or "configsvr" in hello
+        if not is_cluster:
+            return {}
+        return {shard["_id"]: shard["host"] for shard in client["config"]["shards"].find().sort("_id", 1)}
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except OperationFailure as error:
+        if error.code in (13, 18):
+            message = f"the oplog may not be read: {masked(str(error.details and error.details.get('errmsg')))}"
+            raise OplogUnreadable(message) from None
+        raise OplogUnreadable(f"the oplog cannot be read: {masked(str(error))}") from error
+    except PyMongoError as error:
+        raise ServerUnreachable(f"the oplog cannot be read now: {masked(str(error))}") from error
