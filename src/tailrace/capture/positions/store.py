@@ -22,7 +22,7 @@ import orjson
 
 from tailrace.capture.positions.owner import has_ended
 from tailrace.capture.positions.position import Position
-from tailrace.errors import LeaseHeld, LeaseLost, PositionInvalid
+from tailrace.errors import CaptureError, LeaseHeld, LeaseLost, PositionInvalid
 
 DEFAULT_LEASE_SECONDS = 15.0
 _CONFLICTS_BEFORE_GIVING_UP = 20
@@ -259,24 +259,30 @@ class PositionStore:
         on the way is found to be done already.
         """
         attempted: bytes | None = None
-        for attempt in range(_CONFLICTS_BEFORE_GIVING_UP):
-            if attempt or name not in self._known:
-                self._known[name] = self._cells.read(name)
-            before = self._known[name]
+        for _ in range(_CONFLICTS_BEFORE_GIVING_UP):
+            is_remembered = name in self._known
+            before = self._known[name] if is_remembered else self._cells.read(name)
+            self._known.pop(name, None)
             if attempted is not None and before == attempted:
-                return _Cell.from_bytes(before)
-            after, line = change(_Cell.from_bytes(before))
-            after = replace(after, counter=after.counter + 1)
-            attempted = after.to_bytes()
+                return self._remember(name, before)
+            try:
+                after, line = change(_Cell.from_bytes(before))
+            except CaptureError:
+                if is_remembered:
+                    continue  # what was remembered may be old news
+                raise
+            attempted = replace(after, counter=after.counter + 1).to_bytes()
             trail = orjson.dumps(line.to_json()) if line else None
             if self._cells.swap(name, before, attempted, trail):
-                self._known[name] = attempted
-                return after
+                return self._remember(name, attempted)
         raise LeaseLost(f"others keep changing the position of {name}")
 
     def _read(self, name: str) -> _Cell:
-        self._known[name] = self._cells.read(name)
-        return _Cell.from_bytes(self._known[name])
+        return self._remember(name, self._cells.read(name))
+
+    def _remember(self, name: str, data: bytes | None) -> _Cell:
+        self._known[name] = data
+        return _Cell.from_bytes(data)
 
     def _is_held(self, cell: _Cell) -> bool:
         return bool(cell.owner) and cell.expires_at > self._clock() and not has_ended(cell.owner)

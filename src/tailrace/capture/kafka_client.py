@@ -1,0 +1,132 @@
+"""How capture talks to Kafka: addresses, settings of the client library, and what its errors mean."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tailrace.errors import SettingsError, SinkUnavailable
+from tailrace.settings import masked
+
+SECONDS_TO_ANSWER = 10.0
+_log = logging.getLogger("tailrace.kafka")
+_FENCED = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+}
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._BAD_MSG,
+}
+
+
+# A broker answers like this for some moments after a topic was made or a leader moved.
+_SETTLING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+}
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAddress:
+    """A cluster, and what else its URL says: `kafka://user:password@host:9092,host:9092/topic?linger.ms=5`."""
+
+    servers: str
+    topic: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the client library, under its own names."""
+
+    @classmethod
+    def parse(cls, url: str) -> KafkaAddress:
+        """Read a URL; its parameters are passed to the client library."""
+        parts = urlsplit(url)
+        if parts.scheme != "kafka" or not parts.netloc:
+            raise SettingsError(f"{masked(url)} is not a Kafka URL", hint="It looks like kafka://host:9092/topic.")
+        credentials, _, servers = parts.netloc.rpartition("@")
+        options = dict(parse_qsl(parts.query, strict_parsing=True) if parts.query else [])
+        if credentials:
+            user, _, password = credentials.partition(":")
+            options = {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": unquote(user),
+                "sasl.password": unquote(password),
+                **options,
+            }
+        return cls(servers, parts.path.strip("/") or None, options)
+
+    def config(self, **settings: Any) -> dict[str, Any]:
+        """Give the settings of a client; those of the URL win, and `linger_ms` stands for linger.ms."""
+        own = {name.replace("_", "."): value for name, value in settings.items()}
+        return {"bootstrap.servers": self.servers, "log_level": 4, "logger": _log, **own, **self.options}
+
+
+def code_of(error: KafkaException | KafkaError) -> int:
+    """Give the number of an error."""
+    return int(_inner(error).code())
+
+
+def is_fenced(error: KafkaException | KafkaError) -> bool:
+    """Whether another producer with the same transactional id has taken over."""
+    return code_of(error) in _FENCED
+
+
+def is_refused(error: KafkaException | KafkaError) -> bool:
+    """Whether this record would be refused again, however often it is sent."""
+    return code_of(error) in _REFUSED
+
+
+def describe(error: KafkaException | KafkaError) -> str:
+    """Give the name and text of an error."""
+    inner = _inner(error)
+    return f"{inner.name()}: {inner.str()}"
+
+
+def unavailable(address: KafkaAddress, error: KafkaException | KafkaError) -> SinkUnavailable:
+    """Give the error of ours for one of the client library."""
+    return SinkUnavailable(f"Kafka at {address.servers}: {describe(error)}", kafka_code=code_of(error))
+
+
+def _inner(error: KafkaException | KafkaError) -> KafkaError:
+    return error.args[0] if isinstance(error, KafkaException) else error
+
+
+def once_settled(call: Callable[[], _Result]) -> _Result:
+    """Make the call, again and again while the broker still settles a new topic or a new leader."""
+    deadline = time.monotonic() + SECONDS_TO_ANSWER
+    while True:
+        try:
+            return call()
+        except KafkaException as error:
+            if code_of(error) not in _SETTLING or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
+
+
+def ensure_topic(admin: AdminClient, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
+    """Make a topic unless it is there; give whether it was made. Replication is the broker's default."""
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
+    future = admin.create_topics([new], operation_timeout=SECONDS_TO_ANSWER, request_timeout=SECONDS_TO_ANSWER)[topic]
+    try:
+        future.result(timeout=2 * SECONDS_TO_ANSWER)
+    except KafkaException as error:
+        if code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise
+    return True

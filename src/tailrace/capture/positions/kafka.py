@@ -1,0 +1,217 @@
+"""Positions in Kafka: a compacted topic, where the fence of a transactional producer makes compare-and-set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tailrace.capture.kafka_client import (
+    SECONDS_TO_ANSWER,
+    KafkaAddress,
+    describe,
+    ensure_topic,
+    is_fenced,
+    once_settled,
+)
+from tailrace.errors import StoreUnavailable
+
+DEFAULT_TOPIC = "tailrace-positions"
+_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024), "min.cleanable.dirty.ratio": "0.1"}
+_CELL = "position/"
+_TRAIL = "change/"
+_SECONDS_TO_READ = 60.0
+"""A reader waits for the transactions that are open when it begins, at most that long."""
+
+
+class KafkaCells:
+    """Records of a compacted topic with one partition; the newest of a key is the cell.
+
+    Kafka has no compare-and-set, but of all producers with one transactional id only the newest can commit. So a swap
+    is: become the newest, read, compare, and commit; whoever became newer in between makes the commit fail. The
+    exactly-once sink sends its records through the same producer: `begin` opens a transaction, and the next swap of the
+    name commits records and cell together.
+    """
+
+    def __init__(self, address: KafkaAddress) -> None:
+        self._address = address
+        self.topic = address.topic or DEFAULT_TOPIC
+        self._partition = TopicPartition(self.topic, 0, 0)
+        self._table: dict[str, bytes] = {}
+        self._trails: dict[str, list[bytes]] = {}
+        self._consumer: Consumer | None = None
+        self._read_to = 0
+        self._producers: dict[str, Producer] = {}
+        self._open: set[str] = set()
+
+    def read(self, name: str) -> bytes | None:
+        """Give the cell, or None when there is none.
+
+        Inside an open transaction of this name the last known cell is given: a later one would have ended it.
+        """
+        if name not in self._open:
+            self._refresh()
+        return self._table.get(name)
+
+    def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
+        """Commit the new cell, with all that was sent since `begin`, if nobody else has written this name."""
+        if name not in self._producers:
+            self._refresh()
+            if self._table.get(name) != expected:
+                return False  # known without taking the fence from its holder
+            self._fence(name)
+            self._refresh()
+        if self._table.get(name) != expected:
+            return False
+        return self._commit(name, cell, change)
+
+    def changes(self, name: str, limit: int) -> list[bytes]:
+        """Give the last changes, the newest first."""
+        self._refresh()
+        return self._trails.get(name, [])[::-1][:limit]
+
+    def names(self) -> list[str]:
+        """Give every name that has a cell."""
+        self._refresh()
+        return list(self._table)
+
+    def close(self) -> None:
+        """Close the connections; an open transaction is aborted."""
+        for name in list(self._producers):
+            self.abort(name)
+            self._drop(name)
+        if self._consumer:
+            self._consumer.close()
+            self._consumer = None
+
+    def begin(self, name: str) -> Producer:
+        """Open a transaction that the next swap of this name commits, unless it is open; give its producer."""
+        if name not in self._producers:
+            self._fence(name)
+            self._refresh()
+        if name not in self._open:
+            with self._answering():
+                self._producers[name].begin_transaction()
+            self._open.add(name)
+        return self._producers[name]
+
+    def abort(self, name: str) -> None:
+        """Throw away what was sent since `begin`; a producer that cannot even do that is given up."""
+        if name in self._open:
+            self._open.discard(name)
+            try:
+                self._producers[name].abort_transaction(SECONDS_TO_ANSWER)
+            except KafkaException:
+                self._drop(name)
+
+    def _fence(self, name: str) -> None:
+        """Become the newest producer of this name; what an older one left open is aborted by the broker."""
+        config = self._address.config(
+            transactional_id=f"tailrace-{name}", linger_ms=5, compression_type="zstd", enable_idempotence=True
+        )
+        with self._answering():
+            producer = Producer(config)
+            producer.init_transactions(3 * SECONDS_TO_ANSWER)
+        self._producers[name] = producer
+
+    def _drop(self, name: str) -> None:
+        self._open.discard(name)
+        producer = self._producers.pop(name, None)
+        if producer:
+            producer.purge()
+            producer.close()
+
+    def _commit(self, name: str, cell: bytes, change: bytes | None) -> bool:
+        try:
+            producer = self.begin(name)
+            records = {f"{_CELL}{name}": cell}
+            if change is not None:
+                records[f"{_TRAIL}{name}/{len(self._trails.get(name, ()))}"] = change
+            for key, value in records.items():
+                producer.produce(self.topic, value, key, partition=0)
+            _finish(producer)
+        except KafkaException as error:
+            self.abort(name)
+            self._drop(name)
+            if is_fenced(error):
+                return False
+            raise self._unavailable(error) from error
+        self._open.discard(name)
+        for key, value in records.items():
+            self._note(key, value)
+        return True
+
+    def _refresh(self) -> None:
+        """Read up to what was the end of the topic when the call began, leaving out aborted transactions."""
+        with self._answering():
+            consumer = self._consumer or self._subscribe()
+            end = once_settled(lambda: consumer.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER))[1]
+            deadline = time.monotonic() + _SECONDS_TO_READ
+            while self._read_to < end:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(f"{self.topic} cannot be read to its end: a transaction stays open")
+                message = consumer.poll(0.1)
+                if message:
+                    self._take(message)
+
+    def _subscribe(self) -> Consumer:
+        admin = AdminClient(self._address.config())
+        ensure_topic(admin, self.topic, 1, _COMPACTED)
+        consumer = Consumer(
+            self._address.config(
+                group_id="tailrace-positions",
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                enable_partition_eof=True,
+                fetch_wait_max_ms=10,
+                auto_offset_reset="earliest",
+            )
+        )
+        consumer.assign([self._partition])
+        self._consumer = consumer
+        return consumer
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is None:
+            self._note((message.key() or b"").decode(), message.value())
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._read_to = message.offset() or 0  # unlike a record's offset, this counts transaction markers
+        else:
+            raise KafkaException(error)
+
+    def _note(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            return
+        if key.startswith(_CELL):
+            self._table[key.removeprefix(_CELL)] = value
+        elif key.startswith(_TRAIL):
+            name, _, place = key.removeprefix(_TRAIL).rpartition("/")
+            trail = self._trails.setdefault(name, [])
+            del trail[int(place) :]
+            trail.append(value)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: KafkaException) -> StoreUnavailable:
+        return StoreUnavailable(f"Kafka at {self._address.servers} cannot keep positions: {describe(error)}")
+
+
+def _finish(producer: Producer) -> None:
+    """Commit, trying again as long as the client library says that this may help."""
+    deadline = time.monotonic() + 6 * SECONDS_TO_ANSWER
+    while True:
+        try:
+            producer.commit_transaction(SECONDS_TO_ANSWER)
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > deadline:
+                raise

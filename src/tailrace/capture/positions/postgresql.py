@@ -1,0 +1,110 @@
+"""Positions in PostgreSQL: one row per name, and one per change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import psycopg
+
+from tailrace.errors import StoreUnavailable
+from tailrace.settings import masked
+
+_Result = TypeVar("_Result")
+_SECONDS = 10
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS tailrace_positions (name text PRIMARY KEY, cell text NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS tailrace_position_changes"
+    " (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL, change text NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS tailrace_position_changes_by_name ON tailrace_position_changes (name, id)",
+)
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(7416243)"  # two that create the same table at once collide
+
+
+class PostgresCells:
+    """Rows of two tables, which are made when they are missing.
+
+    A cell and its line of the trail are written in one transaction. A connection that a restarted server closed is
+    opened again, once per call; a swap that was done although its answer never came is recognised by its caller.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def read(self, name: str) -> bytes | None:
+        """Give the cell, or None when there is none."""
+        rows = self._run(lambda cursor: _fetch(cursor, "SELECT cell FROM tailrace_positions WHERE name = %s", name))
+        return rows[0][0].encode() if rows else None
+
+    def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
+        """Replace the row if it still holds `expected`."""
+
+        def replace(cursor: psycopg.Cursor[tuple[Any, ...]]) -> bool:
+            if expected is None:
+                cursor.execute(
+                    "INSERT INTO tailrace_positions (name, cell) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+                    (name, cell.decode()),
+                )
+            else:
+                cursor.execute(
+                    "UPDATE tailrace_positions SET cell = %s WHERE name = %s AND cell = %s",
+                    (cell.decode(), name, expected.decode()),
+                )
+            if cursor.rowcount == 0:
+                return False
+            if change is not None:
+                cursor.execute(
+                    "INSERT INTO tailrace_position_changes (name, change) VALUES (%s, %s)", (name, change.decode())
+                )
+            return True
+
+        return self._run(replace)
+
+    def changes(self, name: str, limit: int) -> list[bytes]:
+        """Give the last changes, the newest first."""
+        query = "SELECT change FROM tailrace_position_changes WHERE name = %s ORDER BY id DESC LIMIT %s"
+        return [row[0].encode() for row in self._run(lambda cursor: _fetch(cursor, query, name, limit))]
+
+    def names(self) -> list[str]:
+        """Give every name that has a cell."""
+        return [row[0] for row in self._run(lambda cursor: _fetch(cursor, "SELECT name FROM tailrace_positions"))]
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+
+    def _run(self, work: Callable[[psycopg.Cursor[tuple[Any, ...]]], _Result]) -> _Result:
+        """Do the work in one transaction, with a fresh connection if the old one is dead."""
+        reused = self._connection is not None
+        try:
+            connection = self._connected()
+            with connection.transaction(), connection.cursor() as cursor:
+                return work(cursor)
+        except psycopg.OperationalError as error:
+            self.close()
+            if reused:
+                return self._run(work)
+            raise StoreUnavailable(
+                f"PostgreSQL at {masked(self._url)} does not answer: {str(error).strip()}"
+            ) from error
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            options = f"-c statement_timeout={_SECONDS * 1000} -c application_name=tailrace"
+            connection = psycopg.connect(
+                self._url, connect_timeout=_SECONDS, options=options, tcp_user_timeout=_SECONDS * 1000, autocommit=True
+            )
+            with connection.transaction():
+                connection.execute(_ONE_AT_A_TIME)
+                for statement in _TABLES:
+                    connection.execute(statement)
+            self._connection = connection
+        return self._connection
+
+
+def _fetch(cursor: psycopg.Cursor[tuple[Any, ...]], query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    cursor.execute(query.encode(), parameters)
+    return cursor.fetchall()

@@ -1,0 +1,73 @@
+"""Positions in Redis: one key per name, and one list of its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+
+from tailrace.errors import SettingsError, StoreUnavailable
+from tailrace.settings import masked
+
+_SECONDS = 10
+# The braces put all keys on one node of a Redis cluster, as a script needs them.
+_CELL = "{tailrace}:position:"
+_TRAIL = "{tailrace}:position-changes:"
+_NAMES = "{tailrace}:positions"
+_SWAP = """
+local held = redis.call('GET', KEYS[1])
+if (held or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+redis.call('SADD', KEYS[3], ARGV[4])
+if ARGV[3] ~= '' then redis.call('LPUSH', KEYS[2], ARGV[3]) end
+return 1
+"""
+
+
+class RedisCells:
+    """Keys that a script changes in one step.
+
+    How much a crash of the machine can take back is the server's `appendfsync`. A position that goes back is safe
+    with at-least-once delivery: some records are delivered again.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        try:
+            self._client = redis.Redis.from_url(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS)
+        except ValueError as error:
+            raise SettingsError(f"{masked(url)} is not a Redis URL: {masked(str(error))}") from None
+        self._swap = self._client.register_script(_SWAP)
+
+    def read(self, name: str) -> bytes | None:
+        """Give the cell, or None when there is none."""
+        with self._answering():
+            return self._client.get(_CELL + name)  # type: ignore[return-value]
+
+    def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
+        """Replace the key if it still holds `expected`."""
+        keys = [_CELL + name, _TRAIL + name, _NAMES]
+        with self._answering():
+            return bool(self._swap(keys, [expected or b"", cell, change or b"", name]))
+
+    def changes(self, name: str, limit: int) -> list[bytes]:
+        """Give the last changes, the newest first."""
+        with self._answering():
+            return list(self._client.lrange(_TRAIL + name, 0, limit - 1))  # type: ignore[arg-type]
+
+    def names(self) -> list[str]:
+        """Give every name that has a cell."""
+        with self._answering():
+            return [name.decode() for name in self._client.smembers(_NAMES)]  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise StoreUnavailable(f"Redis at {masked(self._url)} cannot keep positions: {error}") from error
