@@ -7,8 +7,8 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from tailrace import __version__
 from tailrace.cli import demo, settings, stand
@@ -64,16 +64,15 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors become one line on stderr."""
     session.reset()
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="tailrace", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        return 0
-    except click.ClickException as error:
-        usage = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "tailrace"
+    except TyperException as error:
+        if not error.format_message().strip():  # no arguments: the help is shown already
+            return 0
+        usage = getattr(getattr(error, "ctx", None), "command_path", None) or "tailrace"
         _complain("usage", error.format_message(), f"Run `{usage} --help`.")
         return EXIT_USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output went away: nothing to complain about
@@ -103,5 +102,9 @@ def exit_code_of(error: TailraceError) -> int:
 
 
 def _complain(code: str, message: str, hint: str) -> None:
-    line = masked(f"error[{code}]: {message}").rstrip(".")
+    line = masked(f"error[{code}]: {message}").rstrip().rstrip(".")
     print(f"{line}. {hint}" if hint else line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

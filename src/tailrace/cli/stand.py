@@ -7,8 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 if TYPE_CHECKING:
     from tailrace.stand.background import StandState
@@ -59,8 +57,8 @@ def _show(state: StandState, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(server) for server in state.servers], indent=2))
         return
-    table = Table("server", "address", "setting", "pid", "log", box=None, header_style="bold")
     for server in state.servers:
         pids = ", ".join(str(pid) for pid in server.pids)
-        table.add_row(server.name, server.address, server.setting, pids, server.log)
-    Console(soft_wrap=True).print(table)
+        typer.echo(
+            f"{server.name:<9} {server.address}\n          setting {server.setting}, pid {pids}, log {server.log}"
+        )

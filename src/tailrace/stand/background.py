@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tailrace.errors import StandError, TailraceError
-from tailrace.stand.cache import cache_folder
 from tailrace.stand.servers import STARTERS, RunningServer, StandPlan
 
 _SECONDS_TO_START = 600
@@ -29,26 +28,25 @@ _SECONDS_TO_STOP = 60
 
 @dataclass(frozen=True, slots=True)
 class StandState:
-    """The owner process and its servers; `error` when it could not start them."""
+    """The owner process and its servers; written when all of them answer."""
 
     owner: int
-    ready: bool
-    servers: tuple[RunningServer, ...] = ()
-    error: str = ""
+    servers: tuple[RunningServer, ...]
 
     @property
     def running(self) -> bool:
-        """Whether the owner process still lives."""
+        """Whether the owner process still lives; one that ended and was not waited for does not."""
         try:
-            os.kill(self.owner, 0)
-        except ProcessLookupError:
+            stat = Path(f"/proc/{self.owner}/stat").read_text()
+        except FileNotFoundError:
             return False
-        return True
+        return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def stand_folder() -> Path:
-    """The folder of the background stand."""
-    return cache_folder() / "stand"
+    """The folder of the background stand, under the user's state home."""
+    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(home).expanduser() / "tailrace" / "stand"
 
 
 def read_state() -> StandState | None:
@@ -76,7 +74,7 @@ def bring_up(plan: StandPlan) -> StandState:
     deadline = time.monotonic() + _SECONDS_TO_START
     while time.monotonic() < deadline:
         state = read_state()
-        if state is not None and state.ready:
+        if state is not None:
             return state
         if owner.poll() is not None:
             log_text = (folder / "owner.log").read_text().strip().splitlines()
@@ -93,10 +91,10 @@ def take_down() -> bool:
         return False
     os.kill(state.owner, signal.SIGTERM)
     deadline = time.monotonic() + _SECONDS_TO_STOP
-    while state.running:
-        if time.monotonic() > deadline:
-            os.kill(state.owner, signal.SIGKILL)
+    while state.running and time.monotonic() < deadline:
         time.sleep(0.05)
+    if state.running:
+        os.kill(state.owner, signal.SIGKILL)
     return True
 
 
@@ -111,7 +109,7 @@ def _own(plan: StandPlan) -> None:
             server, shown = STARTERS[name](plan, stand_folder())
             running.enter_context(server)
             servers.append(shown)
-        _write_state(StandState(os.getpid(), ready=True, servers=tuple(servers)))
+        _write_state(StandState(os.getpid(), tuple(servers)))
         stopping.wait()
     shutil.rmtree(stand_folder(), ignore_errors=True)
 

@@ -1,0 +1,118 @@
+"""The program's manners: help, exit codes, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from pymongo import MongoClient
+
+from tailrace.cli.app import run
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_help_names_every_verb(capsys):
+    assert run(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for verb in ("demo", "stand", "settings"):
+        assert verb in printed
+    assert "Exit codes" in printed
+
+
+def test_no_arguments_show_the_help(capsys):
+    assert run([]) == 0
+    assert "Usage" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tailrace ")
+
+
+@pytest.mark.parametrize("arguments", [["no-such-verb"], ["stand", "up", "--no-such-flag"], ["demo", "--rate", "x"]])
+def test_wrong_flags_give_one_line_and_exit_64(arguments, capsys):
+    assert run(arguments) == 64
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("error[usage]: ")
+    assert complaint.count("\n") == 1
+    assert "--help" in complaint
+
+
+def test_unknown_settings_give_one_line_and_exit_64(tmp_path, capsys):
+    (tmp_path / "tailrace.toml").write_text("[mongodb]\nurl = 'x'")
+    assert run(["settings"]) == 64
+    assert capsys.readouterr().err.startswith("error[settings-invalid]: unknown settings key mongodb.url. Run ")
+
+
+def test_debug_shows_the_traceback(tmp_path, capsys):
+    (tmp_path / "tailrace.toml").write_text("x = 1")
+    assert run(["--debug", "settings"]) == 64
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_settings_as_json_mask_passwords(monkeypatch, capsys):
+    monkeypatch.setenv("TAILRACE_MONGODB__URI", "mongodb://ann:hunter2@host/")
+    assert run(["settings", "--json"]) == 0
+    printed = capsys.readouterr().out
+    rows = {row["key"]: row for row in json.loads(printed)}
+    assert rows["mongodb.uri"]["value"] == "mongodb://ann:***@host/"
+    assert "hunter2" not in printed
+    assert run(["settings"]) == 0
+    assert "hunter2" not in capsys.readouterr().out
+
+
+def test_an_unknown_server_of_the_stand_is_refused(capsys):
+    assert run(["stand", "up", "oracle"]) == 70
+    assert "error[stand-failed]: no server is called oracle. Choose from: mongodb" in capsys.readouterr().err
+
+
+def test_the_stand_comes_up_shows_itself_and_goes_down(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert run(["stand", "status"]) == 1
+    assert run(["stand", "up", "mongodb", "redis", "--json"]) == 0
+    try:
+        capsys.readouterr()
+        assert run(["stand", "up"]) == 70
+        assert "a stand is up already" in capsys.readouterr().err
+        assert run(["stand", "status", "--json"]) == 0
+        mongodb, redis = json.loads(capsys.readouterr().out)
+        with MongoClient(mongodb["address"]) as client:
+            client.shop.orders.insert_one({})
+        assert redis["name"] == "redis"
+        assert run(["stand", "status"]) == 0
+        assert mongodb["address"] in capsys.readouterr().out
+    finally:
+        assert run(["stand", "down"]) == 0
+    assert run(["stand", "status"]) == 1
+    for pid in mongodb["pids"] + redis["pids"]:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_the_demo_shows_events_and_ends_by_itself():
+    ended = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli.app", "demo", "--seconds=3"], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "insert" in ended.stdout.splitlines()[-1]
+
+
+def test_ctrl_c_ends_the_demo_cleanly():
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "tailrace.cli.app", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while "events/s" not in (line := demo.stdout.readline()):
+        assert line, demo.stderr.read()
+    demo.send_signal(signal.SIGINT)
+    printed, complaints = demo.communicate(timeout=30)
+    assert demo.returncode == 0
+    assert complaints == ""
+    assert "events in" in printed
