@@ -51,6 +51,7 @@ def test_without_java_a_runtime_is_fetched_that_takes_sparks_flag() -> None:
     printed = run_java(home, f"--add-modules={java.VECTOR_MODULE}", "-XshowSettings:properties", "-version")
     assert "java.specification.version = 21" in printed
     runtime = Path(printed.split("java.home = ")[1].splitlines()[0])
+    assert os.access(runtime / "lib" / "jspawnhelper", os.X_OK), "Java could not start other programs"
     with pytest.raises(subprocess.CalledProcessError):
         run_java(runtime, f"--add-modules={java.VECTOR_MODULE}", "-version")
 

