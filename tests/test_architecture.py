@@ -1,0 +1,57 @@
+"""Data flows one way through the packages: each may import only what stands before it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tailrace
+
+SOURCE = Path(tailrace.__file__).parent
+FLOW = [
+    "errors", "settings", "raw",
+    "token", "oplog", "engine", "router", "hub", "gateway", "driver",
+    "monitor", "capture", "spark", "dashboard",
+    "stand", "cli",
+]  # fmt: skip
+INDEPENDENT = {"stand": {"errors"}}
+
+
+def imported_parts(file: Path) -> set[str]:
+    """The parts of tailrace (packages or top-level modules) that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} if node.module != "tailrace" else {f"tailrace.{a.name}" for a in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("tailrace.")}
+
+
+def parts() -> list[str]:
+    """The packages and modules that exist."""
+    found = {path.stem for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"}
+    return sorted(found - {"__init__", "__pycache__", "py"})
+
+
+def files_of(part: str) -> list[Path]:
+    return sorted((SOURCE / part).rglob("*.py")) if (SOURCE / part).is_dir() else [SOURCE / f"{part}.py"]
+
+
+@pytest.mark.parametrize("part", parts())
+def test_imports_go_one_way(part):
+    assert part in FLOW, f"{part} has no place in the flow"
+    allowed = INDEPENDENT.get(part, set(FLOW[: FLOW.index(part)])) | {part}
+    for file in files_of(part):
+        wrong = imported_parts(file) & set(FLOW) - allowed
+        assert not wrong, f"{file.relative_to(SOURCE)} imports {', '.join(sorted(wrong))}"
+
+
+@pytest.mark.parametrize("part", [part for part in parts() if (SOURCE / part).is_dir()])
+def test_each_package_says_what_belongs_there(part):
+    for package in {file.parent for file in files_of(part)}:
+        docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+        assert docstring, f"{package.relative_to(SOURCE)}/__init__.py has no docstring"
+        assert len(docstring) > 80, f"{package.relative_to(SOURCE)}/__init__.py says too little"
