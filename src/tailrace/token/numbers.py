@@ -247,7 +247,9 @@ class NumberReader:
     def _unsigned(self, size: int) -> int:
         end = self.position + size
         if end > len(self._data):
-            raise InvalidResumeToken("a number ends too early", server_code=15)
+            left = len(self._data) - self.position
+            message = f"Invalid advance ({size}) past end of buffer[{left}] at offset: 0"
+            raise InvalidResumeToken(message, server_code=15)
         number = int.from_bytes(self._data[self.position : end], "big")
         self.position = end
         return number ^ ((1 << 8 * size) - 1) if self._negative else number

@@ -1,0 +1,25 @@
+"""What mongod does for a change stream: oplog entries become events, one stage per file.
+
+Here belong the stages, the options and refusals of `$changeStream`, and the one place that assembles a
+stream (`stream.py`). Sockets, clocks and threads do not: the oplog and the images are passed in; only
+`live.py` connects them to a replica set. The user's own stages are compiled in `expression/`.
+"""
+
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.event import Event
+from tailrace.engine.images import ImageStore
+from tailrace.engine.options import ChangeStreamOptions, StreamSpec, parse_command
+from tailrace.engine.scope import Scope
+from tailrace.engine.stream import EngineStream, open_stream
+
+__all__ = [
+    "ChangeStreamOptions",
+    "Dialect",
+    "EngineStream",
+    "Event",
+    "ImageStore",
+    "Scope",
+    "StreamSpec",
+    "open_stream",
+    "parse_command",
+]

@@ -1,0 +1,108 @@
+"""What differs between the servers whose oplogs the engine reads.
+
+Every fact here was seen on a real server. A dialect is asked what to do, never for its version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tailrace.errors import StreamRefused
+
+OLDEST = (4, 2, 0)
+"""The oldest server whose oplog is understood."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The habits of one server version, by its `major, minor, patch`."""
+
+    version: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, version: str) -> Dialect:
+        """Read a version as `buildInfo` gives it: `6.0.5`, `6.0.27-rc1`."""
+        numbers = version.split("-")[0].split(".")
+        try:
+            major, minor, patch = (int(number) for number in (*numbers, "0", "0")[:3])
+        except ValueError:
+            raise StreamRefused(f"{version!r} is not the version of a server") from None
+        if (major, minor, patch) < OLDEST:
+            raise StreamRefused(f"the oplog of a MongoDB {version} server is not understood")
+        return cls((major, minor, patch))
+
+    def __str__(self) -> str:
+        return ".".join(str(number) for number in self.version)
+
+    def since(self, *version: int) -> bool:
+        """Tell whether the server is of this version or a later one."""
+        return self.version >= version
+
+    # --- events
+
+    @cached_property
+    def has_wall_time(self) -> bool:
+        """Events carry the primary's wall clock."""
+        return self.since(6, 0)
+
+    @cached_property
+    def has_expanded_events(self) -> bool:
+        """The options `showExpandedEvents`, `showSystemEvents` and `showRawUpdateDescription` exist."""
+        return self.since(6, 0)
+
+    @cached_property
+    def has_disambiguated_paths(self) -> bool:
+        """Expanded updates tell `a.b` of a field with a dot from `a.b` of a nested field."""
+        return self.since(6, 1)
+
+    @cached_property
+    def shows_new_shard_to_all(self) -> bool:
+        """A shard shows `kNewShardDetected` on every stream, not only to a router."""
+        return not self.since(6, 0)
+
+    @cached_property
+    def sort_key_is_array(self) -> bool:
+        """`$sortKey`, which a router asks for, is an array of one (4.2: the token itself)."""
+        return self.since(4, 4)
+
+    # --- tokens
+
+    @cached_property
+    def newest_token_version(self) -> int:
+        """The newest token version the server reads."""
+        return 2 if self.since(6, 0) else 1
+
+    @cached_property
+    def keeps_token_version(self) -> bool:
+        """Until the position is passed, events get tokens of the client's version."""
+        return self.since(6, 0)
+
+    @cached_property
+    def keeps_token_version_by_operation(self) -> bool:
+        """The position ends with the operation in its transaction, not with the transaction."""
+        return self.since(6, 0, 9)
+
+    @cached_property
+    def splits_large_events(self) -> bool:
+        """`$changeStreamSplitLargeEvent` exists."""
+        return self.since(6, 0, 9)
+
+    # --- images
+
+    @cached_property
+    def has_pre_images(self) -> bool:
+        """The option `fullDocumentBeforeChange` exists."""
+        return self.since(4, 4)
+
+    @cached_property
+    def stores_pre_images(self) -> bool:
+        """Pre-images are in `config.system.preimages`; 4.4 and 5.0 have them in the oplog."""
+        return self.since(6, 0)
+
+    # --- errors
+
+    @cached_property
+    def error_prefix(self) -> str:
+        """What stands before the message of an error that reading gave, not opening."""
+        return "PlanExecutor error during aggregation :: caused by :: " if self.since(5, 0) else ""

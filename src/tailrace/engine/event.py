@@ -1,0 +1,48 @@
+"""What travels between the stages."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from tailrace.oplog.entry import OplogEntry
+
+
+class Change(NamedTuple):
+    """One operation that is to become an event: an entry, or a part of a committed transaction."""
+
+    operation: OplogEntry
+    time: int
+    """Cluster time: that of the entry, or of the commit."""
+    wall: bytes | None
+    """The 8 bytes of the primary's wall clock."""
+    session: bytes = b""
+    """The elements `txnNumber` and `lsid` of a transaction's events."""
+    number: int = 0
+    """Number of the operation in its transaction."""
+    logged_at: int = 0
+    """Time of the entry that logged the operation, for its stored pre-image."""
+    logged_number: int = 0
+    """Number of the operation in that entry."""
+
+
+class Event(NamedTuple):
+    """A change event: its BSON bytes, and the header nobody has to decode for."""
+
+    raw: bytes
+    sort_key: bytes
+    """The resume token's KeyString: comparing two of them compares two positions."""
+    cluster_time: int
+    """Seconds in the high 32 bits, increment in the low ones."""
+    namespace: bytes
+    """`database.collection`; `database` alone for dropDatabase; empty for invalidate."""
+    operation_type: str
+    token: bytes
+    """The resume token: the document in `_id`."""
+    change: Change | None = None
+    """What the event was made of, for stages that look up more; None for an invalidate."""
+
+
+class Stage(Protocol):
+    """Anything events can be pulled from. None means: nothing now, ask again later."""
+
+    def __next__(self) -> Event | None: ...

@@ -1,0 +1,184 @@
+"""Sixth stage: documents as they were before and after a change, looked up where the server does.
+
+Where images come from is passed in (`ImageStore`), so that the stage knows no connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
+
+from bson.timestamp import Timestamp
+
+from tailrace import raw
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.event import Change, Event
+from tailrace.engine.options import ChangeStreamOptions
+from tailrace.engine.scope import split_namespace
+from tailrace.errors import HistoryLost, ImageMissing, OplogEntryInvalid
+from tailrace.oplog.entry import NO_TIME
+from tailrace.oplog.transactions import EntryAt
+from tailrace.oplog.update_diff import apply_delta, delta_of
+
+_NULL_IMAGE: Final = {name: raw.element(raw.NULL, name, b"") for name in (b"fullDocument", b"fullDocumentBeforeChange")}
+_WITH_PRE_IMAGE: Final = frozenset({"update", "replace", "delete"})
+_NO_PRE_IMAGE: Final = (
+    "Change stream was configured to require a pre-image for all update, delete and replace events, but "
+)
+_NO_POST_IMAGE: Final = "Change stream was configured to require a post-image for all update events, but "
+
+
+class ImageStore(Protocol):
+    """Where images are kept."""
+
+    def current_document(self, namespace: bytes, uuid: bytes, key: bytes) -> bytes | None:
+        """Read the majority-committed document with this key from the collection with this UUID.
+
+        None when the document is gone, and when the collection of that name is another one by now.
+        """
+        ...
+
+    def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
+        """Read the pre-image that the server stored for an operation (6.0)."""
+        ...
+
+
+class NoImages:
+    """An `ImageStore` that has nothing."""
+
+    def current_document(self, namespace: bytes, uuid: bytes, key: bytes) -> bytes | None:
+        """Find no document."""
+        return None
+
+    def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
+        """Find no pre-image."""
+        return None
+
+
+class AddImages:
+    """Adds `fullDocument` to updates and `fullDocumentBeforeChange` to all that change a document.
+
+    `wanted` is the part of the user's filter that needs no image: an event it drops costs no lookup,
+    and is no error when its image is missing.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[Event | None],
+        options: ChangeStreamOptions,
+        dialect: Dialect,
+        store: ImageStore,
+        entry_at: EntryAt,
+        wanted: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        self._events = events
+        self._before = options.full_document_before_change
+        self._after = options.full_document
+        self._dialect = dialect
+        self._store = store
+        self._entry_at = entry_at
+        self._wanted = wanted
+
+    @staticmethod
+    def are_asked_for(options: ChangeStreamOptions) -> bool:
+        """Tell whether a stream needs the stage at all."""
+        return options.full_document != "default" or options.full_document_before_change != "off"
+
+    def __iter__(self) -> Iterator[Event | None]:
+        for event in self._events:
+            if event is None or event.operation_type not in _WITH_PRE_IMAGE or event.change is None:
+                yield event
+            elif self._wanted is None or self._wanted(event.raw):
+                yield self._with_images(event, event.change)
+
+    def _with_images(self, event: Event, change: Change) -> Event:
+        before = after = b""
+        if self._before != "off":
+            before = self._pre_image_element(event, change)
+        if self._after != "default" and event.operation_type == "update":
+            after = self._post_image_element(event, change)
+        if not before and not after:
+            return event
+        namespace_at = _element_start(event.raw, b"ns")
+        if self._dialect.stores_pre_images:
+            body = event.raw[4:namespace_at], after, event.raw[namespace_at:-1], before
+        else:
+            body = event.raw[4:namespace_at], after, before, event.raw[namespace_at:-1]
+        return event._replace(raw=raw.document(*body))
+
+    # --- before
+
+    def _pre_image_element(self, event: Event, change: Change) -> bytes:
+        if not self._dialect.stores_pre_images and change.operation.pre_image_time == NO_TIME:
+            return self._without_pre_image(event)
+        image = self._pre_image(change)
+        if image is None and self._before == "required":
+            found = f"the pre-image was not found for event: {_render(event)}"
+            code = None if self._dialect.stores_pre_images else HistoryLost.server_code
+            raise ImageMissing(self._dialect.error_prefix + _NO_PRE_IMAGE + found, server_code=code)
+        return _image_element(b"fullDocumentBeforeChange", image)
+
+    def _pre_image(self, change: Change) -> bytes | None:
+        operation = change.operation
+        if self._dialect.stores_pre_images:
+            if operation.uuid is None:
+                return None
+            return self._store.pre_image(operation.uuid, change.logged_at, change.logged_number)
+        try:
+            return self._entry_at(operation.pre_image_time).o
+        except HistoryLost:
+            return None
+
+    def _without_pre_image(self, event: Event) -> bytes:
+        """Leave the field out when 4.4 or 5.0 recorded no pre-image: there `null` means that it is lost."""
+        if self._before == "required":
+            found = f"no pre-image optime was recorded for event: {_render(event)}"
+            raise ImageMissing(self._dialect.error_prefix + _NO_PRE_IMAGE + found, server_code=51770)
+        return b""
+
+    # --- after
+
+    def _post_image_element(self, event: Event, change: Change) -> bytes:
+        if self._after == "updateLookup":
+            image = self._current(event, change)
+        else:
+            image = self._computed_post_image(change)
+            if image is None and self._after == "required":
+                found = f"the post-image was not found for event: {_render(event)}"
+                raise ImageMissing(self._dialect.error_prefix + _NO_POST_IMAGE + found)
+        return _image_element(b"fullDocument", image)
+
+    def _current(self, event: Event, change: Change) -> bytes | None:
+        uuid, key = change.operation.uuid, change.operation.o2
+        if uuid is None or key is None:
+            raise OplogEntryInvalid("an update without its key", entry=change.operation.raw)
+        return self._store.current_document(event.namespace, uuid, key)
+
+    def _computed_post_image(self, change: Change) -> bytes | None:
+        """Apply the update to the stored pre-image, as the server does."""
+        before = self._pre_image(change)
+        delta = delta_of(change.operation.o)
+        return None if before is None or delta is None else apply_delta(before, delta)
+
+
+def _image_element(name: bytes, image: bytes | None) -> bytes:
+    return _NULL_IMAGE[name] if image is None else raw.element(raw.DOCUMENT, name, image)
+
+
+def _element_start(doc: bytes, name: bytes) -> int:
+    """Give the offset of the type byte of an element."""
+    at = 4
+    for _, found, _, end in raw.elements(doc):
+        if found == name:
+            return at
+        at = end
+    return len(doc) - 1
+
+
+def _render(event: Event) -> str:
+    database, collection = split_namespace(event.namespace)
+    time = Timestamp(event.cluster_time >> 32, event.cluster_time & 0xFFFFFFFF)
+    return (
+        f'{{operationType: "{event.operation_type}", ns: {{db: "{database.decode()}", '
+        f'coll: "{collection.decode()}"}}, clusterTime: Timestamp({time.time}, {time.inc})}}'
+    )

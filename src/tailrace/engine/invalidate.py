@@ -1,0 +1,74 @@
+"""Fourth stage: some events end the stream, with an `invalidate` event behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from tailrace import raw
+from tailrace.engine.event import Event
+from tailrace.engine.scope import Scope, ScopeKind
+from tailrace.engine.tokens import id_element
+from tailrace.token.resume_token import ResumeToken, TokenData
+
+_ENDING: Final = {
+    ScopeKind.COLLECTION: frozenset({"drop", "rename", "dropDatabase"}),
+    ScopeKind.DATABASE: frozenset({"dropDatabase"}),
+    ScopeKind.CLUSTER: frozenset[str](),
+}
+_INVALIDATE_TYPE: Final = raw.element(raw.STRING, b"operationType", raw.string(b"invalidate"))
+
+
+class Invalidate:
+    """Puts an `invalidate` behind an event that ends the stream, and ends it.
+
+    A stream started after an invalidate meets the event that caused it once more. That invalidate is
+    made again, because the resume stage has to find (and swallow) it, but it does not end the
+    stream. Should another ending event come first, from another shard at the same time, its
+    invalidate is left out: the client knows already.
+    """
+
+    def __init__(self, events: Iterable[Event | None], scope: Scope, start_after: TokenData | None) -> None:
+        self._events = events
+        self._ending = _ENDING[scope.kind]
+        self._start_after = start_after if start_after and start_after.from_invalidate else None
+        self.token: ResumeToken | None = None
+        """The token of the invalidate that ended the stream."""
+
+    def __iter__(self) -> Iterator[Event | None]:
+        for event in self._events:
+            yield event
+            if event is None or event.operation_type not in self._ending:
+                continue
+            token = invalidate_token(event)
+            if self._start_after is None:
+                self.token = token
+                yield invalidate_event(event, token)
+                return
+            is_known = token.decode() == self._start_after
+            self._start_after = None
+            if is_known:
+                yield invalidate_event(event, token)
+
+
+def invalidate_token(event: Event) -> ResumeToken:
+    """Give the token of the invalidate that an event causes."""
+    data = ResumeToken.parse(event.token).decode()
+    return ResumeToken.encode(replace(data, from_invalidate=True))
+
+
+def invalidate_event(event: Event, token: ResumeToken) -> Event:
+    """Make the invalidate that an event causes: it has the event's times and nothing else."""
+    parts = [id_element(token), _INVALIDATE_TYPE]
+    for kind, name, start, end in raw.elements(event.raw):
+        if name in (b"clusterTime", b"wallTime"):
+            parts.append(raw.element(kind, name, event.raw[start:end]))
+    return Event(
+        raw=raw.document(*parts),
+        sort_key=token.key,
+        cluster_time=event.cluster_time,
+        namespace=b"",
+        operation_type="invalidate",
+        token=token.to_bson(),
+    )

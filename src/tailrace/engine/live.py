@@ -1,0 +1,209 @@
+"""Change streams over a live replica set, made here from its oplog.
+
+    with watch_oplog(client.shop.orders, full_document="updateLookup") as stream:
+        for batch in stream.batches():
+            ...  # batch.events are BSON documents; keep batch.resume_token when they are done
+
+The events, tokens and refusals are those of the server's own `watch`, so that a program may move between
+the two at any event. It needs the role `read` on the database `local`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from bson.binary import Binary
+from bson.codec_options import CodecOptions
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import OperationFailure, PyMongoError
+
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.event import Event
+from tailrace.engine.options import parse_command
+from tailrace.engine.scope import split_namespace
+from tailrace.engine.stream import EngineStream, open_stream, to_int, to_timestamp
+from tailrace.errors import ServerUnreachable
+from tailrace.oplog.tail import LiveOplog, is_passing
+from tailrace.token.resume_token import ResumeToken
+
+_RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
+_NAMESPACE_NOT_FOUND: Final = 26
+_PAUSE: Final = 0.2
+
+Target = MongoClient[Any] | Database[Any] | Collection[Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Some events in a row, or none, and the position behind them."""
+
+    found: Sequence[Event]
+    """The events with their headers."""
+    position: ResumeToken
+    operation_time: Timestamp
+    """How far the oplog was read."""
+
+    @property
+    def events(self) -> list[bytes]:
+        """The events as BSON documents."""
+        return [event.raw for event in self.found]
+
+    @property
+    def tokens(self) -> list[bytes]:
+        """The resume token of each event, as BSON."""
+        return [event.token for event in self.found]
+
+    @property
+    def resume_token(self) -> bytes:
+        """Where to resume after the whole batch, as BSON."""
+        return self.position.to_bson()
+
+
+class OplogChangeStream:
+    """A change stream whose events are made here, from the oplog of a replica set."""
+
+    def __init__(self, stream: EngineStream, batch_size: int | None) -> None:
+        self._stream = stream
+        self._batch_size = batch_size
+
+    def __enter__(self) -> OplogChangeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether more events may come: not after an invalidate, nor after `close`."""
+        return not self._stream.is_closed
+
+    @property
+    def resume_token(self) -> ResumeToken:
+        """The position behind the last batch."""
+        return self._stream.post_batch_resume_token
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Give all events, some at a time; empty batches come too, because their position is news."""
+        while self.alive:
+            yield self.next_batch()
+
+    def next_batch(self) -> EventBatch:
+        """Wait for events, at most as long as the oplog waits for entries."""
+        found = self._stream.next_batch(self._batch_size)
+        return EventBatch(found, self._stream.post_batch_resume_token, to_timestamp(self._stream.reached))
+
+    def close(self) -> None:
+        """Stop, and free the cursor on the server."""
+        self._stream.close()
+
+
+def watch_oplog(
+    target: Target,
+    pipeline: Sequence[Mapping[str, Any]] = (),
+    *,
+    resume_after: Mapping[str, Any] | None = None,
+    start_after: Mapping[str, Any] | None = None,
+    start_at_operation_time: Timestamp | None = None,
+    full_document: str | None = None,
+    full_document_before_change: str | None = None,
+    show_expanded_events: bool | None = None,
+    batch_size: int | None = None,
+    max_await_time_ms: int = 1_000,
+    patience: float = 60.0,
+) -> OplogChangeStream:
+    """Watch a collection, a database or (given a client) the cluster, as `target.watch` would.
+
+    `patience` is how many seconds without a primary are waited out before `ServerUnreachable`.
+    """
+    client, database, collection = _parts(target)
+    options = {
+        "allChangesForCluster": True if isinstance(target, MongoClient) else None,
+        "resumeAfter": resume_after,
+        "startAfter": start_after,
+        "startAtOperationTime": start_at_operation_time,
+        "fullDocument": full_document,
+        "fullDocumentBeforeChange": full_document_before_change,
+        "showExpandedEvents": show_expanded_events,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    command: dict[str, Any] = {
+        "aggregate": collection or 1,
+        "pipeline": [{"$changeStream": given}, *pipeline],
+        "cursor": {},
+    }
+    dialect = Dialect.of(client.server_info()["version"])
+    stream = open_stream(
+        parse_command(command, database, dialect),
+        LiveOplog(client, await_ms=max_await_time_ms, patience=patience),
+        dialect,
+        latest=operation_time(client),
+        images=LiveImages(client, patience),
+        now=datetime.now(UTC),
+    )
+    return OplogChangeStream(stream, batch_size)
+
+
+def _parts(target: Target) -> tuple[MongoClient[Any], str, str | None]:
+    if isinstance(target, MongoClient):
+        return target, "admin", None
+    if isinstance(target, Database):
+        return target.client, target.name, None
+    return target.database.client, target.database.name, target.name
+
+
+def operation_time(client: MongoClient[Any]) -> int:
+    """Give the time of the newest operation the primary has: a stream without a start begins behind it."""
+    return to_int(client.admin.command("ping")["operationTime"])
+
+
+class LiveImages:
+    """Images from the collections of a live replica set; elections are waited out."""
+
+    def __init__(self, client: MongoClient[Any], patience: float = 60.0) -> None:
+        self._client = client
+        self._patience = patience
+
+    def current_document(self, namespace: bytes, uuid: bytes, key: bytes) -> bytes | None:
+        """Read the majority-committed document with this key from the collection with this UUID."""
+        database, _ = split_namespace(namespace)
+        query = {"find": Binary(uuid, 4), "filter": RawBSONDocument(key)}
+        return self._first(database.decode(), query)
+
+    def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
+        """Read the pre-image that the server stored for an operation."""
+        key = {"nsUUID": Binary(uuid, 4), "ts": to_timestamp(time), "applyOpsIndex": Int64(index)}
+        found = self._first("config", {"find": "system.preimages", "filter": {"_id": key}})
+        return None if found is None else bytes(RawBSONDocument(found)["preImage"].raw)
+
+    def _first(self, database: str, query: dict[str, Any]) -> bytes | None:
+        command = {**query, "limit": 1, "singleBatch": True, "readConcern": {"level": "majority"}}
+        try:
+            reply = self._until_answered(lambda: self._client[database].command(command, codec_options=_RAW))
+        except OperationFailure as error:
+            if error.code == _NAMESPACE_NOT_FOUND:
+                return None
+            raise
+        batch = reply["cursor"]["firstBatch"]
+        return bytes(batch[0].raw) if batch else None
+
+    def _until_answered(self, ask: Callable[[], T]) -> T:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return ask()
+            except PyMongoError as error:
+                if not is_passing(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise ServerUnreachable(f"an image cannot be read: {error}") from error
+                time.sleep(_PAUSE)

@@ -1,0 +1,125 @@
+"""First stage: keep the oplog entries that can become events of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Final
+
+from tailrace import raw
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.options import StreamSpec
+from tailrace.engine.scope import ScopeKind, WatchedNamespaces
+from tailrace.oplog import transactions
+from tailrace.oplog.entry import OplogEntry, command_name, command_target
+
+_EXPANDED_COMMANDS: Final = frozenset({b"create", b"createIndexes", b"commitIndexBuild", b"dropIndexes", b"collMod"})
+_MIGRATED_COMMANDS: Final = frozenset({b"create", b"createIndexes"})
+_EXPANDED_NOTES: Final = frozenset({b"shardCollection", b"refineCollectionShardKey", b"reshardCollection"})
+_RESHARDING_NOTES: Final = frozenset({b"reshardBegin", b"reshardDoneCatchUp"})
+
+
+class Relevance(Enum):
+    """What an entry is to the stream."""
+
+    NONE = "none"
+    CHANGE = "change"
+    """The entry itself becomes an event."""
+    COMMIT = "commit"
+    """The entry makes a transaction visible, whose operations may become events."""
+
+
+class Relevant:
+    """Decides what an entry, or an operation inside a transaction, is to the stream."""
+
+    def __init__(self, spec: StreamSpec, dialect: Dialect) -> None:
+        options = spec.options
+        self._namespaces = WatchedNamespaces(spec.scope, show_system_events=options.show_system_events)
+        self._is_collection = spec.scope.kind is ScopeKind.COLLECTION
+        self._expanded = options.show_expanded_events
+        self._system = options.show_system_events
+        self._migrations = options.show_migration_events
+        self._new_shards = spec.from_router or dialect.shows_new_shard_to_all
+
+    def __call__(self, entry: OplogEntry) -> Relevance:
+        """Judge an entry of the oplog."""
+        op = entry.op
+        if op == b"c" and transactions.is_commit(entry):
+            return Relevance.COMMIT
+        if not self.operation(entry, op):
+            return Relevance.NONE
+        if entry.from_migrate and not self._migrations and not self._is_shown_migration(entry, op):
+            return Relevance.NONE
+        return Relevance.CHANGE
+
+    def operation(self, entry: OplogEntry, op: bytes) -> bool:
+        """Judge one operation by its namespace and kind."""
+        namespace = entry.namespace
+        if op in (b"i", b"u", b"d"):
+            return namespace in self._namespaces or (self._expanded and self._namespaces.is_view_catalog(namespace))
+        if op == b"c":
+            return self._namespaces.has_commands_of(namespace) and self._command(entry.o)
+        if op == b"n":
+            return namespace in self._namespaces and self._note(entry.o2)
+        return False
+
+    def _command(self, command: bytes) -> bool:
+        name = command_name(command)
+        if name == b"dropDatabase":
+            # A collection's stream ended with the drop of the collection, and one started after
+            # that must not see this.
+            return not self._is_collection
+        target = command_target(command)
+        if target is None:
+            return False
+        if name == b"renameCollection":
+            return target in self._namespaces or self._renamed_to(command) in self._namespaces
+        if name == b"drop" or (self._expanded and name in _EXPANDED_COMMANDS):
+            return self._namespaces.has_collection(target)
+        return False
+
+    @staticmethod
+    def _renamed_to(command: bytes) -> bytes:
+        span = raw.find(command, b"to")
+        return raw.string_at(command, span[1]) if span and span[0] == raw.STRING else b""
+
+    def _note(self, note: bytes | None) -> bool:
+        """Judge a no-op: only few tell of something that happened to a collection."""
+        if note is None:
+            return False
+        name = command_name(note) if note != raw.EMPTY else b""
+        if name == b"migrateLastChunkFromShard":
+            return self._system
+        if name in _EXPANDED_NOTES:
+            return self._expanded
+        kind = note_type(note)
+        return (kind == b"migrateChunkToNewShard" and self._new_shards) or kind in _RESHARDING_NOTES
+
+    def _is_shown_migration(self, entry: OplogEntry, op: bytes) -> bool:
+        """System events include the collections and indexes that a migration made."""
+        return self._system and op == b"c" and command_name(entry.o) in _MIGRATED_COMMANDS
+
+
+def note_type(note: bytes) -> bytes:
+    """Give the `type` of a no-op's `o2`, empty when it has none."""
+    span = raw.find(note, b"type")
+    return raw.string_at(note, span[1]) if span and span[0] == raw.STRING else b""
+
+
+class Match:
+    """The stage: raw entries in, relevant ones out."""
+
+    def __init__(self, entries: Iterable[bytes | None], relevant: Relevant) -> None:
+        self._entries = entries
+        self._relevant = relevant
+
+    def __iter__(self) -> Iterator[tuple[OplogEntry, Relevance] | None]:
+        relevant, none = self._relevant, Relevance.NONE
+        for entry in self._entries:
+            if entry is None:
+                yield None
+                continue
+            view = OplogEntry(entry)
+            relevance = relevant(view)
+            if relevance is not none:
+                yield view, relevance

@@ -1,0 +1,113 @@
+"""Fifth stage: find the client's position in the stream, and begin behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+from tailrace.engine.event import Event
+from tailrace.engine.tokens import render_token
+from tailrace.errors import StreamFatal
+from tailrace.token import keystring
+from tailrace.token.resume_token import ResumeToken, TokenData, TokenKind
+
+
+class ResumeStatus(Enum):
+    """Where an event stands, seen from the client's position."""
+
+    CHECK_NEXT = "check next"
+    """Before the position: the client has it, look on."""
+    FOUND = "found"
+    """This is the event of the position."""
+    FOUND_WHOLE = "found whole"
+    """The position is a part of this event: the client has the first parts of it."""
+    SURPASSED = "surpassed"
+    """Behind the position: had the position been an event of this stream, it would have come by now."""
+
+
+def compare_to_resume_token(event: TokenData, client: TokenData) -> ResumeStatus:
+    """Compare an event with the client's position.
+
+    Part by part, not as bytes: the client's token may be of an older version, which lacks parts.
+    """
+    if event.cluster_time != client.cluster_time:
+        return _later(event.cluster_time > client.cluster_time)
+    if client.kind is TokenKind.HIGH_WATER_MARK:
+        return ResumeStatus.SURPASSED
+    if event.txn_op_index != client.txn_op_index:
+        return _later(event.txn_op_index > client.txn_op_index)
+    if event.from_invalidate != client.from_invalidate:
+        # The event that causes an invalidate stands right before it.
+        return _later(event.from_invalidate)
+    if event.uuid != client.uuid:
+        # Other shards have events of the same time, and collections of a database have other UUIDs.
+        return _later((event.uuid or b"") > (client.uuid or b""))
+    ours, theirs = _order(event.event_identifier), _order(client.event_identifier)
+    if ours != theirs:
+        return _later(ours > theirs)
+    if client.fragment is not None and event.fragment is None:
+        return ResumeStatus.FOUND_WHOLE
+    return ResumeStatus.FOUND
+
+
+def _later(is_later: bool) -> ResumeStatus:
+    return ResumeStatus.SURPASSED if is_later else ResumeStatus.CHECK_NEXT
+
+
+def _order(identifier: bytes | None) -> bytes:
+    """Give bytes that order as the identifiers do; an absent one is before all others."""
+    return b"" if identifier is None else keystring.encode_body(identifier, [])
+
+
+def token_data(event: Event) -> TokenData:
+    """Look inside an event's token."""
+    return ResumeToken.parse(event.token).decode()
+
+
+class SkipToPosition:
+    """Swallows the events before the position; the event of the position itself passes."""
+
+    def __init__(self, events: Iterable[Event | None], client: TokenData) -> None:
+        self._events = events
+        self._client = client
+
+    def __iter__(self) -> Iterator[Event | None]:
+        events = iter(self._events)
+        for event in events:
+            if event is None:
+                yield None
+                continue
+            status = compare_to_resume_token(token_data(event), self._client)
+            if status is not ResumeStatus.CHECK_NEXT:
+                yield event
+                yield from events
+
+
+class EnsurePositionPresent:
+    """Swallows the event of the position; a stream that does not have it cannot be resumed.
+
+    `error_prefix` is what the server puts before an error that reading gave. An event of which the
+    client has only some parts passes, to be split again further down.
+    """
+
+    def __init__(self, events: Iterable[Event | None], client: TokenData, error_prefix: str) -> None:
+        self._events = events
+        self._client = client
+        self._error_prefix = error_prefix
+
+    def __iter__(self) -> Iterator[Event | None]:
+        events = iter(self._events)
+        for event in events:
+            if event is None:
+                yield None
+                continue
+            status = compare_to_resume_token(token_data(event), self._client)
+            if status is ResumeStatus.SURPASSED:
+                raise StreamFatal(
+                    f"{self._error_prefix}cannot resume stream; the resume token was not found. "
+                    + render_token(event.token)
+                )
+            if status is ResumeStatus.FOUND_WHOLE:
+                yield event
+            if status is not ResumeStatus.CHECK_NEXT:
+                yield from events

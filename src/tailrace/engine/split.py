@@ -1,0 +1,129 @@
+"""Last stages: events over 16 MB are split when the pipeline says so, and refused otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from tailrace import raw
+from tailrace.engine.event import Event
+from tailrace.engine.resumability import token_data
+from tailrace.engine.tokens import id_element
+from tailrace.errors import EventTooLarge
+from tailrace.token.resume_token import ResumeToken, TokenData
+
+MAX_EVENT: Final = 16 * 1024 * 1024 + 16 * 1024
+"""The largest document a server sends inside a batch."""
+MAX_UNSPLIT: Final = MAX_EVENT - 8 * 1024
+"""The largest event that is left whole; the rest is room for what a router adds."""
+
+
+class LimitSize:
+    """Ends the stream at an event that no client could receive."""
+
+    def __init__(self, events: Iterable[Event | None], error_prefix: str) -> None:
+        self._events = events
+        self._error_prefix = error_prefix
+
+    def __iter__(self) -> Iterator[Event | None]:
+        for event in self._events:
+            if event is not None and len(event.raw) > MAX_EVENT:
+                size = len(event.raw)
+                raise EventTooLarge(
+                    f"{self._error_prefix}BSONObj size: {size} (0x{size:X}) is invalid. "
+                    f"Size must be between 0 and {MAX_EVENT}(16MB)"
+                )
+            yield event
+
+
+class Split:
+    """Splits events over 16 MB into fragments, each with a token of its own.
+
+    Resuming after a fragment, the event is split again and the fragments the client has are left out.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[Event | None],
+        client: TokenData | None,
+        error_prefix: str,
+    ) -> None:
+        self._events = events
+        self._client = client if client is not None and client.fragment is not None else None
+        self._error_prefix = error_prefix
+
+    def __iter__(self) -> Iterator[Event | None]:
+        for event in self._events:
+            if event is None:
+                yield None
+                continue
+            have = self._fragments_of_client(event)
+            if have == 0 and len(event.raw) <= MAX_UNSPLIT:
+                yield event
+            else:
+                yield from split_event(event, self._error_prefix)[have:]
+
+    def _fragments_of_client(self, event: Event) -> int:
+        """Tell how many fragments of the event the client has; only the first event can have any."""
+        client, self._client = self._client, None
+        if client is None or token_data(event) != replace(client, fragment=None):
+            return 0
+        return (client.fragment or 0) + 1
+
+
+def split_event(event: Event, error_prefix: str = "") -> list[Event]:
+    """Split an event: small fields first, so that the first fragment says what happened."""
+    elements = _by_size(event.raw)
+    data = token_data(event)
+    parts: list[tuple[ResumeToken, list[bytes]]] = []
+    while elements:
+        token = ResumeToken.encode(replace(data, fragment=len(parts)))
+        room = MAX_EVENT - len(raw.document(id_element(token), _split_element(1, 1)))
+        count = _how_many_fit(elements, room)
+        if count == 0:
+            raise EventTooLarge(
+                f"{error_prefix}Splitting change event failed: fragment size "
+                f"{MAX_EVENT - room + len(elements[0])} is greater than maxFragmentBsonSize {MAX_EVENT}",
+                server_code=7182500,
+            )
+        parts.append((token, elements[:count]))
+        elements = elements[count:]
+    return [
+        event._replace(
+            raw=raw.document(id_element(token), _split_element(number, len(parts)), *fields),
+            sort_key=token.key,
+            token=token.to_bson(),
+        )
+        for number, (token, fields) in enumerate(parts, 1)
+    ]
+
+
+def _by_size(event: bytes) -> list[bytes]:
+    """Give all elements but `_id`, ordered by size and then by name."""
+    found = []
+    at = 4
+    for _, name, _, end in raw.elements(event):
+        if name != b"_id":
+            found.append((end - at, name, event[at:end]))
+        at = end
+    return [element for _, _, element in sorted(found)]
+
+
+def _how_many_fit(elements: list[bytes], room: int) -> int:
+    for count, element in enumerate(elements):
+        room -= len(element)
+        if room < 0:
+            return count
+    return len(elements)
+
+
+def _split_element(fragment: int, of: int) -> bytes:
+    return raw.element(
+        raw.DOCUMENT,
+        b"splitEvent",
+        raw.document(
+            raw.element(raw.INT32, b"fragment", raw.int32(fragment)),
+            raw.element(raw.INT32, b"of", raw.int32(of)),
+        ),
+    )

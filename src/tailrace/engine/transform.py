@@ -1,0 +1,205 @@
+"""Third stage: an operation becomes an event, in the dialect of the upstream server.
+
+One function per kind of operation, each from raw bytes to raw bytes. The order of an event's fields is
+the server's: transaction or rename fields, `_id`, `operationType`, `clusterTime`, `collectionUUID`,
+`wallTime`, `fullDocument`, `ns`, `documentKey`, then what the operation has besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from tailrace import raw
+from tailrace.engine import commands
+from tailrace.engine.commands import Described
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.event import Change, Event
+from tailrace.engine.options import StreamSpec
+from tailrace.engine.scope import split_namespace
+from tailrace.engine.tokens import TokenVersion, event_token, id_element
+from tailrace.errors import OplogEntryInvalid
+from tailrace.oplog.update_diff import is_replacement, update_description
+
+_TYPES_REMEMBERED: dict[bytes, bytes] = {}
+_NAMESPACES_REMEMBERED: Final = 100_000
+_VIEW_CATALOG: Final = b".system.views"
+
+
+class Transform:
+    """Makes events of changes, and leaves out those that turn out to be none."""
+
+    def __init__(
+        self,
+        changes: Iterable[Change | None],
+        spec: StreamSpec,
+        dialect: Dialect,
+        version: TokenVersion,
+    ) -> None:
+        self._changes = changes
+        self._dialect = dialect
+        self._version = version
+        self._expanded = spec.options.show_expanded_events
+        self._raw_updates = spec.options.show_raw_update_description
+        self._disambiguate = self._expanded and dialect.has_disambiguated_paths
+        self._ns_elements: dict[bytes, bytes] = {}
+        self._by_op: dict[bytes, Callable[[Change], Event | None]] = {
+            b"i": self._insert,
+            b"u": self._update,
+            b"d": self._delete,
+            b"c": self._command,
+            b"n": self._note,
+        }
+
+    def __iter__(self) -> Iterator[Event | None]:
+        for change in self._changes:
+            if change is None:
+                yield None
+                continue
+            event = self.event(change)
+            if event is not None:
+                yield event
+
+    def event(self, change: Change) -> Event | None:
+        """Make the event of a change."""
+        make = self._by_op.get(change.operation.op)
+        if make is None:
+            raise OplogEntryInvalid("an entry of an unknown kind", entry=change.operation.raw)
+        return make(change)
+
+    # --- documents
+
+    def _insert(self, change: Change) -> Event | None:
+        operation = change.operation
+        if self._is_view(change):
+            return self._described(change, commands.view_created(operation))
+        document = operation.o
+        key = operation.o2 or document_key(document)
+        return self._document_event(change, b"insert", key, full_document=document)
+
+    def _update(self, change: Change) -> Event | None:
+        operation = change.operation
+        if self._is_view(change):
+            return self._described(change, commands.view_modified(operation))
+        update, key = operation.o, operation.o2
+        if key is None:
+            raise OplogEntryInvalid("an update without the key of its document", entry=operation.raw)
+        if is_replacement(update):
+            return self._document_event(change, b"replace", key, full_document=update)
+        if self._raw_updates:
+            tail = raw.element(raw.DOCUMENT, b"rawUpdateDescription", update)
+        else:
+            description = update_description(update, disambiguate=self._disambiguate)
+            tail = raw.element(raw.DOCUMENT, b"updateDescription", description)
+        return self._document_event(change, b"update", key, tail=tail)
+
+    def _delete(self, change: Change) -> Event | None:
+        operation = change.operation
+        if self._is_view(change):
+            return self._described(change, commands.view_dropped(operation))
+        return self._document_event(change, b"delete", operation.o)
+
+    def _document_event(
+        self,
+        change: Change,
+        operation_type: bytes,
+        key: bytes,
+        *,
+        full_document: bytes | None = None,
+        tail: bytes = b"",
+    ) -> Event:
+        operation = change.operation
+        uuid, namespace = operation.uuid, operation.namespace
+        version = self._version(change.time, change.number)
+        token = event_token(version, change.time, change.number, uuid, operation_type, key)
+        parts = [
+            change.session,
+            *self._head(change, id_element(token), operation_type, uuid),
+            raw.element(raw.DOCUMENT, b"fullDocument", full_document) if full_document is not None else b"",
+            self._ns(namespace),
+            raw.element(raw.DOCUMENT, b"documentKey", key),
+            tail,
+        ]
+        return Event(
+            raw.document(*parts),
+            token.key,
+            change.time,
+            namespace,
+            operation_type.decode(),
+            token.to_bson(),
+            change,
+        )
+
+    # --- commands, views and no-ops
+
+    def _command(self, change: Change) -> Event | None:
+        described = commands.describe_command(change.operation)
+        return None if described is None else self._described(change, described)
+
+    def _note(self, change: Change) -> Event | None:
+        described = commands.describe_note(change.operation)
+        return None if described is None else self._described(change, described)
+
+    def _described(self, change: Change, what: Described) -> Event:
+        version = self._version(change.time, change.number)
+        uuid = change.operation.uuid
+        token = event_token(version, change.time, change.number, uuid, what.operation_type, what.key, what.description)
+        shown_uuid = None if what.is_view else uuid
+        parts = [
+            change.session,
+            what.first,
+            *self._head(change, id_element(token), what.operation_type, shown_uuid),
+        ]
+        if what.has_namespace:
+            parts.append(self._ns(what.namespace))
+        if self._expanded and what.description is not None:
+            parts.append(raw.element(raw.DOCUMENT, b"operationDescription", what.description))
+        if what.state_before is not None:
+            parts.append(raw.element(raw.DOCUMENT, b"stateBeforeChange", what.state_before))
+        return Event(
+            raw.document(*parts),
+            token.key,
+            change.time,
+            what.namespace,
+            what.operation_type.decode(),
+            token.to_bson(),
+            change,
+        )
+
+    # --- parts that all events have
+
+    def _head(self, change: Change, token: bytes, operation_type: bytes, uuid: bytes | None) -> Iterator[bytes]:
+        yield token
+        yield _type_element(operation_type)
+        yield b"\x11clusterTime\x00" + change.time.to_bytes(8, "little")
+        if self._expanded and uuid is not None:
+            yield b"\x05collectionUUID\x00\x10\x00\x00\x00\x04" + uuid
+        if self._dialect.has_wall_time and change.wall is not None:
+            yield b"\x09wallTime\x00" + change.wall
+
+    def _ns(self, namespace: bytes) -> bytes:
+        element = self._ns_elements.get(namespace)
+        if element is None:
+            if len(self._ns_elements) >= _NAMESPACES_REMEMBERED:
+                self._ns_elements.clear()
+            element = raw.element(raw.DOCUMENT, b"ns", commands.namespace_document(*split_namespace(namespace)))
+            self._ns_elements[namespace] = element
+        return element
+
+    def _is_view(self, change: Change) -> bool:
+        """Tell a view's definition: the catalog of views shows as views, not as documents."""
+        return self._expanded and change.operation.namespace.endswith(_VIEW_CATALOG)
+
+
+def _type_element(operation_type: bytes) -> bytes:
+    element = _TYPES_REMEMBERED.get(operation_type)
+    if element is None:
+        element = raw.element(raw.STRING, b"operationType", raw.string(operation_type))
+        _TYPES_REMEMBERED[operation_type] = element
+    return element
+
+
+def document_key(document: bytes) -> bytes:
+    """Make the key of an inserted document for servers that do not log it: its `_id`."""
+    value = raw.field(document, b"_id")
+    return raw.EMPTY if value is None else raw.document(raw.element(value.kind, b"_id", value.data))

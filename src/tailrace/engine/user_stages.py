@@ -1,0 +1,66 @@
+"""Seventh stage: the user's own stages, which may do everything but change the `_id`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from tailrace import raw
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.event import Event
+from tailrace.engine.options import StreamSpec
+from tailrace.engine.tokens import render_token
+from tailrace.errors import StreamFatal
+
+if TYPE_CHECKING:
+    from tailrace.engine.expression import Pipeline
+
+
+def compile_stages(spec: StreamSpec, dialect: Dialect, now: datetime | None) -> Pipeline | None:
+    """Compile the stages behind `$changeStream`; None when there are none."""
+    if not spec.stages:
+        return None
+    from tailrace.engine.expression import compile_pipeline
+
+    return compile_pipeline(spec.stages, server_version=str(dialect), now=now)
+
+
+class UserStages:
+    """Runs the compiled stages on every event."""
+
+    def __init__(
+        self,
+        events: Iterable[Event | None],
+        run: Callable[[bytes], bytes | None],
+        error_prefix: str,
+    ) -> None:
+        self._events = events
+        self._run = run
+        self._error_prefix = error_prefix
+
+    def __iter__(self) -> Iterator[Event | None]:
+        run = self._run
+        for event in self._events:
+            if event is None:
+                yield None
+                continue
+            result = run(event.raw)
+            if result is event.raw:
+                yield event
+            elif result is not None:
+                self._check_id(event, result)
+                yield event._replace(raw=result)
+
+    def _check_id(self, event: Event, result: bytes) -> None:
+        """Refuse to go on without the token: nobody could resume from there."""
+        found = raw.field(result, b"_id")
+        if found == (raw.DOCUMENT, event.token):
+            return
+        shown = "{}" if found is None else f"{{_id: {raw.to_python(*found)!r}}}"
+        raise StreamFatal(
+            f"{self._error_prefix}Encountered an event whose _id field, which contains the resume token, "
+            "was modified by the pipeline. Modifying the _id field of an event makes it impossible to "
+            "resume the stream from that point. Only transformations that retain the unmodified _id "
+            f"field are allowed. Expected: {{_id: {render_token(event.token)}}} but found: {shown}"
+        )
