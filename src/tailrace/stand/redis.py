@@ -38,7 +38,7 @@ class Redis(SingleServer):
         self._process = ServerProcess(
             f"redis {VERSION} at port {self.port}",
             [str(program), *arguments],
-            log=self.log,
+            log=self._log_file,
             folder=folder.path,
         )
 

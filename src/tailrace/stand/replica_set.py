@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from bson import Timestamp
@@ -15,6 +14,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from tailrace.errors import ServerDidNotStart, StandError
+from tailrace.stand.closeable import Closeable
 from tailrace.stand.folder import ServerFolder
 from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
 from tailrace.stand.node import Credentials, Document, Node, NodeOptions
@@ -26,7 +26,7 @@ _ROOT = "root"
 T = TypeVar("T")
 
 
-class ReplicaSet:
+class ReplicaSet(Closeable):
     """Real `mongod` processes on loopback that end when this object is closed, or with this process."""
 
     def __init__(self, name: str, nodes: Sequence[Node], binary: MongodBinary, folder: ServerFolder) -> None:
@@ -84,14 +84,6 @@ class ReplicaSet:
             replica_set.close()
             raise
         return replica_set
-
-    def __enter__(self) -> ReplicaSet:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def uri(self) -> str:

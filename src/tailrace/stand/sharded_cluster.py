@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bson import Timestamp
@@ -22,6 +21,7 @@ from pymongo.errors import OperationFailure
 
 from tailrace.errors import StandError
 from tailrace.stand.catalogue import Catalogue, catalogue_for
+from tailrace.stand.closeable import Closeable
 from tailrace.stand.mongod_binary import DEFAULT_VERSION
 from tailrace.stand.node import Document
 from tailrace.stand.replica_set import ReplicaSet
@@ -31,7 +31,7 @@ _STALE_CODES = {13388, 63, 150, 249}  # StaleConfig, as 4.2 calls it StaleShardV
 _TRIES = 5
 
 
-class ShardedCluster:
+class ShardedCluster(Closeable):
     """A config server and shards, each a replica set, and the documents in them."""
 
     def __init__(self, version: str, folder: Path | None, shard_options: Mapping[str, Any]) -> None:
@@ -69,14 +69,6 @@ class ShardedCluster:
             cluster.close()
             raise
         return cluster
-
-    def __enter__(self) -> ShardedCluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End every process."""
