@@ -60,7 +60,10 @@ class Oplog:
         return self.used_bytes >= _NEARLY_FULL * self.limit_bytes
 
     def holds(self, position: Timestamp) -> bool:
-        """Whether a stream can go on from this position; the server's own rule for ChangeStreamHistoryLost."""
+        """Whether a stream can go on from this position: the server's own rule for ChangeStreamHistoryLost.
+
+        Seen on 4.4, 5.0 and 6.0. 4.2 refuses the very time of the first entry too, and says 280 instead of 286.
+        """
         return self.complete or position >= self.first
 
     def age_of(self, position: Timestamp) -> float:
