@@ -1,0 +1,12 @@
+"""Reading what is already in the collections: chunks of `_id` ranges, read in parallel, merged into the stream.
+
+Belongs here: planning chunks, reading them at one cluster time, keeping the progress over restarts, and checking which
+keys are gone. Does not: delivering what was read (the producer), and why a snapshot is taken (recovery).
+"""
+
+from tailrace.capture.snapshot.backfill import Backfill, Rows
+from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
+from tailrace.capture.snapshot.planner import plan_collection
+from tailrace.capture.snapshot.progress import SnapshotProgress, SnapshotState
+
+__all__ = ["Backfill", "Chunk", "KeyCheck", "Rows", "SnapshotProgress", "SnapshotState", "plan_collection"]

@@ -1,0 +1,168 @@
+"""Chunks read by worker threads while the stream goes on, handed over at the very place of the stream they belong to.
+
+A chunk is read as of a watermark W: the cluster time at the moment its read was ordered. The producer delivers the
+stream up to W, then the chunk's rows, then goes on behind W. So in what is delivered every row stands after the events
+it includes and before those it does not: a consumer that lets the last record win is right, and one that lets
+the greatest cluster time win is right too. The order is given by the producer's thread alone, which makes it the
+same for any number of workers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+
+from tailrace.capture.backoff import DEFAULT_POLICY, Backoff, BackoffPolicy
+from tailrace.capture.classifier import classify
+from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
+from tailrace.capture.snapshot.reading import ChunkReader, watermark
+from tailrace.capture.snapshot.throttle import Throttle
+from tailrace.errors import Outcome
+
+Piece = Chunk | KeyCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What was read for a piece, as events: `read` for documents, recovered `delete` for keys that are gone."""
+
+    piece: Piece
+    at: Timestamp
+    events: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    piece: Piece
+    error: Exception
+
+
+class Backfill:
+    """The pieces of one snapshot on their way. All methods are for the producer's thread.
+
+    At most `workers` pieces are in memory: a worker gets its next one when its last was handed over.
+    """
+
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        pieces: Iterable[Piece | None],
+        *,
+        workers: int = 2,
+        documents_per_second: float = 0,
+        backoff: BackoffPolicy = DEFAULT_POLICY,
+    ) -> None:
+        self._client = client
+        self._reader = ChunkReader(client)
+        self._pieces: Iterator[Piece | None] = iter(pieces)
+        self._again: deque[Piece] = deque()
+        self._workers = workers
+        self._throttle = Throttle(documents_per_second)
+        self._backoff = Backoff(backoff)
+        self._under_way: dict[int, Timestamp] = {}
+        self._ready: list[Rows] = []
+        self._results: SimpleQueue[Rows | _Failed] = SimpleQueue()
+        self._not_before = 0.0
+        self._threads: list[threading.Thread] = []
+        self._exhausted = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether every piece was handed over."""
+        return self._exhausted and not self._again and not self._under_way and not self._ready
+
+    @property
+    def barrier(self) -> Timestamp | None:
+        """The time behind which the stream must wait, until the rows of that time were handed over."""
+        waiting = [*self._under_way.values(), *(rows.at for rows in self._ready)]
+        return min(waiting, default=None)
+
+    def order(self) -> None:
+        """Give free workers their next pieces, as of now.
+
+        Now is asked of the server by the thread that delivers the stream: so nothing newer was delivered yet.
+        """
+        if time.monotonic() < self._not_before:
+            return
+        free = self._workers - len(self._under_way) - len(self._ready)
+        pieces = [piece for _ in range(free) if (piece := self._next()) is not None]
+        if not pieces:
+            return
+        at = watermark(self._client)
+        for piece in pieces:
+            self._under_way[id(piece)] = at
+            self._start(piece, at)
+
+    def collect(self, wait: float = 0.0) -> None:
+        """Take over what workers have read; a piece that could not be read is ordered again, or its error raised."""
+        try:
+            result = self._results.get(timeout=wait) if wait else self._results.get_nowait()
+            while True:
+                self._take(result)
+                result = self._results.get_nowait()
+        except Empty:
+            return
+
+    def due(self, passed: Callable[[Timestamp], bool]) -> list[Rows]:
+        """Give the rows whose time the stream has passed, the oldest first."""
+        due: list[Rows] = []
+        waiting: list[Rows] = []
+        for rows in self._ready:
+            (due if passed(rows.at) else waiting).append(rows)
+        self._ready = waiting
+        return sorted(due, key=lambda rows: rows.at)
+
+    def close(self) -> None:
+        """Wait for the workers to end; what they were reading is read again by the next run."""
+        for thread in self._threads:
+            thread.join(timeout=30)
+
+    def _next(self) -> Piece | None:
+        if self._again:
+            return self._again.popleft()
+        try:
+            return next(self._pieces)  # None: the next one is not ready yet
+        except StopIteration:
+            self._exhausted = True
+            return None
+
+    def _start(self, piece: Piece, at: Timestamp) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=self._read, args=(piece, at), name="tailrace-snapshot", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _read(self, piece: Piece, at: Timestamp) -> None:
+        try:
+            events = self._reader.deletes(piece, at) if isinstance(piece, KeyCheck) else self._reader.events(piece, at)
+        except Exception as error:
+            self._results.put(_Failed(piece, error))
+            return
+        self._results.put(Rows(piece, at, events))
+
+    def _take(self, result: Rows | _Failed) -> None:
+        del self._under_way[id(result.piece)]
+        if isinstance(result, Rows):
+            self._backoff.progressed()
+            self._ready.append(result)
+            self._hold(self._throttle.debt(len(result.events)))
+            return
+        if classify(result.error).outcome not in (Outcome.RETRY, Outcome.RESUME):
+            raise result.error
+        pause = self._backoff.failed()
+        if pause is None:
+            raise result.error
+        self._hold(pause)
+        self._again.append(result.piece)
+
+    def _hold(self, seconds: float) -> None:
+        """Order nothing for some time; the producer's thread never sleeps here, it has a lease to keep."""
+        self._not_before = max(self._not_before, time.monotonic() + seconds)

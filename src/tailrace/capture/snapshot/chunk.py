@@ -1,0 +1,54 @@
+"""Pieces of a snapshot: a range of `_id`, or a list of keys to look for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson import json_util
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The documents with `lower <= _id < upper` in the order of the `_id` index, which runs through all types.
+
+    A bound is a BSON document `{_id: value}`; None means no bound on that side. The bounds are those of an index
+    scan, not of a query: `{_id: {$gte: 5}}` would leave out every string and ObjectId.
+    """
+
+    namespace: str
+    number: int
+    lower: bytes | None
+    upper: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """Documents that were captured before; those that are gone were deleted without an event."""
+
+    namespace: str
+    keys: tuple[bytes, ...]
+    """documentKeys, as BSON documents."""
+
+
+def chunks_between(namespace: str, bounds: Sequence[bytes]) -> list[Chunk]:
+    """Make the chunks that `bounds` cut a collection into: one more than there are bounds."""
+    edges: list[bytes | None] = [None, *bounds, None]
+    return [Chunk(namespace, number, edges[number], edges[number + 1]) for number in range(len(edges) - 1)]
+
+
+def bounds_to_json(bounds: Sequence[bytes]) -> list[str]:
+    """Give bounds as canonical Extended JSON, which keeps every type."""
+    return [json_util.dumps(bson.decode(bound), json_options=json_util.CANONICAL_JSON_OPTIONS) for bound in bounds]
+
+
+def bounds_from_json(forms: Sequence[str]) -> list[bytes]:
+    """Read what `bounds_to_json` gave."""
+    options = json_util.CANONICAL_JSON_OPTIONS
+    return [bson.encode(_decoded(form, options)) for form in forms]
+
+
+def _decoded(form: str, options: Any) -> Any:
+    return json_util.loads(form, json_options=options)

@@ -1,0 +1,90 @@
+"""Read one chunk as of one cluster time, and find out which keys are gone as of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bson.max_key import MaxKey
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import MongoClient, ReadPreference
+from pymongo.read_concern import ReadConcern
+
+from tailrace import raw
+from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
+from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
+from tailrace.capture.snapshot.planner import RAW
+from tailrace.token import ResumeToken
+
+_WIRE_VERSION_5_0 = 13
+
+
+def watermark(client: MongoClient[Any]) -> Timestamp:
+    """Give the newest cluster time; nothing is written to the source for it."""
+    time: Timestamp = client.admin.command("ping")["operationTime"]
+    return time
+
+
+class ChunkReader:
+    """Reads at an exact cluster time where the server can (5.0), else no earlier than it.
+
+    Read no earlier, a document may hold changes that come as events once more. Its version is still the watermark, so
+    those events win, and end in the same state.
+    """
+
+    def __init__(self, client: MongoClient[Any]) -> None:
+        self._client = client
+        self.exact = client.admin.command("isMaster")["maxWireVersion"] >= _WIRE_VERSION_5_0
+
+    def events(self, chunk: Chunk, at: Timestamp) -> list[bytes]:
+        """Give the documents of a chunk as `read` events."""
+        token = ResumeToken.high_water_mark(at).to_bson()
+        return [snapshot_event(chunk.namespace, document, token, at) for document in self.documents(chunk, at)]
+
+    def documents(self, chunk: Chunk, at: Timestamp) -> Iterator[bytes]:
+        """Give the documents of a chunk as of a time."""
+        bounds: dict[str, Any] = {"hint": {"_id": 1}}
+        if chunk.lower is not None:
+            bounds["min"] = RawBSONDocument(chunk.lower)
+        if chunk.upper is not None:
+            bounds["max"] = RawBSONDocument(chunk.upper)
+        yield from self._find(chunk.namespace, at, filter={}, **bounds)
+        if chunk.upper is None and chunk.lower is not None:
+            # An index scan from `min` on ends before MaxKey, which is an `_id` like any other.
+            yield from self._find(chunk.namespace, at, filter={"_id": {"$eq": MaxKey()}})
+
+    def deletes(self, check: KeyCheck, at: Timestamp) -> list[bytes]:
+        """Give a delete event for each of the keys whose document does not exist as of a time."""
+        ids = {key: raw.field(key, b"_id") for key in check.keys}
+        wanted = raw.array([value for value in ids.values() if value is not None])
+        query = RawBSONDocument(
+            raw.document(raw.element(raw.DOCUMENT, b"_id", raw.document(raw.element(raw.ARRAY, b"$in", wanted))))
+        )
+        there = {
+            raw.field(document, b"_id")
+            for document in self._find(check.namespace, at, filter=query, projection={"_id": 1})
+        }
+        token = ResumeToken.high_water_mark(at).to_bson()
+        gone = (key for key, value in ids.items() if value not in there)
+        return [recovered_delete(check.namespace, key, token, at) for key in gone]
+
+    def _find(self, namespace: str, at: Timestamp, **command: Any) -> Iterator[bytes]:
+        database, _, collection = namespace.partition(".")
+        concern = {"level": "snapshot", "atClusterTime": at} if self.exact else _no_earlier_than(at)
+        # pymongo decodes the first batch by the option of the call and all others by that of the database.
+        cursor = self._client.get_database(database, codec_options=RAW).cursor_command(
+            "find",
+            collection,
+            read_preference=ReadPreference.PRIMARY,
+            codec_options=RAW,
+            readConcern=concern,
+            **command,
+        )
+        with cursor:
+            for document in cursor:
+                yield document.raw
+
+
+def _no_earlier_than(at: Timestamp) -> dict[str, Any]:
+    return {**ReadConcern("majority").document, "afterClusterTime": at}
