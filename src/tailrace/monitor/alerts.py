@@ -130,6 +130,13 @@ class LogChannel:
         write(alert.text, stream=alert.stream, shard=alert.shard, previous=alert.previous.name.lower())
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Following a redirect would turn the post into a GET, and the alert would be gone although all looks well."""
+
+    def redirect_request(self, *arguments: Any, **options: Any) -> None:
+        """Make the redirect an error."""
+
+
 class WebhookChannel:
     """Posts alerts as JSON, a few times if need be. The URL is a secret: only its host is ever shown."""
 
@@ -138,6 +145,7 @@ class WebhookChannel:
     ) -> None:
         self._url = url
         self._host = urllib.parse.urlsplit(url).hostname or "?"
+        self._opener = urllib.request.build_opener(_NoRedirects)
         self._timeout = timeout
         self._attempts = attempts
         self._sleep = sleep
@@ -157,9 +165,11 @@ class WebhookChannel:
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
         headers = {"Content-Type": "application/json", "User-Agent": "tailrace"}
+        if not self._url.startswith(("http://", "https://")):
+            return "monitor.webhook_url is no http address", True
+        request = urllib.request.Request(self._url, body, headers, method="POST")
         try:
-            request = urllib.request.Request(self._url, body, headers, method="POST")
-            with urllib.request.urlopen(request, timeout=self._timeout):
+            with self._opener.open(request, timeout=self._timeout):
                 return None, True
         except urllib.error.HTTPError as error:
             with error:
@@ -167,8 +177,6 @@ class WebhookChannel:
                 return f"HTTP {error.code}", not may_change
         except (OSError, http.client.HTTPException) as error:
             return type(getattr(error, "reason", error)).__name__, False
-        except ValueError:
-            return "monitor.webhook_url is not a URL", True
 
 
 class Alarm:

@@ -1,0 +1,224 @@
+"""Levels, when an alert is sent, and that it arrives: webhooks go to a real HTTP server on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import structlog
+from bson import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import AlertUndelivered
+from tailrace.monitor.alerts import (
+    Alarm,
+    Alert,
+    Level,
+    LogChannel,
+    Thresholds,
+    Verdict,
+    WebhookChannel,
+    verdict_of,
+)
+from tailrace.monitor.liveness import Liveness, State
+from tailrace.monitor.window import Oplog, Place, Sample, place_of
+
+START = 1_700_000_000
+LIVE = Liveness(State.LIVE, "it moves")
+BEHIND = Liveness(State.BEHIND, "it is slow")
+ALERT = Alert("orders", "rs0", Level.CRITICAL, Level.OK, ("80% of the oplog lies after the position",), {"x": 1})
+
+
+def place_at(age: int, until_lost: float | None = None) -> Place:
+    """A place in a full oplog of 1,000 s."""
+    oplog = Oplog("rs0", Timestamp(START, 1), Timestamp(START + 1_000, 1), 10**8, 10**8)
+    place = place_of([Sample(0.0, oplog, Timestamp(START + 1_000 - age, 1))])
+    return replace(place, forecast=replace(place.forecast, until_lost=until_lost))
+
+
+@pytest.mark.parametrize(
+    ("age", "level"),
+    [
+        (0, Level.OK),
+        (499, Level.OK),
+        (500, Level.WARNING),
+        (749, Level.WARNING),
+        (750, Level.CRITICAL),
+        (1_001, Level.CRITICAL),
+    ],
+)
+def test_half_the_window_warns_and_three_quarters_are_critical(age: int, level: Level) -> None:
+    assert verdict_of(place_at(age), LIVE).level is level
+
+
+@pytest.mark.parametrize(
+    ("until_lost", "liveness", "level"),
+    [
+        (None, BEHIND, Level.OK),
+        (14_401, BEHIND, Level.OK),
+        (14_399, BEHIND, Level.WARNING),
+        (3_599, BEHIND, Level.CRITICAL),
+        (60, LIVE, Level.OK),
+        (None, Liveness(State.STALLED, "it stands"), Level.WARNING),
+        (60, Liveness(State.STALLED, "it stands"), Level.CRITICAL),
+        (None, Liveness(State.RECOVERING, "a gap"), Level.WARNING),
+    ],
+)
+def test_a_forecast_alarms_about_streams_that_are_behind(
+    until_lost: float | None, liveness: Liveness, level: Level
+) -> None:
+    verdict = verdict_of(place_at(100, until_lost), liveness)
+    assert verdict.level is level
+    assert bool(verdict.reasons) == (level is not Level.OK)
+
+
+def test_the_worst_reason_comes_first() -> None:
+    verdict = verdict_of(place_at(1_500), Liveness(State.STALLED, "it stands"))
+    assert verdict.reasons == ("history is lost: the oplog begins 500 s after it", "stalled: it stands")
+
+
+@given(st.integers(0, 2_000), st.floats(0.01, 1), st.floats(0.01, 1))
+def test_levels_only_rise_with_age(age: int, warn: float, critical: float) -> None:
+    thresholds = Thresholds(min(warn, critical), max(warn, critical))
+    levels = [verdict_of(place_at(each), LIVE, thresholds).level for each in (age, age + 50)]
+    assert levels == sorted(levels)
+
+
+@dataclass
+class Recorder:
+    """A channel that fails as often as it is told to."""
+
+    failures: int = 0
+    got: list[Alert] = field(default_factory=list)
+
+    def send(self, alert: Alert) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise AlertUndelivered("not now")
+        self.got.append(alert)
+
+
+def levels_sent(alarm: Alarm, channel: Recorder, *heard: tuple[float, Level]) -> list[tuple[str, str]]:
+    for now, level in heard:
+        alarm.hear("orders", "rs0", Verdict(level), {}, now)
+    return [(alert.previous.name, alert.level.name) for alert in channel.got]
+
+
+def test_an_alert_is_sent_when_the_level_changes_and_once_more_when_it_lasts() -> None:
+    channel = Recorder()
+    alarm = Alarm([channel], repeat_seconds=100)
+    ok, warning, critical = Level.OK, Level.WARNING, Level.CRITICAL
+    heard = [(0, ok), (5_000, ok), (5_001, warning), (5_010, warning), (5_020, critical), (5_119, critical)]
+    heard += [(5_120, critical), (5_130, critical), (5_140, ok), (9_000, ok)]
+    assert levels_sent(alarm, channel, *heard) == [
+        ("OK", "WARNING"),
+        ("WARNING", "CRITICAL"),
+        ("CRITICAL", "CRITICAL"),
+        ("CRITICAL", "OK"),
+    ]
+
+
+def test_a_channel_that_failed_gets_the_alert_again_and_the_others_do_not() -> None:
+    steady, shaky = Recorder(), Recorder(failures=2)
+    alarm = Alarm([steady, shaky])
+    for now in range(4):
+        alarm.hear("orders", "rs0", Verdict(Level.WARNING, ("why",)), {}, float(now))
+    assert len(steady.got) == 1
+    assert len(shaky.got) == 1
+    assert shaky.got[0].text == "tailrace WARNING: orders on rs0: why"
+
+
+def test_streams_and_shards_alarm_on_their_own() -> None:
+    channel = Recorder()
+    alarm = Alarm([channel])
+    for stream, shard in (("a", "s0"), ("a", "s1"), ("b", "s0"), ("a", "s0")):
+        alarm.hear(stream, shard, Verdict(Level.WARNING), {}, 0.0)
+    assert [(alert.stream, alert.shard) for alert in channel.got] == [("a", "s0"), ("a", "s1"), ("b", "s0")]
+
+
+def test_the_log_gets_one_line_at_the_level_that_fits() -> None:
+    with structlog.testing.capture_logs() as lines:
+        LogChannel().send(ALERT)
+        LogChannel().send(replace(ALERT, level=Level.OK, previous=Level.CRITICAL, reasons=()))
+    assert [(line["log_level"], line["event"]) for line in lines] == [
+        ("error", "tailrace CRITICAL: orders on rs0: 80% of the oplog lies after the position"),
+        ("info", "tailrace OK: orders on rs0: all is well again"),
+    ]
+
+
+class Hook:
+    """What a webhook server answers, in order, and what it got."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+        self.got: list[dict[str, Any]] = []
+
+
+@contextmanager
+def serving(hook: Hook) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            hook.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(hook.answers.pop(0))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Be quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/hooks/very-secret"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=10)
+
+
+def test_a_webhook_gets_the_alert_as_json_also_after_failures() -> None:
+    hook, pauses = Hook(503, 429, 204), []
+    with serving(hook) as url:
+        WebhookChannel(url, sleep=pauses.append).send(ALERT)
+    assert pauses == [1.0, 2.0]
+    assert hook.got[-1] == {
+        "text": "tailrace CRITICAL: orders on rs0: 80% of the oplog lies after the position",
+        "stream": "orders",
+        "shard": "rs0",
+        "level": "critical",
+        "previous": "ok",
+        "reasons": ["80% of the oplog lies after the position"],
+        "x": 1,
+    }
+
+
+@pytest.mark.parametrize(("answers", "posts"), [((400, 200), 1), ((302, 200), 1), ((500, 502, 503), 3)])
+def test_a_webhook_that_refuses_is_an_error_that_keeps_the_url_secret(answers: tuple[int, ...], posts: int) -> None:
+    hook = Hook(*answers)
+    with serving(hook) as url, pytest.raises(AlertUndelivered) as refused:
+        WebhookChannel(url, attempts=3, sleep=lambda seconds: None).send(ALERT)
+    assert len(hook.got) == posts
+    assert f"HTTP {answers[posts - 1]}" in refused.value.message
+    assert "very-secret" not in refused.value.message
+
+
+def test_a_webhook_that_never_answers_is_given_up_after_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(AlertUndelivered, match=r"127\.0\.0\.1 did not take an alert: TimeoutError"):
+            WebhookChannel(url, timeout=0.05, attempts=2, sleep=lambda seconds: None).send(ALERT)
+
+
+@pytest.mark.parametrize("url", ["no url at all", "file:///dev/null", "http://127.0.0.1:1/"])
+def test_a_webhook_that_cannot_be_reached_is_an_error(url: str) -> None:
+    with pytest.raises(AlertUndelivered):
+        WebhookChannel(url, attempts=1).send(ALERT)
