@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tailrace import __version__
-from tailrace.cli import demo, settings, stand
+from tailrace.cli import demo, settings, stand, token
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
 from tailrace.settings import masked
@@ -35,6 +35,7 @@ app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", pret
 app.command("demo")(demo.demo)
 app.command("settings")(settings.settings)
 app.add_typer(stand.app, name="stand")
+app.add_typer(token.app, name="token")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,125 @@
+"""`tailrace token`: look inside a resume token, or make one that stands at a time."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from tailrace.errors import InvalidResumeToken
+
+if TYPE_CHECKING:
+    from bson.timestamp import Timestamp
+
+    from tailrace.token import ResumeToken, TokenData
+
+app = typer.Typer(help="Look inside resume tokens, or make one at a time.", no_args_is_help=True)
+
+
+@app.command()
+def decode(
+    token: Annotated[str, typer.Argument(help="The `_data` of a token, or the whole token as JSON.")],
+    type_bits: Annotated[str, typer.Option(help="The token's `_typeBits`, in base64.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print Extended JSON.")] = False,
+) -> None:
+    """Show what is inside a resume token: its time, its kind, and the event it stands for."""
+    from tailrace.token import ResumeToken
+
+    position = _whole_token(token) if token.startswith("{") else None
+    if position is None:
+        position = ResumeToken.from_hex(token, _from_base64(type_bits))
+    described = _describe(position.decode())
+    if as_json:
+        from bson import json_util
+
+        typer.echo(json_util.dumps(described, json_options=json_util.RELAXED_JSON_OPTIONS))
+        return
+    width = max(map(len, described))
+    for name, value in described.items():
+        typer.echo(f"{name:<{width}}  {_shown(value)}")
+
+
+@app.command()
+def encode(
+    at: Annotated[str, typer.Option(help="ISO 8601, epoch seconds, or a cluster time `seconds,increment`.")],
+    version: Annotated[int, typer.Option(min=1, max=2, help="1: for servers to 6.0; 2: 7.0 on.")] = 1,
+) -> None:
+    """Make a high-water mark: a token at which a stream starts with the first event of a time."""
+    from tailrace.token import ResumeToken
+
+    typer.echo(json.dumps(ResumeToken.high_water_mark(parse_time(at), version).to_document()))
+
+
+def parse_time(text: str) -> Timestamp:
+    """Read a time as people write it; a date without a zone is UTC."""
+    from bson.timestamp import Timestamp
+
+    seconds, comma, increment = text.partition(",")
+    try:
+        if comma:
+            return Timestamp(int(seconds), int(increment))
+        if seconds.isdecimal():
+            return Timestamp(int(seconds), 0)
+        moment = datetime.fromisoformat(text)
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return Timestamp(int(zoned.timestamp()), 0)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is not a time; write it like 2026-05-01T12:00:00Z, 1777636800 or 1777636800,7"
+        ) from None
+
+
+def _whole_token(text: str) -> ResumeToken:
+    from bson import json_util
+
+    from tailrace.token import ResumeToken
+
+    try:
+        document = json_util.loads(text)
+    except (ValueError, TypeError) as error:
+        raise InvalidResumeToken(f"the token is not JSON: {error}", server_code=9) from None
+    return ResumeToken.parse(document)
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise InvalidResumeToken(f"{text!r} is not base64", server_code=9) from None
+
+
+def _describe(data: TokenData) -> dict[str, Any]:
+    """Give the parts of a token by MongoDB's names, without those it does not have."""
+    import bson
+
+    time = data.cluster_time
+    described: dict[str, Any] = {
+        "tokenType": data.kind.name.lower().replace("_", " "),
+        "clusterTime": time,
+        "date": datetime.fromtimestamp(time.time, UTC).isoformat().replace("+00:00", "Z"),
+        "version": data.version,
+        "txnOpIndex": data.txn_op_index,
+        "fromInvalidate": data.from_invalidate,
+    }
+    if data.uuid is not None:
+        described["uuid"] = str(UUID(bytes=data.uuid))
+    if data.event_identifier is not None:
+        described["eventIdentifier"] = bson.decode(data.event_identifier)
+    if data.fragment is not None:
+        described["fragmentNum"] = data.fragment
+    return described
+
+
+def _shown(value: Any) -> str:
+    from bson import json_util
+    from bson.timestamp import Timestamp
+
+    if isinstance(value, Timestamp):
+        return f"{value.time},{value.inc}"
+    if isinstance(value, dict):
+        return str(json_util.dumps(value, json_options=json_util.RELAXED_JSON_OPTIONS))
+    return json.dumps(value) if isinstance(value, bool) else str(value)
