@@ -60,5 +60,5 @@ def _with_document(client: MongoClient[Any], event: bytes) -> bytes:
     found = collection.find_one(RawBSONDocument(key.data))
     marks = [raw.element(raw.BOOL, b"imageFetched", raw.boolean(True))]
     if found is not None:
-        marks.append(raw.element(raw.DOCUMENT, b"fullDocument", found.raw))
+        marks.append(raw.element(raw.DOCUMENT, b"fullDocument", bytes(found.raw)))
     return raw.append(event, *marks)

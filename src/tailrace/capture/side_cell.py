@@ -11,10 +11,9 @@ from typing import Any
 
 import orjson
 
-from tailrace.capture.positions.store import Cells
+from tailrace.capture.positions.store import BESIDE, Cells
 from tailrace.errors import PositionInvalid
 
-PREFIX = "~"
 _CONFLICTS_BEFORE_GIVING_UP = 20
 
 
@@ -23,7 +22,7 @@ class SideCell:
 
     def __init__(self, cells: Cells, kind: str, stream: str) -> None:
         self._cells = cells
-        self.name = f"{PREFIX}{kind}~{stream}"
+        self.name = f"{BESIDE}{kind}~{stream}"
 
     def read(self) -> dict[str, Any] | None:
         """Give the document, or None when there is none yet."""

@@ -25,6 +25,8 @@ from tailrace.capture.positions.position import Position
 from tailrace.errors import CaptureError, LeaseHeld, LeaseLost, PositionInvalid
 
 DEFAULT_LEASE_SECONDS = 15.0
+BESIDE = "~"
+"""How names begin of cells that lie beside the positions: the ledger of gaps, snapshot plans."""
 _CONFLICTS_BEFORE_GIVING_UP = 20
 
 
@@ -246,7 +248,8 @@ class PositionStore:
 
     def names(self) -> list[str]:
         """Give the names that have a position, sorted."""
-        return sorted(name for name in self._cells.names() if self.load(name) is not None)
+        names = (name for name in self._cells.names() if not name.startswith(BESIDE))
+        return sorted(name for name in names if self.load(name) is not None)
 
     def close(self) -> None:
         """Give connections back; leases stay until they are released or expire."""

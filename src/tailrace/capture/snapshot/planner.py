@@ -57,7 +57,7 @@ def _bounds(collection: Collection[RawBSONDocument], wanted: int) -> list[bytes]
     step = max(1, len(sample) // wanted)
     bounds: list[bytes] = []
     for document in sample[step::step]:
-        bound = _only_id(document)
+        bound = _only_id(bytes(document))
         if not bounds or bound != bounds[-1]:  # a small collection is sampled twice at the same place
             bounds.append(bound)
     return bounds

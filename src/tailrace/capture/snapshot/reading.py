@@ -83,7 +83,7 @@ class ChunkReader:
         )
         with cursor:
             for document in cursor:
-                yield document.raw
+                yield bytes(document.raw)
 
 
 def _no_earlier_than(at: Timestamp) -> dict[str, Any]:
