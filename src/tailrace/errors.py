@@ -14,6 +14,7 @@
     │   ├── InvalidResumeToken   resume-token-invalid     stop     260, and bytes that are no token
     │   ├── HistoryLost          history-lost             recover  286: the oplog begins after the position
     │   ├── StreamFatal          stream-fatal             stop     280: it can never go on from there
+    │   ├── PipelineFailed       pipeline-failed          stop     a user's stage cannot compute an event
     │   ├── ImageMissing         image-missing            stop     47: a required image is not there
     │   └── EventTooLarge        event-too-large          stop     10334: an event over 16 MB
     ├── ResumeTokenMissing       resume-token-missing     stop     an event came without its `_id`
@@ -68,9 +69,10 @@ __all__ = [
     "OplogEntryInvalid",
     "OplogUnreadable",
     "Outcome",
-    "RecordingInvalid",
+    "PipelineFailed",
     "PositionInvalid",
     "RecordRefused",
+    "RecordingInvalid",
     "ResumeTokenMissing",
     "ServerDidNotStart",
     "ServerUnreachable",
@@ -184,7 +186,8 @@ _SERVER_CODE_NAMES = {
     26: "NamespaceNotFound", 47: "NoMatchingDocument", 72: "InvalidOptions",
     73: "InvalidNamespace", 115: "CommandNotSupported", 166: "CommandNotSupportedOnView",
     260: "InvalidResumeToken", 280: "ChangeStreamFatalError", 286: "ChangeStreamHistoryLost",
-    10334: "BSONObjectTooLarge",
+    10334: "BSONObjectTooLarge", 146: "ExceededMemoryLimit", 168: "InvalidPipelineOperator",
+    224: "QueryFeatureNotAllowed", 238: "NotImplemented", 241: "ConversionFailure",
 }  # fmt: skip
 
 
@@ -245,6 +248,13 @@ class StreamFatal(ChangeStreamError):
     server_code = 280
     labels = ("NonResumableChangeStreamError",)
     default_hint = "Check that the token comes from this namespace, and that no stage changes `_id`."
+
+
+class PipelineFailed(ChangeStreamError):
+    """A stage of the user's pipeline failed on an event, with the code the server would give."""
+
+    code = "pipeline-failed"
+    default_hint = "Change the stage so that it can handle the event, for example with $ifNull or onError."
 
 
 class ImageMissing(ChangeStreamError):

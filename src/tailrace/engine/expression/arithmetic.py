@@ -1,0 +1,447 @@
+"""Arithmetic operators: `$add` to `$trunc`.
+
+Decimal results of `$exp`, `$ln`, `$log`, `$log10` and `$pow` are rounded correctly here; the server's
+decimal library may be off by one in the last of the 34 digits.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Callable
+from decimal import Decimal
+
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
+
+from tailrace.engine.expression.failures import BAD_VALUE, OVERFLOW, TYPE_MISMATCH, Failure, check, fail
+from tailrace.engine.expression.nodes import Evaluate, Slots
+from tailrace.engine.expression.numbers import (
+    DECIMAL128,
+    INT32_MAX,
+    INT64_MIN,
+    Sum,
+    as_decimal,
+    as_double,
+    as_int,
+    as_long,
+    decimal_to_long,
+    exact_decimal,
+    fits_int64,
+    format_double,
+    int_or_long,
+    is_int32,
+    to_decimal128,
+    widest,
+)
+from tailrace.engine.expression.parsing import Arity, associative, function
+from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, type_name
+
+
+@associative("$add", commutative=True)
+def add(*operands: Evaluate) -> Evaluate:
+    """Add numbers, and at most one date."""
+
+    def evaluate(slots: Slots) -> Value:
+        total = Sum()
+        dated = False
+        for operand in operands:
+            value = operand(slots)
+            if is_number(value):
+                total.add(value)
+            elif type(value) is Date:
+                check(not dated, 16612, "only one date allowed in an $add expression")
+                dated = True
+                total.add_long(value.millis)
+            elif is_nullish(value):
+                return None
+            else:
+                fail(16554, f"$add only supports numeric or date types, not {type_name(value)}")
+        return _date_total(total) if dated else total.value()
+
+    return evaluate
+
+
+def _date_total(total: Sum) -> Date:
+    if total.kind is Decimal128:
+        return Date(decimal_to_long(total.decimal()))
+    check(total.fits_long(), OVERFLOW, "date overflow in $add")
+    return Date(total.long())
+
+
+@function("$subtract", arity=2)
+def subtract(left: Value, right: Value) -> Value:
+    """Subtract numbers, dates, or a number of milliseconds from a date."""
+    kind = widest(left, right)
+    if kind is Decimal128:
+        return to_decimal128(DECIMAL128.subtract(as_decimal(left), as_decimal(right)))
+    if kind is float:
+        return as_double(left) - as_double(right)
+    if kind is not None:
+        result = int(left) - int(right)
+        if kind is int:
+            return int_or_long(result)
+        return Int64(result) if fits_int64(result) else float(left) - float(right)
+    if is_nullish(left) or is_nullish(right):
+        return None
+    if type(left) is not Date:
+        fail(TYPE_MISMATCH, f"can't $subtract {type_name(right)} from {type_name(left)}")
+    if type(right) is Date:
+        return Int64(_wrapped(left.millis - right.millis, "subtract"))
+    if is_number(right):
+        return Date(_wrapped(left.millis - as_long(right), "subtract"))
+    raise Failure(TYPE_MISMATCH, f"can't $subtract {type_name(right)} from Date")
+
+
+def _wrapped(number: int, name: str) -> int:
+    check(fits_int64(number), OVERFLOW, f"Overflow in ${name} of dates")
+    return number
+
+
+@associative("$multiply", commutative=True)
+def multiply(*operands: Evaluate) -> Evaluate:
+    """Multiply numbers."""
+
+    def evaluate(slots: Slots) -> Value:
+        product = Product()
+        for operand in operands:
+            value = operand(slots)
+            if is_nullish(value):
+                return None
+            if not is_number(value):
+                fail(
+                    TYPE_MISMATCH,
+                    f"$multiply only supports numeric types, not {type_name(value)}",
+                )
+            product.times(value)
+        return product.value()
+
+    return evaluate
+
+
+class Product:
+    """A product of numbers of mixed types, as a double and an integer side by side."""
+
+    __slots__ = ("_decimal", "_double", "_kind", "_long")
+
+    def __init__(self) -> None:
+        self._double = 1.0
+        self._long = 1
+        self._decimal = Decimal(1)
+        self._kind: type = int
+
+    def times(self, factor: Value) -> None:
+        """Multiply by one more number."""
+        before = self._kind
+        one: Value = {int: 1, Int64: Int64(1), float: 1.0, Decimal128: Decimal128("1")}[before]
+        kind = widest(one, factor)
+        assert kind is not None
+        self._kind = kind
+        if kind is Decimal128:
+            if before is not Decimal128:
+                self._decimal = as_decimal(self._double if before is float else self._long)
+            self._decimal = DECIMAL128.multiply(self._decimal, as_decimal(factor))
+            return
+        self._double *= as_double(factor)
+        if kind is not float:
+            self._long *= int(factor)
+            if not fits_int64(self._long):
+                self._kind = float
+
+    def value(self) -> Value:
+        """Give the product in the type it has grown to."""
+        if self._kind is Decimal128:
+            return to_decimal128(self._decimal)
+        if self._kind is float:
+            return self._double
+        return Int64(self._long) if self._kind is Int64 else int_or_long(self._long)
+
+
+@function("$divide", arity=2)
+def divide(left: Value, right: Value) -> Value:
+    """Divide; the result is a double or a decimal."""
+    kind = widest(left, right)
+    if kind is None:
+        if is_nullish(left) or is_nullish(right):
+            return None
+        names = f"{type_name(left)} and {type_name(right)}"
+        fail(TYPE_MISMATCH, f"$divide only supports numeric types, not {names}")
+    if kind is Decimal128:
+        divisor = as_decimal(right)
+        check(divisor.is_nan() or divisor != 0, BAD_VALUE, "can't $divide by zero")
+        return to_decimal128(DECIMAL128.divide(as_decimal(left), divisor))
+    check(right != 0, BAD_VALUE, "can't $divide by zero")
+    return as_double(left) / as_double(right)
+
+
+@function("$mod", arity=2)
+def mod(left: Value, right: Value) -> Value:
+    """Give the remainder, with the sign of the dividend."""
+    kind = widest(left, right)
+    if kind is None:
+        if is_nullish(left) or is_nullish(right):
+            return None
+        names = f"{type_name(left)} and {type_name(right)}"
+        fail(16611, f"$mod only supports numeric types, not {names}")
+    if kind is Decimal128:
+        divisor = as_decimal(right)
+        check(divisor.is_nan() or divisor != 0, 5733415, "can't $mod by zero")
+        return to_decimal128(_decimal_remainder(as_decimal(left), divisor))
+    check(right != 0, 16610, "can't $mod by zero")
+    if type(left) is float or (type(right) is float and not is_int32(right)):
+        return _double_remainder(as_double(left), as_double(right))
+    if type(left) is Int64 or type(right) is Int64:
+        return Int64(truncated_remainder(int(left), as_long(right)))
+    return truncated_remainder(int(left), as_int(right))
+
+
+def _decimal_remainder(left: Decimal, right: Decimal) -> Decimal:
+    if left.is_finite() and right.is_finite():
+        # The quotient may have more digits than a context allows; the remainder never has.
+        return decimal.Context(prec=13000, Emin=-9999, Emax=9999, traps=[]).remainder(left, right)
+    return DECIMAL128.remainder(left, right)
+
+
+def _double_remainder(left: float, right: float) -> float:
+    if math.isinf(left) or math.isnan(left) or math.isnan(right):
+        return math.nan
+    return math.fmod(left, right)
+
+
+def truncated_remainder(left: int, right: int) -> int:
+    """Give the remainder of integers as C has it: with the sign of the dividend."""
+    remainder = abs(left) % abs(right)
+    return -remainder if left < 0 else remainder
+
+
+def numeric(name: str, code: int = 28765) -> Callable[[Callable[[Value], Value]], None]:
+    """Register a function of one number; nothing gives null, other types are refused."""
+
+    def register(compute: Callable[[Value], Value]) -> None:
+        def checked(value: Value) -> Value:
+            if is_nullish(value):
+                return None
+            if not is_number(value):
+                fail(code, f"{name} only supports numeric types, not {type_name(value)}")
+            return compute(value)
+
+        function(name)(checked)
+
+    return register
+
+
+@numeric("$abs")
+def absolute(value: Value) -> Value:
+    """Give the absolute value."""
+    if type(value) is Decimal128:
+        return to_decimal128(value.to_decimal().copy_abs())
+    if type(value) is float:
+        return abs(value)
+    check(value != INT64_MIN, 28680, "can't take $abs of long long min")
+    return Int64(abs(value)) if type(value) is Int64 else int_or_long(abs(value))
+
+
+def _rounding(name: str, of_double: Callable[[float], int], mode: str) -> None:
+    @numeric(name)
+    def compute(value: Value) -> Value:
+        if type(value) is Decimal128:
+            whole = value.to_decimal().quantize(Decimal(1), rounding=mode, context=DECIMAL128)
+            return to_decimal128(whole)
+        if type(value) is float and math.isfinite(value):
+            return math.copysign(float(of_double(value)), value)
+        return value
+
+
+_rounding("$ceil", math.ceil, decimal.ROUND_CEILING)
+_rounding("$floor", math.floor, decimal.ROUND_FLOOR)
+
+
+def quantized(number: Decimal, exponent: int, mode: str) -> Decimal:
+    """Round to a power of ten; a number with no digits below it stays as it is."""
+    normal = _normalized(number)
+    if normal.is_finite() and _exponent(normal) > exponent:
+        return normal
+    return number.quantize(Decimal((0, (1,), exponent)), rounding=mode, context=DECIMAL128)
+
+
+def _normalized(number: Decimal) -> Decimal:
+    """Move the exponent as far down as 34 digits allow, as adding the smallest zero does."""
+    return DECIMAL128.add(number, Decimal((0, (0,), -6176)))
+
+
+def _exponent(number: Decimal) -> int:
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return exponent
+
+
+def _round_or_trunc(name: str, mode: str) -> None:
+    def compute(*values: Value) -> Value:
+        value = values[0]
+        if is_nullish(value):
+            return None
+        if not is_number(value):
+            fail(51081, f"{name} only supports numeric types, not {type_name(value)}")
+        if len(values) == 1:
+            return _rounded(name, value, 0, mode)
+        if is_nullish(values[1]):
+            return None
+        places = as_long(values[1])
+        check(is_int32(values[1]), 51082, f"precision argument to  {name} must be a integral value")
+        check(
+            -20 <= places <= 100,
+            51083,
+            f"cannot apply {name} with precision value {places} value must be in [-20, 100]",
+        )
+        return _rounded(name, value, places, mode)
+
+    function(name, arity=Arity(1, 2))(compute)
+
+
+def _rounded(name: str, value: Value, places: int, mode: str) -> Value:
+    if type(value) is Decimal128:
+        number = value.to_decimal()
+        return value if number.is_infinite() else to_decimal128(quantized(number, -places, mode))
+    if type(value) is float:
+        if math.isinf(value):
+            return value
+        return float(quantized(exact_decimal(value), -places, mode))
+    if places >= 0:
+        return value
+    result = int(quantized(Decimal(int(value)), -places, mode))
+    check(
+        fits_int64(result),
+        51080,
+        f"invalid conversion from Decimal128 result in {name} resulting from arguments: [{value}, {places}]",
+    )
+    return Int64(result) if type(value) is Int64 or result > INT32_MAX else result
+
+
+_round_or_trunc("$round", decimal.ROUND_HALF_EVEN)
+_round_or_trunc("$trunc", decimal.ROUND_DOWN)
+
+
+@numeric("$sqrt")
+def square_root(value: Value) -> Value:
+    """Give the square root."""
+    message = "$sqrt's argument must be greater than or equal to 0"
+    if type(value) is Decimal128:
+        number = value.to_decimal()
+        check(number.is_nan() or number >= 0, 28714, message)
+        return to_decimal128(DECIMAL128.sqrt(number))
+    check(not as_double(value) < 0, 28714, message)
+    return math.sqrt(as_double(value))
+
+
+@numeric("$exp")
+def exponential(value: Value) -> Value:
+    """Raise e to a number."""
+    if type(value) is Decimal128:
+        return to_decimal128(DECIMAL128.exp(value.to_decimal()))
+    try:
+        return math.exp(as_double(value))
+    except OverflowError:
+        return math.inf
+
+
+def _positive(value: Value) -> bool:
+    number = value.to_decimal()
+    return not number.is_nan() and bool(number > 0)
+
+
+@numeric("$ln")
+def natural_logarithm(value: Value) -> Value:
+    """Give the natural logarithm."""
+    if type(value) is Decimal128 and _positive(value):
+        return to_decimal128(DECIMAL128.ln(value.to_decimal()))
+    number = as_double(value)
+    check(
+        number > 0 or math.isnan(number),
+        28766,
+        f"$ln's argument must be a positive number, but is {format_double(number)}",
+    )
+    return math.log(number)
+
+
+@numeric("$log10")
+def logarithm_10(value: Value) -> Value:
+    """Give the logarithm to base 10."""
+    if type(value) is Decimal128 and _positive(value):
+        return to_decimal128(DECIMAL128.log10(value.to_decimal()))
+    number = as_double(value)
+    check(
+        number > 0 or math.isnan(number),
+        28761,
+        f"$log10's argument must be a positive number, but is {format_double(number)}",
+    )
+    return math.log10(number)
+
+
+@function("$log", arity=2)
+def logarithm(value: Value, base: Value) -> Value:
+    """Give the logarithm to any base."""
+    if is_nullish(value) or is_nullish(base):
+        return None
+    if not is_number(value):
+        fail(28756, f"$log's argument must be numeric, not {type_name(value)}")
+    if not is_number(base):
+        fail(28757, f"$log's base must be numeric, not {type_name(base)}")
+    if Decimal128 in (type(value), type(base)):
+        number, root = as_decimal(value), as_decimal(base)
+        if not (number.is_nan() or root.is_nan()) and number > 0 and root > 0 and root != 1:
+            return to_decimal128(DECIMAL128.divide(DECIMAL128.ln(number), DECIMAL128.ln(root)))
+    double, double_base = as_double(value), as_double(base)
+    check(
+        double > 0 or math.isnan(double),
+        28758,
+        f"$log's argument must be a positive number, but is {format_double(double)}",
+    )
+    check(
+        (double_base > 0 and double_base != 1) or math.isnan(double_base),
+        28759,
+        "$log's base must be a positive number not equal to 1, but is " + format_double(double_base),
+    )
+    return math.log(double) / math.log(double_base)
+
+
+@function("$pow", arity=2)
+def power(base: Value, exponent: Value) -> Value:
+    """Raise a number to a power; integers stay integers while the result fits."""
+    if is_nullish(base) or is_nullish(exponent):
+        return None
+    if not is_number(base):
+        fail(28762, f"$pow's base must be numeric, not {type_name(base)}")
+    if not is_number(exponent):
+        fail(28763, f"$pow's exponent must be numeric, not {type_name(exponent)}")
+    message = "$pow cannot take a base of 0 and a negative exponent"
+    if Decimal128 in (type(base), type(exponent)):
+        number, times = as_decimal(base), as_decimal(exponent)
+        check(not (number == 0 and times.is_signed()), 28764, message)
+        return to_decimal128(DECIMAL128.power(number, times))
+    check(not (base == 0 and exponent < 0), 28764, message)
+    if float in (type(base), type(exponent)):
+        return double_power(as_double(base), as_double(exponent))
+    if base in (0, 1, -1):
+        result = _power_of_unit(int(base), int(exponent))
+    elif 0 <= exponent <= 63 and fits_int64(int(base) ** int(exponent)):
+        result = int(base) ** int(exponent)
+    else:
+        return double_power(float(base), float(exponent))
+    return Int64(result) if Int64 in (type(base), type(exponent)) else int_or_long(result)
+
+
+def _power_of_unit(base: int, exponent: int) -> int:
+    if exponent == 0:
+        return 1
+    return base if exponent % 2 else base * base
+
+
+def double_power(base: float, exponent: float) -> float:
+    """Raise a double to a power as C does, where Python raises."""
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        odd = exponent.is_integer() and exponent % 2 == 1
+        return -math.inf if base < 0 and odd else math.inf
+    except ValueError:
+        return math.nan

@@ -1,0 +1,40 @@
+"""How a pipeline fails: with the server's code, and with its words where clients read them.
+
+`fail` is used alike while a pipeline is read and while it runs. Read: the stream is refused when it
+opens. Run: the event that could not be computed ends the stream, as it does on the server.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+BAD_VALUE = 2
+FAILED_TO_PARSE = 9
+TYPE_MISMATCH = 14
+OVERFLOW = 15
+ILLEGAL_OPERATION = 20
+EXCEEDED_MEMORY_LIMIT = 146
+INVALID_PIPELINE_OPERATOR = 168
+QUERY_FEATURE_NOT_ALLOWED = 224
+NOT_IMPLEMENTED = 238
+CONVERSION_FAILURE = 241
+
+
+class Failure(Exception):
+    """A failure with the server's code; `Pipeline` turns it into the library's own errors."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def fail(code: int, message: str) -> NoReturn:
+    """Fail with a code and a message of the server."""
+    raise Failure(code, message)
+
+
+def check(condition: object, code: int, message: str) -> None:
+    """Fail unless a condition holds; for messages that cost nothing to make."""
+    if not condition:
+        raise Failure(code, message)

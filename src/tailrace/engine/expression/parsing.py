@@ -1,0 +1,341 @@
+"""Reading expressions: operands, variables in scope, and the registry of operators.
+
+An operator registers itself with its name, the number of its operands and the server version that
+brought it; an older server refuses it as unknown, and so does the engine in its dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from tailrace.engine.expression.failures import (
+    FAILED_TO_PARSE,
+    INVALID_PIPELINE_OPERATOR,
+    Failure,
+    check,
+    fail,
+)
+from tailrace.engine.expression.nodes import (
+    ROOT_SLOT,
+    ArrayLiteral,
+    Associative,
+    Constant,
+    Evaluate,
+    FieldPath,
+    Node,
+    ObjectLiteral,
+    Operator,
+    check_field_name,
+    follow,
+    split_path,
+)
+from tailrace.engine.expression.rendering import render_document
+from tailrace.engine.expression.values import MISSING, Document, Value, name_text, type_name
+
+Version: TypeAlias = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Context:
+    """What all expressions of one pipeline share."""
+
+    version: Version
+    constants: Mapping[str, Value]
+    """The values of `$$NOW`, `$$CLUSTER_TIME` and the like."""
+    slot_count: int = ROOT_SLOT + 1
+
+    @property
+    def path_hint(self) -> str:
+        """Give what servers from 5.0 on add to refusals of field names."""
+        return " Consider using $getField or $setField." if self.version >= (5, 0) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The variables an expression may use."""
+
+    context: Context
+    slots: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, Value] = field(default_factory=dict)
+
+    def define(self, *names: str) -> tuple[Scope, list[int]]:
+        """Give a scope with new variables, and their slots."""
+        first = self.context.slot_count
+        self.context.slot_count += len(names)
+        slots = list(range(first, first + len(names)))
+        added = dict(zip(names, slots, strict=True))
+        return replace(self, slots={**self.slots, **added}), slots
+
+    def with_constants(self, constants: Mapping[str, Value]) -> Scope:
+        """Give a scope with new variables of fixed value."""
+        return replace(self, constants={**self.constants, **constants})
+
+    def variable(self, name: str, names: list[bytes], text: str) -> Node:
+        """Read a use of a variable, followed by field names."""
+        if name in self.slots:
+            return FieldPath(self.slots[name], names, text)
+        if name in ("ROOT", "CURRENT"):
+            return FieldPath(ROOT_SLOT, names, text)
+        if name == "REMOVE":
+            return Constant(MISSING)
+        for constants in (self.constants, self.context.constants):
+            if name in constants:
+                return _ConstantVariable(constants[name], names)
+        raise Failure(17276, f"Use of undefined variable: {name}")
+
+
+class _ConstantVariable(Node):
+    """A variable of fixed value; it becomes a constant when the tree is optimized, not before.
+
+    The difference shows where a literal is asked for, as in `$getField`.
+    """
+
+    __slots__ = ("_names", "_value")
+
+    def __init__(self, value: Value, names: list[bytes]) -> None:
+        self._value = value
+        self._names = names
+
+    def optimize(self) -> Node:
+        """Give the constant."""
+        return Constant(follow(self._value, self._names, 0))
+
+    def bind(self) -> Evaluate:
+        """Give the value."""
+        return self.optimize().bind()
+
+
+def check_variable_for_reading(name: str) -> None:
+    """Refuse a name that no variable can have."""
+    _check_variable(name, lambda char: char.isalpha())
+
+
+def check_variable_for_writing(name: str) -> None:
+    """Refuse a name that a user may not define; of the system's, only CURRENT."""
+    if name != "CURRENT":
+        _check_variable(name, lambda char: "a" <= char <= "z")
+
+
+def _check_variable(name: str, starts: Callable[[str], bool]) -> None:
+    check(name, FAILED_TO_PARSE, "empty variable names are not allowed")
+    if not (ord(name[0]) > 127 or (name[0].isascii() and starts(name[0]))):
+        fail(
+            FAILED_TO_PARSE,
+            f"'{name}' starts with an invalid character for a user variable name",
+        )
+    for char in name[1:]:
+        if not (ord(char) > 127 or char.isalnum() or char == "_"):
+            fail(
+                FAILED_TO_PARSE,
+                f"'{name}' contains an invalid character for a variable name: '{char}'",
+            )
+
+
+# --- operands
+
+
+def parse_operand(value: Value, scope: Scope) -> Node:
+    """Read any value that stands where an expression may stand."""
+    if type(value) is str and value.startswith("$"):
+        return parse_field_path(value, scope)
+    if type(value) is Document:
+        return parse_object(value, scope)
+    if type(value) is list:
+        return ArrayLiteral([parse_operand(item, scope) for item in value])
+    return Constant(value)
+
+
+def parse_field_path(text: str, scope: Scope) -> Node:
+    """Read `$field.path` or `$$variable.path`."""
+    check(len(text) >= 2, 16872, "'$' by itself is not a valid FieldPath")
+    hint = scope.context.path_hint
+    if not text.startswith("$$"):
+        names = split_path("CURRENT." + text[1:], hint)
+        return scope.variable("CURRENT", names[1:], text)
+    variable = text[2:].split(".", 1)[0]
+    check_variable_for_reading(variable)
+    node = scope.variable(variable, [], text)
+    names = split_path(text[2:], hint)
+    return scope.variable(variable, names[1:], text) if len(names) > 1 else node
+
+
+def parse_object(document: Document, scope: Scope) -> Node:
+    """Read `{$operator: ...}` or an object literal."""
+    names = [name_text(name) for name in document.names()]
+    if names and names[0].startswith("$"):
+        return parse_expression(document, scope)
+    for name in names:
+        check_field_name(name, scope.context.path_hint)
+    children = [parse_operand(value, scope) for _, value in document.items()]
+    return ObjectLiteral(document.names(), children)
+
+
+def parse_expression(document: Document, scope: Scope) -> Node:
+    """Read `{$operator: operands}`."""
+    names = document.names()
+    if len(names) != 1:
+        fail(
+            15983,
+            "An object representing an expression must have exactly one field: " + render_document(document),
+        )
+    name = name_text(names[0])
+    parse = _lookup(name, scope.context.version)
+    if parse is None:
+        fail(INVALID_PIPELINE_OPERATOR, f"Unrecognized expression '{name}'")
+    return parse(document.get(names[0]), scope)
+
+
+# --- the registry
+
+Parser: TypeAlias = Callable[[Value, Scope], Node]
+_F = TypeVar("_F", bound=Callable[..., Any])
+_PARSERS: dict[str, tuple[Version, Parser]] = {}
+
+OLDEST: Version = (4, 2)
+"""The oldest server whose dialect is spoken; what it had already needs no version."""
+
+
+def _lookup(name: str, version: Version) -> Parser | None:
+    since, parse = _PARSERS.get(name, (OLDEST, None))
+    return parse if version >= since else None
+
+
+def is_expression_name(name: str, version: Version) -> bool:
+    """Say whether a server of this version knows an operator."""
+    return _lookup(name, version) is not None
+
+
+def parser(*names: str, since: Version = OLDEST) -> Callable[[_F], _F]:
+    """Register a function `(name, value, scope) -> Node` that reads its operands itself."""
+
+    def register(function: _F) -> _F:
+        for name in names:
+            _register(name, since, partial(function, name))
+        return function
+
+    return register
+
+
+def _register(name: str, since: Version, parse: Parser) -> None:
+    assert name not in _PARSERS, f"{name} is registered twice"
+    _PARSERS[name] = (since, parse)
+
+
+@dataclass(frozen=True, slots=True)
+class Arity:
+    """How many operands an operator takes; `most` is None for any number."""
+
+    least: int
+    most: int | None
+
+    def check(self, name: str, count: int) -> None:
+        """Refuse a wrong number of operands."""
+        if self.most is None:
+            return
+        if self.least == self.most:
+            check(
+                count == self.least,
+                16020,
+                f"Expression {name} takes exactly {self.least} arguments. {count} were passed in.",
+            )
+        else:
+            check(
+                self.least <= count <= self.most,
+                28667,
+                f"Expression {name} takes at least {self.least} arguments, and at most "
+                f"{self.most}, but {count} were passed in.",
+            )
+
+
+ANY = Arity(0, None)
+
+
+def parse_operands(value: Value, scope: Scope) -> list[Node]:
+    """Read a list of operands; a single one needs no brackets."""
+    return [parse_operand(item, scope) for item in (value if type(value) is list else [value])]
+
+
+def lazy(
+    *names: str,
+    arity: Arity = ANY,
+    since: Version = OLDEST,
+    folds: bool = True,
+) -> Callable[[_F], _F]:
+    """Register `(operand callables) -> callable`: an operator that need not run all operands."""
+
+    def register(build: _F) -> _F:
+        def parse(name: str, value: Value, scope: Scope) -> Node:
+            operands = parse_operands(value, scope)
+            arity.check(name, len(operands))
+            return Operator(name, operands, build, folds=folds)
+
+        parser(*names, since=since)(parse)
+        return build
+
+    return register
+
+
+def associative(name: str, *, commutative: bool) -> Callable[[_F], _F]:
+    """Register an operator over any number of operands that may be grouped freely."""
+
+    def register(build: _F) -> _F:
+        def parse(name: str, value: Value, scope: Scope) -> Node:
+            return Associative(name, parse_operands(value, scope), build, commutative=commutative)
+
+        parser(name)(parse)
+        return build
+
+    return register
+
+
+def function(*names: str, arity: int | Arity = 1, since: Version = OLDEST) -> Callable[[_F], _F]:
+    """Register a plain function of the values of its operands."""
+    limits = Arity(arity, arity) if isinstance(arity, int) else arity
+
+    def register(compute: _F) -> _F:
+        lazy(*names, arity=limits, since=since)(lambda *operands: call_with(compute, operands))
+        return compute
+
+    return register
+
+
+def call_with(compute: Callable[..., Value], operands: tuple[Evaluate, ...]) -> Evaluate:
+    """Bind a function of values to the callables of its operands."""
+    if len(operands) == 1:
+        (only,) = operands
+        return lambda slots: compute(only(slots))
+    if len(operands) == 2:
+        first, second = operands
+        return lambda slots: compute(first(slots), second(slots))
+    return lambda slots: compute(*[operand(slots) for operand in operands])
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The named arguments of an operator, and the server's codes for what is wrong with them."""
+
+    names: tuple[str, ...]
+    not_object: tuple[int, str]
+    unknown: tuple[int, str]
+    required: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+    def read(self, value: Value) -> dict[str, Value]:
+        """Give the arguments by name."""
+        if type(value) is not Document:
+            fail(self.not_object[0], self.not_object[1].format(type_name(value)))
+        given = {name_text(name): argument for name, argument in value.items()}
+        for name in given:
+            if name not in self.names:
+                fail(self.unknown[0], self.unknown[1].format(name))
+        for name, failure in self.required.items():
+            if name not in given:
+                fail(*failure)
+        return given
+
+    def parse(self, value: Value, scope: Scope) -> list[Node | None]:
+        """Read the arguments as expressions, in the order of `names`; None for one left out."""
+        given = self.read(value)
+        return [parse_operand(given[name], scope) if name in given else None for name in self.names]

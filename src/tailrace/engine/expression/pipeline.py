@@ -1,0 +1,229 @@
+"""The user's stages as one callable, with what can be known of them before an event is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import bson
+from bson.timestamp import Timestamp
+
+# The operators register themselves when their modules are imported.
+from tailrace.engine.expression import (  # noqa: F401
+    accumulators,
+    arithmetic,
+    arrays,
+    conversion,
+    date_arithmetic,
+    dates,
+    iteration,
+    logic,
+    objects,
+    regex_operators,
+    sets,
+    strings,
+    trigonometry,
+)
+from tailrace.engine.expression.conditions import Condition, Junction
+from tailrace.engine.expression.failures import (
+    ILLEGAL_OPERATION,
+    TYPE_MISMATCH,
+    Failure,
+    check,
+    fail,
+)
+from tailrace.engine.expression.parsing import Context, Scope, Version
+from tailrace.engine.expression.stages import (
+    ALLOWED,
+    SPLIT,
+    Match,
+    Run,
+    Stage,
+    is_forbidden,
+)
+from tailrace.engine.expression.values import Date, Document, Value, name_text
+from tailrace.errors import PipelineFailed, StreamRefused
+
+_SPLIT_SINCE: Final[Version] = (6, 0, 9)
+_INTERNAL_DATABASES: Final = frozenset({"admin", "config", "local"})
+_CACHED_HEADERS: Final = 4096
+
+HeaderFilter = Callable[[str, str | None, str | None], bool]
+"""Says whether an event with this operation type, database and collection may pass."""
+
+
+class Pipeline:
+    """Compiled stages. Calling it with an event's bytes gives the result's bytes, or None.
+
+    An event that no stage changed is given back as the same object.
+    """
+
+    def __init__(self, stages: Sequence[Stage], slot_count: int, error_prefix: str, *, split: bool) -> None:
+        self._runs: list[Run] = [stage.bind(slot_count) for stage in stages]
+        self._changes = any(not isinstance(stage, Match) for stage in stages)
+        self._stages = stages
+        self._error_prefix = error_prefix
+        self.splits_large_events = split
+        self.is_identity = not stages
+        self.fields = _fields_read(stages)
+        self.header_filter = self._make_header_filter()
+
+    def __call__(self, event: bytes) -> bytes | None:
+        """Run the stages on one event."""
+        document: Document | None = Document(event)
+        try:
+            for run in self._runs:
+                assert document is not None
+                document = run(document)
+                if document is None:
+                    return None
+        except Failure as failure:
+            raise PipelineFailed(self._error_prefix + failure.message, server_code=failure.code) from None
+        assert document is not None
+        return document.to_bytes() if self._changes else event
+
+    def partial_filter(self, names: Iterable[str]) -> Callable[[bytes], bool] | None:
+        """Give the part of the first `$match` stages that reads these top-level fields alone.
+
+        False for a document with those fields means that the whole event would not pass.
+        """
+        known = frozenset(name.encode() for name in names)
+        parts: list[Condition] = []
+        for stage in self._stages:
+            if not isinstance(stage, Match):
+                break
+            for part in stage.condition.conjuncts():
+                read = part.fields()
+                if read and read <= known:
+                    parts.append(part)
+        if not parts:
+            return None
+        match = Junction("and", parts).bind()
+
+        def may_pass(event: bytes) -> bool:
+            try:
+                return match(Document(event))
+            except Failure:
+                # The pipeline itself will raise it, with the whole event in hand.
+                return True
+
+        return may_pass
+
+    def _make_header_filter(self) -> HeaderFilter | None:
+        may_pass = self.partial_filter(("operationType", "ns"))
+        if may_pass is None:
+            return None
+        answers: dict[tuple[str, str | None, str | None], bool] = {}
+
+        def header_filter(operation: str, database: str | None, collection: str | None) -> bool:
+            key = (operation, database, collection)
+            answer = answers.get(key)
+            if answer is None:
+                if len(answers) >= _CACHED_HEADERS:
+                    answers.clear()
+                answer = answers[key] = may_pass(_header(operation, database, collection))
+            return answer
+
+        return header_filter
+
+
+def _header(operation: str, database: str | None, collection: str | None) -> bytes:
+    event: dict[str, Any] = {"operationType": operation}
+    if database is not None:
+        event["ns"] = {"db": database}
+        if collection is not None:
+            event["ns"]["coll"] = collection
+    return bson.encode(event)
+
+
+def _fields_read(stages: Sequence[Stage]) -> frozenset[str] | None:
+    """Name the fields that matter to the result; None when all of them do."""
+    names: set[bytes] = set()
+    for stage in stages:
+        read = stage.fields()
+        if read is None:
+            return None
+        names |= read
+        if not isinstance(stage, Match):
+            return frozenset(name_text(name) for name in names)
+    return None
+
+
+def compile_pipeline(
+    stages: Iterable[bytes | Mapping[str, Any]],
+    *,
+    server_version: str,
+    now: datetime | None = None,
+    cluster_time: Timestamp | None = None,
+    database: str | None = None,
+) -> Pipeline:
+    """Compile the stages after `$changeStream`, in the dialect of a server version.
+
+    `now` and `cluster_time` are what `$$NOW` and `$$CLUSTER_TIME` mean for the whole stream; `database` is
+    the one the stream was opened on. Raises `StreamRefused` with the server's code for stages that this
+    server, or the engine, would not run.
+    """
+    version = _parse_version(server_version)
+    scope = Scope(Context(version, _variables(now, cluster_time)))
+    try:
+        parsed, split = _parse_stages(list(stages), scope, database)
+    except Failure as failure:
+        raise StreamRefused(failure.message, server_code=failure.code) from None
+    try:
+        for stage in parsed:
+            stage.optimize()
+    except Failure as failure:
+        message = f"Failed to optimize pipeline :: caused by :: {failure.message}"
+        raise StreamRefused(message, server_code=failure.code) from None
+    prefix = "PlanExecutor error during aggregation :: caused by :: " if version >= (5, 0) else ""
+    return Pipeline(parsed, scope.context.slot_count, prefix, split=split)
+
+
+def _parse_version(text: str) -> Version:
+    return tuple(int(part) for part in text.split("-")[0].split("."))
+
+
+def _variables(now: datetime | None, cluster_time: Timestamp | None) -> dict[str, Value]:
+    moment = now if now is not None else datetime.now(UTC)
+    since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    variables: dict[str, Value] = {"NOW": Date(int(since_epoch.total_seconds() * 1000))}
+    if cluster_time is not None:
+        variables["CLUSTER_TIME"] = cluster_time
+    return variables
+
+
+def _parse_stages(
+    stages: list[bytes | Mapping[str, Any]], scope: Scope, database: str | None
+) -> tuple[list[Stage], bool]:
+    version = scope.context.version
+    specs = [_specification(stage) for stage in stages]
+    split = False
+    for position, (name, _) in enumerate(specs):
+        if name == SPLIT and version >= _SPLIT_SINCE:
+            last = position == len(specs) - 1
+            check(last, 7182802, f"{SPLIT} must be the last stage in the pipeline")
+            split = True
+        elif name not in ALLOWED and not is_forbidden(name, version):
+            fail(40324, f"Unrecognized pipeline stage name: '{name}'")
+    parsed = [ALLOWED[name](name, value, scope) for name, value in specs if name in ALLOWED]
+    for name, _ in specs:
+        if name in ALLOWED or name == SPLIT:
+            continue
+        if name == "$out" and database in _INTERNAL_DATABASES and version >= (4, 4):
+            fail(31321, f"Can't $out to internal database: {database}")
+        fail(ILLEGAL_OPERATION, f"{name} is not permitted in a $changeStream pipeline")
+    return parsed, split
+
+
+def _specification(stage: bytes | Mapping[str, Any]) -> tuple[str, Value]:
+    if not isinstance(stage, bytes | Mapping):
+        fail(TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object")
+    document = Document(stage if isinstance(stage, bytes) else bson.encode(stage))
+    names = document.names()
+    check(
+        len(names) == 1,
+        40323,
+        "A pipeline stage specification object must contain exactly one field.",
+    )
+    return name_text(names[0]), document.get(names[0])

@@ -1,0 +1,127 @@
+"""Time zones as the server understands them: names of the Olson database, and offsets from UTC.
+
+Local times that a clock change makes ambiguous, or skips, are resolved as the server's library does:
+it looks at the offset at the local time taken as UTC, and at the time that offset gives.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from tailrace.engine.expression.calendar import Parts, split
+from tailrace.engine.expression.failures import fail
+
+_OFFSET = re.compile(r"([+-])(\d\d)(?::?(\d\d))?\Z", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Python's calendar is shorter than BSON's; beyond it the rules of its ends are used.
+_FIRST = -62_000_000_000
+_LAST = 253_000_000_000
+
+
+class Zone:
+    """A time zone; without an Olson name it is a fixed offset."""
+
+    __slots__ = ("_info", "_offset")
+
+    def __init__(self, info: ZoneInfo | None = None, offset: int = 0) -> None:
+        self._info = info
+        self._offset = offset
+
+    @property
+    def is_named(self) -> bool:
+        """Say whether the zone has rules of its own."""
+        return self._info is not None
+
+    @property
+    def is_utc(self) -> bool:
+        """Say whether no zone was given, or an offset of nothing."""
+        return self._info is None and self._offset == 0
+
+    def _local(self, seconds: int) -> datetime:
+        moment = _EPOCH + timedelta(seconds=min(max(seconds, _FIRST), _LAST))
+        return moment.astimezone(self._info)
+
+    def offset(self, seconds: int) -> int:
+        """Give the offset from UTC, in seconds, at a time."""
+        if self._info is None:
+            return self._offset
+        delta = self._local(seconds).utcoffset()
+        return int(delta.total_seconds()) if delta is not None else 0
+
+    def is_summer(self, seconds: int) -> bool:
+        """Say whether daylight saving time is in force."""
+        return self._info is not None and bool(self._local(seconds).dst())
+
+    def parts(self, millis: int) -> Parts:
+        """Take a date apart in this zone."""
+        seconds, millisecond = divmod(millis, 1000)
+        return split(seconds + self.offset(seconds), millisecond)
+
+    def to_utc(self, local: int, *, from_summer: bool | None = None) -> int:
+        """Give the time of local seconds; `from_summer` tells how the clock stood before a shift."""
+        if self._info is None:
+            return local - self._offset
+        current = self.offset(local)
+        actual = self.offset(local - current)
+        begin = local - current
+        if current == actual and from_summer is not None:
+            look = self._look_around(local, current, from_summer)
+            if look is not None:
+                actual, begin = look
+        if current == actual:
+            return local - current
+        change = self._last_change(begin)
+        skipped = change + (current - actual) <= local - actual < change
+        return local - (current if skipped else actual)
+
+    def _look_around(self, local: int, current: int, from_summer: bool) -> tuple[int, int] | None:
+        """See whether a clock change lies just behind or ahead of an ambiguous time."""
+        summer_now = self.is_summer(local)
+        moment = local - current
+        if current >= 0 and from_summer and not summer_now:
+            earlier = self.offset(moment - 7200)
+            if earlier != current and local - earlier < self._last_change(moment):
+                return earlier, moment - 7200
+        elif current <= 0 and summer_now and not from_summer:
+            later = self.offset(moment + 7200)
+            if later != current and local - later >= self._last_change(moment + 7200):
+                return later, moment + 7200
+        return None
+
+    def _last_change(self, seconds: int) -> int:
+        """Find the last clock change at or before a time, as far back as two days."""
+        low, high = seconds - 172800, seconds
+        here = self.offset(high)
+        if self.offset(low) == here:
+            return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.offset(middle) == here:
+                high = middle
+            else:
+                low = middle
+        return high
+
+
+UTC_ZONE = Zone()
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+@lru_cache(maxsize=1024)
+def find_zone(name: str) -> Zone:
+    """Find a zone by its Olson name or its offset, such as `+02:00`."""
+    if name in _names():
+        return Zone(ZoneInfo(name))
+    match = _OFFSET.match(name)
+    if match is None:
+        fail(40485, f'unrecognized time zone identifier: "{name}"')
+    sign, hours, minutes = match.groups()
+    offset = int(hours) * 3600 + int(minutes or 0) * 60
+    return Zone(offset=-offset if sign == "-" else offset)
