@@ -30,6 +30,7 @@ CHUNKS_IN_FLIGHT = 64
 _SECONDS_TO_SWITCH = 30
 _SECONDS_TO_DELIVER = 5
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_DELIVER_ON_CLOSE = struct.pack("ii", 0, 0)
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ class FaultProxy(Closeable):
         self._change(refuse=True)
 
     def delay(self, seconds: float) -> None:
-        """Add latency to each direction, so twice as much to a round trip; it does not limit throughput."""
+        """Add latency to each direction, so twice as much to a round trip, with up to 1 MiB on its way."""
         self._change(delay=seconds)
 
     def throttle(self, bytes_per_second: float) -> None:
@@ -202,9 +203,11 @@ class _Network:
 
     def serve(self, client: socket.socket, target_port: int | None) -> None:
         """Carry a new connection until it ends."""
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         task = asyncio.create_task(_carry(self, client, target_port))
         self.connections.add(task)
         task.add_done_callback(self.connections.discard)
+        task.add_done_callback(lambda _: client.close())  # when it was cut before it began
 
     async def cut(self) -> None:
         """End all connections; each resets its two sockets when it is cancelled."""
@@ -216,12 +219,12 @@ class _Network:
             await _cancel(self._ordered_cut)
         await self.cut()
 
-    def cut_when_delivered(self, direction: Direction, target: socket.socket) -> None:
+    def cut_when_delivered(self, target: socket.socket) -> None:
         """Begin the cut that `bytes_left` ordered, once the last byte before it has arrived."""
 
         async def cut() -> None:
             await _delivered(target)
-            self.bytes_left.pop(direction, None)
+            self.bytes_left = {way: left for way, left in self.bytes_left.items() if left}
             await self.cut()
 
         if self._ordered_cut is None or self._ordered_cut.done():
@@ -316,37 +319,38 @@ class _Link:
             passing = self.network.passes(self.direction, len(piece))
             await loop.sock_sendall(self.target, piece[:passing])
             if self.network.bytes_left.get(self.direction) == 0:
-                self.network.cut_when_delivered(self.direction, self.target)
+                self.network.cut_when_delivered(self.target)
                 await asyncio.Event().wait()  # for the cut, which ends this very task
             data = data[len(piece) :]
 
 
 async def _carry(network: _Network, client: socket.socket, target_port: int | None) -> None:
     """Carry one connection both ways. Any error on one side resets the other, as the real server would."""
-    server = socket.socket()
-    for end in (client, server):
-        end.setblocking(False)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    graceful = False
-    try:
-        await network.out_of_black_hole()
-        await asyncio.get_running_loop().sock_connect(server, ("127.0.0.1", target_port or 0))
-        links = (
-            _Link(network, Direction.TO_SERVER, client, server),
-            _Link(network, Direction.TO_CLIENT, server, client),
-        )
-        async with asyncio.TaskGroup() as group:
-            for link in links:
-                group.create_task(link.read())
-                group.create_task(link.write())
-        graceful = True
-    except* OSError:
-        pass
-    finally:
+    with client, socket.socket() as server:
         for end in (client, server):
-            if not graceful:
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            end.close()
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        try:
+            await network.out_of_black_hole()
+            await asyncio.get_running_loop().sock_connect(server, ("127.0.0.1", target_port or 0))
+            await _exchange(network, client, server)
+            for end in (client, server):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER_ON_CLOSE)
+        except* OSError:
+            pass
+
+
+async def _exchange(network: _Network, client: socket.socket, server: socket.socket) -> None:
+    """Run both links until both have ended."""
+    links = (
+        _Link(network, Direction.TO_SERVER, client, server),
+        _Link(network, Direction.TO_CLIENT, server, client),
+    )
+    async with asyncio.TaskGroup() as group:
+        for link in links:
+            group.create_task(link.read())
+            group.create_task(link.write())
 
 
 async def _delivered(target: socket.socket) -> None:
