@@ -16,13 +16,13 @@ from pymongo import MongoClient
 from tailrace import raw
 from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.snapshot.planner import RAW
-from tailrace.capture.source import EventSource, Start
+from tailrace.capture.source import EventBatch, EventSource, Start
 from tailrace.driver import Batch
 
 _WITH_DOCUMENT = (b"insert", b"replace", b"update")
 
 
-def read_past_large_event(source: EventSource, start: Start) -> Iterator[Batch]:
+def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBatch]:
     """Give what lies before the large event, one by one, and then the event itself in a smaller form."""
     try:
         for batch in _batches(source, start):
@@ -38,7 +38,7 @@ def read_past_large_event(source: EventSource, start: Start) -> Iterator[Batch]:
             return
 
 
-def _batches(source: EventSource, start: Start, *, without_images: bool = False) -> Iterator[Batch]:
+def _batches(source: EventSource, start: Start, *, without_images: bool = False) -> Iterator[EventBatch]:
     stream = source.open(start, one_by_one=True, without_images=without_images)
     try:
         yield from stream.batches()

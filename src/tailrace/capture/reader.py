@@ -13,8 +13,8 @@ from tailrace.capture.byte_queue import ByteQueue, Closed
 from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.large_events import read_past_large_event
 from tailrace.capture.quarantine import Quarantine
-from tailrace.capture.source import EventSource, Start, Stream
-from tailrace.driver import Batch, token_of
+from tailrace.capture.source import EventBatch, EventSource, Start
+from tailrace.driver import token_of
 from tailrace.errors import Outcome
 
 EVENTS_PER_PORTION: Final = 1_000
@@ -48,7 +48,6 @@ class StreamReader:
         self._start = start
         self._quarantine = quarantine
         self._queue: ByteQueue[Portion] = ByteQueue(limit)
-        self._stream: Stream | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="tailrace-reader", daemon=True)
         self._thread.start()
@@ -63,15 +62,9 @@ class StreamReader:
         return self._queue.get(timeout)
 
     def close(self) -> None:
-        """End the reading and wait for the thread."""
+        """End the reading and wait for the thread, which ends with the reply it waits for."""
         self._closing = True
         self._queue.close()
-        stream = self._stream
-        if stream is not None:
-            try:
-                stream.close()
-            except Exception:
-                pass  # the server may be gone: its cursor ends by itself
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
@@ -99,11 +92,13 @@ class StreamReader:
         """Read one stream to its end."""
         if self._start.token is not None:
             self._quarantine.check(self._start.token)
-        self._stream = stream = self._source.open(self._start)
+        stream = self._source.open(self._start)
         try:
             for batch in stream.batches():
                 for portion in _portions(batch):
                     self._put(portion)
+                if self._closing:
+                    return
         finally:
             stream.close()
         raise StreamEnded
@@ -114,7 +109,7 @@ class StreamReader:
             self._start = Start(portion.token)
 
 
-def _portions(batch: Batch) -> Iterator[Portion]:
+def _portions(batch: EventBatch) -> Iterator[Portion]:
     events = batch.events
     if len(events) <= EVENTS_PER_PORTION:
         yield _whole(batch)
@@ -126,7 +121,7 @@ def _portions(batch: Batch) -> Iterator[Portion]:
         yield Portion(part, token, _size(part), False, batch.operation_time)
 
 
-def _whole(batch: Batch) -> Portion:
+def _whole(batch: EventBatch) -> Portion:
     events = list(batch.events)
     token = batch.resume_token
     if token is None and events:
