@@ -205,15 +205,19 @@ class ChangeStreamError(TailraceError):
     server_code: int = 0
     labels: tuple[str, ...] = ()
 
-    def __init__(self, message: str, *, server_code: int | None = None, **details: Any) -> None:
+    def __init__(
+        self, message: str, *, server_code: int | None = None, server_code_name: str | None = None, **details: Any
+    ) -> None:
         super().__init__(message, **details)
         if server_code is not None:
             self.server_code = server_code
+        self._server_code_name = server_code_name
 
     @property
     def server_code_name(self) -> str:
         """Give the name MongoDB has for the code; codes without a name are `Location<code>`."""
-        return _SERVER_CODE_NAMES.get(self.server_code, f"Location{self.server_code}")
+        default = _SERVER_CODE_NAMES.get(self.server_code, f"Location{self.server_code}")
+        return self._server_code_name or default
 
 
 class StreamRefused(ChangeStreamError):

@@ -13,6 +13,17 @@ from tailrace.errors import OplogEntryInvalid
 from tailrace.oplog.entry import OplogEntry, command_name, command_target
 from tailrace.raw import Value
 
+_CLASSIC: Final = frozenset(
+    {
+        b"drop",
+        b"rename",
+        b"dropDatabase",
+        b"kNewShardDetected",
+        b"reshardBegin",
+        b"reshardDoneCatchUp",
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Described:
@@ -29,6 +40,11 @@ class Described:
     state_before: bytes | None = None
     is_view: bool = False
     has_namespace: bool = True
+
+    @property
+    def is_expanded(self) -> bool:
+        """Whether only streams with `showExpandedEvents` show it."""
+        return self.operation_type not in _CLASSIC
 
 
 # --- commands

@@ -12,6 +12,8 @@ from tailrace.errors import StreamRefused
 
 OLDEST = (4, 2, 0)
 """The oldest server whose oplog is understood."""
+_AFTER_6_0_5 = (6, 0, 6)
+"""Where 6.0.5 and 6.0.27 differ, the releases between them are taken to be like the newer one."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Dialect:
         return self.since(6, 1)
 
     @cached_property
+    def counts_view_catalog_as_system(self) -> bool:
+        """`showSystemEvents` shows `system.views` too: its making and dropping, and dropped views."""
+        return self.since(*_AFTER_6_0_5)
+
+    @cached_property
     def shows_new_shard_to_all(self) -> bool:
         """A shard shows `kNewShardDetected` on every stream, not only to a router."""
         return not self.since(6, 0)
@@ -81,7 +88,7 @@ class Dialect:
     @cached_property
     def keeps_token_version_by_operation(self) -> bool:
         """The position ends with the operation in its transaction, not with the transaction."""
-        return self.since(6, 0, 9)
+        return self.since(*_AFTER_6_0_5)
 
     @cached_property
     def splits_large_events(self) -> bool:
@@ -100,9 +107,19 @@ class Dialect:
         """Pre-images are in `config.system.preimages`; 4.4 and 5.0 have them in the oplog."""
         return self.since(6, 0)
 
+    @cached_property
+    def looks_up_by_name(self) -> bool:
+        """`updateLookup` reads the collection that has the name now, unless told to match its UUID."""
+        return self.since(*_AFTER_6_0_5)
+
     # --- errors
 
     @cached_property
     def error_prefix(self) -> str:
         """What stands before the message of an error that reading gave, not opening."""
         return "PlanExecutor error during aggregation :: caused by :: " if self.since(5, 0) else ""
+
+    @cached_property
+    def names_unknown_fields(self) -> bool:
+        """The error for an option that does not exist has a name."""
+        return self.since(*_AFTER_6_0_5)

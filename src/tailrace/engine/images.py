@@ -31,10 +31,10 @@ _NO_POST_IMAGE: Final = "Change stream was configured to require a post-image fo
 class ImageStore(Protocol):
     """Where images are kept."""
 
-    def current_document(self, namespace: bytes, uuid: bytes, key: bytes) -> bytes | None:
-        """Read the majority-committed document with this key from the collection with this UUID.
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
+        """Read the majority-committed document with this key; None when it is gone.
 
-        None when the document is gone, and when the collection of that name is another one by now.
+        With a UUID from the collection that has it, renamed or not; without from the one of that name.
         """
         ...
 
@@ -46,7 +46,7 @@ class ImageStore(Protocol):
 class NoImages:
     """An `ImageStore` that has nothing."""
 
-    def current_document(self, namespace: bytes, uuid: bytes, key: bytes) -> bytes | None:
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
         """Find no document."""
         return None
 
@@ -78,6 +78,7 @@ class AddImages:
         self._store = store
         self._entry_at = entry_at
         self._wanted = wanted
+        self._by_name = dialect.looks_up_by_name and not options.match_collection_uuid_for_update_lookup
 
     @staticmethod
     def are_asked_for(options: ChangeStreamOptions) -> bool:
@@ -152,7 +153,7 @@ class AddImages:
         uuid, key = change.operation.uuid, change.operation.o2
         if uuid is None or key is None:
             raise OplogEntryInvalid("an update without its key", entry=change.operation.raw)
-        return self._store.current_document(event.namespace, uuid, key)
+        return self._store.current_document(event.namespace, None if self._by_name else uuid, key)
 
     def _computed_post_image(self, change: Change) -> bytes | None:
         """Apply the update to the stored pre-image, as the server does."""

@@ -173,11 +173,11 @@ class LiveImages:
         self._client = client
         self._patience = patience
 
-    def current_document(self, namespace: bytes, uuid: bytes, key: bytes) -> bytes | None:
-        """Read the majority-committed document with this key from the collection with this UUID."""
-        database, _ = split_namespace(namespace)
-        query = {"find": Binary(uuid, 4), "filter": RawBSONDocument(key)}
-        return self._first(database.decode(), query)
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
+        """Read the majority-committed document with this key, by the collection's UUID or its name."""
+        database, collection = split_namespace(namespace)
+        found_in = collection.decode() if uuid is None else Binary(uuid, 4)
+        return self._first(database.decode(), {"find": found_in, "filter": RawBSONDocument(key)})
 
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
         """Read the pre-image that the server stored for an operation."""

@@ -34,7 +34,11 @@ class Relevant:
 
     def __init__(self, spec: StreamSpec, dialect: Dialect) -> None:
         options = spec.options
-        self._namespaces = WatchedNamespaces(spec.scope, show_system_events=options.show_system_events)
+        self._namespaces = WatchedNamespaces(
+            spec.scope,
+            show_system_events=options.show_system_events,
+            show_view_catalog=options.show_system_events and dialect.counts_view_catalog_as_system,
+        )
         self._is_collection = spec.scope.kind is ScopeKind.COLLECTION
         self._expanded = options.show_expanded_events
         self._system = options.show_system_events
@@ -89,7 +93,7 @@ class Relevant:
             return False
         name = command_name(note) if note != raw.EMPTY else b""
         if name == b"migrateLastChunkFromShard":
-            return self._system
+            return self._system and self._expanded
         if name in _EXPANDED_NOTES:
             return self._expanded
         kind = note_type(note)

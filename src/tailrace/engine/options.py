@@ -1,20 +1,20 @@
 """What a client asks for: the `aggregate` command of a change stream, read as its server would.
 
-Refusals have the server's codes, names and messages, because drivers and programs look at them.
+Refusals have the server's codes and messages, because drivers and programs look at them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
+from tailrace.engine import refusals
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.scope import INTERNAL_DATABASES, Scope, ScopeKind
+from tailrace.engine.scope import INTERNAL_DATABASES, Scope
 from tailrace.engine.server_types import type_name
-from tailrace.errors import InvalidResumeToken, StreamRefused
 from tailrace.token.resume_token import ResumeToken, TokenData
 
 Document = Mapping[str, Any]
@@ -33,8 +33,10 @@ class ChangeStreamOptions:
     show_system_events: bool = False
     show_migration_events: bool = False
     show_raw_update_description: bool = False
-    allow_to_run_on_system_ns: bool = False
     all_changes_for_cluster: bool = False
+    match_collection_uuid_for_update_lookup: bool = False
+    allow_to_run_on_system_ns: bool = False
+    allow_to_run_on_config_db: bool = False
 
     @property
     def token(self) -> ResumeToken | None:
@@ -53,13 +55,12 @@ class StreamSpec:
     from_router: bool = False
     """A router merges the stream: events carry `$sortKey`, and topology changes are shown."""
     v2_tokens: bool = False
-    collation: Document | None = None
-    start_token: TokenData | None = field(default=None)
+    start_token: TokenData | None = None
     """What is inside the token to start from."""
 
 
 _STRING, _OBJECT, _BOOL, _TIMESTAMP = "string", "object", "bool", "timestamp"
-_SINCE: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
+_OPTIONS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "fullDocument": (_STRING, (4, 2)),
     "resumeAfter": (_OBJECT, (4, 2)),
     "startAfter": (_OBJECT, (4, 2)),
@@ -67,13 +68,15 @@ _SINCE: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
     "allChangesForCluster": (_BOOL, (4, 2)),
     "showMigrationEvents": (_BOOL, (4, 2)),
     "fullDocumentBeforeChange": (_STRING, (4, 4)),
-    "allowToRunOnConfigDB": (_BOOL, (4, 2)),
+    "allowToRunOnConfigDB": (_BOOL, (4, 4)),
     "allowToRunOnSystemNS": (_BOOL, (5, 0)),
     "showSystemEvents": (_BOOL, (6, 0)),
     "showExpandedEvents": (_BOOL, (6, 0)),
     "showRawUpdateDescription": (_BOOL, (6, 0)),
+    "matchCollectionUUIDForUpdateLookup": (_BOOL, (6, 0, 6)),
 }
 """The options: their types, and the version since which there are such."""
+_STARTS: Final = ("resumeAfter", "startAfter")
 _FULL_DOCUMENT: Final = ("default", "updateLookup", "whenAvailable", "required")
 _BEFORE_CHANGE: Final = ("off", "whenAvailable", "required")
 _SPLIT: Final = "$changeStreamSplitLargeEvent"
@@ -83,25 +86,24 @@ def parse_command(command: Document, database: str, dialect: Dialect) -> StreamS
     """Read an `aggregate` command whose pipeline begins with `$changeStream`."""
     target = command["aggregate"]
     collection = target if isinstance(target, str) else None
+    if collection == "":
+        raise refusals.invalid_namespace(database)
     pipeline = _pipeline(command)
     if not pipeline or "$changeStream" not in pipeline[0]:
-        raise StreamRefused("$changeStream is only valid as the first stage in a pipeline", server_code=40602)
+        raise refusals.not_first(dialect)
     options = parse_options(pipeline[0]["$changeStream"], dialect)
     check_namespace(database, collection, options)
     start = read_token(options, dialect)
     for stage in pipeline[1:]:
-        if "$changeStream" in stage:
-            check_namespace(database, collection, parse_options(stage["$changeStream"], dialect))
-            raise StreamRefused("$changeStream is only valid as the first stage in a pipeline", server_code=40602)
+        _check_stage(stage, database, collection, dialect)
     return StreamSpec(
-        scope=scope_of(database, collection, options),
+        scope=_scope(database, collection, options),
         options=options,
         stages=pipeline[1:],
         batch_size=command.get("cursor", {}).get("batchSize"),
         from_router=bool(command.get("fromMongos") and command.get("needsMerge")),
         v2_tokens=bool(command.get("$_generateV2ResumeTokens"))
         or (dialect.splits_large_events and any(_SPLIT in stage for stage in pipeline)),
-        collation=command.get("collation"),
         start_token=start,
     )
 
@@ -109,95 +111,65 @@ def parse_command(command: Document, database: str, dialect: Dialect) -> StreamS
 def _pipeline(command: Document) -> list[Document]:
     pipeline = command.get("pipeline")
     if not isinstance(pipeline, list):
-        raise StreamRefused("'pipeline' option must be specified as an array", server_code=14)
+        raise refusals.pipeline_is_no_array()
     for stage in pipeline:
         if not isinstance(stage, Mapping):
-            message = "Each element of the 'pipeline' array must be an object"
-            raise StreamRefused(message, server_code=14)
+            raise refusals.stage_is_no_object()
         if len(stage) != 1:
-            raise StreamRefused(
-                "A pipeline stage specification object must contain exactly one field.",
-                server_code=40323,
-            )
+            raise refusals.stage_has_not_one_field()
     return list(pipeline)
 
 
-def scope_of(database: str, collection: str | None, options: ChangeStreamOptions) -> Scope:
-    """Tell what a stream on this namespace watches."""
+def _scope(database: str, collection: str | None, options: ChangeStreamOptions) -> Scope:
     if collection is not None:
         return Scope.of_collection(database, collection)
-    if options.all_changes_for_cluster:
-        return Scope.of_cluster()
-    return Scope.of_database(database)
+    return Scope.of_cluster() if options.all_changes_for_cluster else Scope.of_database(database)
+
+
+# --- the options
 
 
 def parse_options(value: Any, dialect: Dialect) -> ChangeStreamOptions:
-    """Read the argument of `$changeStream`."""
+    """Read the argument of `$changeStream`; an option that is null is one that was not given."""
     if not isinstance(value, Mapping):
-        code = 6188500 if dialect.since(6, 0) else 50808
-        raise StreamRefused("the $changeStream stage must be specified as an object", server_code=code)
-    for name, option in value.items():
-        _check_option(name, option, dialect)
-    full_document = _full_document(value.get("fullDocument", "default"), dialect)
-    before = value.get("fullDocumentBeforeChange", "off")
-    _check_choice("fullDocumentBeforeChange", before, _BEFORE_CHANGE)
-    if value.get("resumeAfter") is not None and value.get("startAfter") is not None:
-        raise StreamRefused(
-            "Do not specify both 'resumeAfter' and 'startAfter' in a $changeStream stage",
-            server_code=50865,
-        )
-    if "startAtOperationTime" in value and ("resumeAfter" in value or "startAfter" in value):
-        end = "" if dialect.since(6, 0) else "."
-        raise StreamRefused(
-            f"Only one type of resume option is allowed, but multiple were found{end}",
-            server_code=40674,
-        )
+        raise refusals.argument_is_no_object(value, dialect)
+    given = {name: option for name, option in value.items() if _is_given(name, option, dialect)}
+    full_document = given.get("fullDocument", "default")
+    if full_document not in (_FULL_DOCUMENT if dialect.since(6, 0) else _FULL_DOCUMENT[:2]):
+        raise refusals.bad_full_document(full_document, dialect)
+    before_change = given.get("fullDocumentBeforeChange", "off")
+    if before_change not in _BEFORE_CHANGE:
+        raise refusals.bad_choice("fullDocumentBeforeChange", before_change)
+    if all(name in given for name in _STARTS):
+        raise refusals.two_tokens()
+    if "startAtOperationTime" in given and any(name in given for name in _STARTS):
+        raise refusals.two_starts(dialect)
     return ChangeStreamOptions(
-        resume_after=_token(value.get("resumeAfter")),
-        start_after=_token(value.get("startAfter")),
-        start_at_operation_time=value.get("startAtOperationTime"),
+        resume_after=_token(given.get("resumeAfter")),
+        start_after=_token(given.get("startAfter")),
+        start_at_operation_time=given.get("startAtOperationTime"),
         full_document=full_document,
-        full_document_before_change=before,
-        show_expanded_events=value.get("showExpandedEvents", False),
-        show_system_events=value.get("showSystemEvents", False),
-        show_migration_events=value.get("showMigrationEvents", False),
-        show_raw_update_description=value.get("showRawUpdateDescription", False),
-        allow_to_run_on_system_ns=value.get("allowToRunOnSystemNS", False),
-        all_changes_for_cluster=value.get("allChangesForCluster", False),
+        full_document_before_change=before_change,
+        show_expanded_events=given.get("showExpandedEvents", False),
+        show_system_events=given.get("showSystemEvents", False),
+        show_migration_events=given.get("showMigrationEvents", False),
+        show_raw_update_description=given.get("showRawUpdateDescription", False),
+        all_changes_for_cluster=given.get("allChangesForCluster", False),
+        match_collection_uuid_for_update_lookup=given.get("matchCollectionUUIDForUpdateLookup", False),
+        allow_to_run_on_system_ns=given.get("allowToRunOnSystemNS", False),
+        allow_to_run_on_config_db=given.get("allowToRunOnConfigDB", False),
     )
 
 
-def _check_option(name: str, option: Any, dialect: Dialect) -> None:
-    expected, since = _SINCE.get(name, ("", (99,)))
+def _is_given(name: str, option: Any, dialect: Dialect) -> bool:
+    expected, since = _OPTIONS.get(name, ("", (99,)))
     if not dialect.since(*since):
-        message = f"BSON field '$changeStream.{name}' is an unknown field."
-        raise StreamRefused(message, server_code=40415)
+        raise refusals.unknown_option(name, dialect)
+    if option is None:
+        return False
     if (found := type_name(option)) != expected:
-        raise StreamRefused(
-            f"BSON field '$changeStream.{name}' is the wrong type '{found}', expected type '{expected}'",
-            server_code=14,
-        )
-
-
-def _full_document(value: str, dialect: Dialect) -> str:
-    choices = _FULL_DOCUMENT if dialect.since(6, 0) else _FULL_DOCUMENT[:2]
-    if dialect.since(5, 0):
-        _check_choice("fullDocument", value, choices)
-    elif value not in choices:
-        raise StreamRefused(
-            "unrecognized value for the 'fullDocument' option to the $changeStream stage. "
-            f'Expected "default" or "updateLookup", got "{value}"',
-            server_code=40575,
-        )
-    return value
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise StreamRefused(
-            f"Enumeration value '{value}' for field '$changeStream.{name}' is not a valid value.",
-            server_code=2,
-        )
+        raise refusals.wrong_type(name, found, expected, dialect)
+    return True
 
 
 def _token(value: Document | None) -> ResumeToken | None:
@@ -210,33 +182,46 @@ def read_token(options: ChangeStreamOptions, dialect: Dialect) -> TokenData | No
         return None
     data = options.token.decode(newest_version=dialect.newest_token_version, fragments=dialect.splits_large_events)
     if options.resume_after is not None and data.from_invalidate:
-        raise InvalidResumeToken(
-            "Attempting to resume a change stream using 'resumeAfter' is not allowed from an invalidate notification."
-        )
+        raise refusals.resume_after_invalidate(dialect)
     return data
+
+
+# --- namespaces and stages
 
 
 def check_namespace(database: str, collection: str | None, options: ChangeStreamOptions) -> None:
     """Refuse the namespaces on which no stream can be opened."""
     if options.all_changes_for_cluster:
         if database != "admin" or collection is not None:
-            found = f"{database}.{collection or '$cmd.aggregate'}"
-            raise StreamRefused(
-                "A $changeStream with 'allChangesForCluster:true' may only be opened on the 'admin' "
-                f"database, and with no collection name; found {found}",
-                server_code=72,
-            )
+            raise refusals.cluster_stream_elsewhere(database, collection)
         return
-    if database.encode() in INTERNAL_DATABASES:
-        raise StreamRefused(f"$changeStream may not be opened on the internal {database} database", server_code=73)
-    system = collection is not None and collection.startswith("system.")
-    if system and not options.allow_to_run_on_system_ns:
-        raise StreamRefused(
-            f"$changeStream may not be opened on the internal {database}.{collection} collection",
-            server_code=73,
-        )
+    may_be_config = options.allow_to_run_on_config_db and database == "config"
+    if database.encode() in INTERNAL_DATABASES and not may_be_config:
+        raise refusals.internal_database(database)
+    is_system = collection is not None and collection.startswith("system.")
+    if is_system and not options.allow_to_run_on_system_ns:
+        raise refusals.internal_collection(database, collection or "")
 
 
-def is_whole_cluster(spec: StreamSpec) -> bool:
-    """Tell whether a stream watches everything, and so is never invalidated."""
-    return spec.scope.kind is ScopeKind.CLUSTER
+def _check_stage(stage: Document, database: str, collection: str | None, dialect: Dialect) -> None:
+    """Refuse what the server refuses before it looks at which stages a change stream may have."""
+    name, argument = next(iter(stage.items()))
+    if name == "$changeStream":
+        check_namespace(database, collection, parse_options(argument, dialect))
+        raise refusals.not_first(dialect)
+    if name == _SPLIT and dialect.splits_large_events and argument != {}:
+        raise refusals.split_with_argument()
+    if name in ("$out", "$merge") and dialect.since(4, 4) and database.encode() in INTERNAL_DATABASES:
+        raise refusals.writes_to_internal_database(name, database)
+    if name == "$lookup" and _has_change_stream(_mapping(argument).get("pipeline")):
+        raise refusals.in_lookup(dialect)
+    if name == "$facet" and any(_has_change_stream(part) for part in _mapping(argument).values()):
+        raise refusals.in_facet(dialect)
+
+
+def _mapping(argument: Any) -> Document:
+    return argument if isinstance(argument, Mapping) else {}
+
+
+def _has_change_stream(pipeline: Any) -> bool:
+    return isinstance(pipeline, list) and any("$changeStream" in _mapping(stage) for stage in pipeline)

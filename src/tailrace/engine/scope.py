@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 INTERNAL_DATABASES: Final = frozenset({b"admin", b"config", b"local"})
-_VIEW_CATALOG: Final = b"system.views"
+VIEW_CATALOG: Final = b"system.views"
 _SHOWN_SYSTEM_COLLECTIONS: Final = (b"system.resharding.", b"system.buckets.")
 
 
@@ -65,9 +65,10 @@ class WatchedNamespaces:
 
     _REMEMBERED: Final = 100_000
 
-    def __init__(self, scope: Scope, *, show_system_events: bool = False) -> None:
+    def __init__(self, scope: Scope, *, show_system_events: bool = False, show_view_catalog: bool = False) -> None:
         self.scope = scope
         self._show_system_events = show_system_events
+        self._show_view_catalog = show_view_catalog
         self._known: dict[bytes, bool] = {}
         self._watches: Callable[[bytes], bool] = {
             ScopeKind.COLLECTION: self._is_the_collection,
@@ -107,7 +108,7 @@ class WatchedNamespaces:
         if self.scope.kind is ScopeKind.COLLECTION:
             return False
         database, collection = split_namespace(namespace)
-        return collection == _VIEW_CATALOG and self.has_commands_of(database + b".$cmd")
+        return collection == VIEW_CATALOG and self.has_commands_of(database + b".$cmd")
 
     def _is_the_collection(self, namespace: bytes) -> bool:
         return split_namespace(namespace) == (self.scope.database, self.scope.collection)
@@ -125,6 +126,8 @@ class WatchedNamespaces:
             return False
         if not collection.startswith(b"system."):
             return True
+        if collection == VIEW_CATALOG:
+            return self._show_view_catalog
         return self._show_system_events and (
             collection == b"system.js" or collection.startswith(_SHOWN_SYSTEM_COLLECTIONS)
         )

@@ -16,14 +16,13 @@ from tailrace.engine.commands import Described
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Change, Event
 from tailrace.engine.options import StreamSpec
-from tailrace.engine.scope import split_namespace
+from tailrace.engine.scope import VIEW_CATALOG, split_namespace
 from tailrace.engine.tokens import TokenVersion, event_token, id_element
 from tailrace.errors import OplogEntryInvalid
 from tailrace.oplog.update_diff import is_replacement, update_description
 
 _TYPES_REMEMBERED: dict[bytes, bytes] = {}
 _NAMESPACES_REMEMBERED: Final = 100_000
-_VIEW_CATALOG: Final = b".system.views"
 
 
 class Transform:
@@ -140,7 +139,9 @@ class Transform:
         described = commands.describe_note(change.operation)
         return None if described is None else self._described(change, described)
 
-    def _described(self, change: Change, what: Described) -> Event:
+    def _described(self, change: Change, what: Described) -> Event | None:
+        if not self._expanded and what.is_expanded:
+            return None
         version = self._version(change.time, change.number)
         uuid = change.operation.uuid
         token = event_token(version, change.time, change.number, uuid, what.operation_type, what.key, what.description)
@@ -188,7 +189,8 @@ class Transform:
 
     def _is_view(self, change: Change) -> bool:
         """Tell a view's definition: the catalog of views shows as views, not as documents."""
-        return self._expanded and change.operation.namespace.endswith(_VIEW_CATALOG)
+        namespace = change.operation.namespace
+        return namespace.endswith(VIEW_CATALOG) and split_namespace(namespace)[1] == VIEW_CATALOG
 
 
 def _type_element(operation_type: bytes) -> bytes:
