@@ -18,16 +18,14 @@ left unfinished.
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Lease
 from tailrace.capture.record import Record
-from tailrace.errors import SettingsError
 
 DEFAULT_BUFFER_BYTES = 64 * 1024 * 1024
 """How much a sink holds that is not yet acknowledged; one batch is always taken, however large."""
@@ -82,14 +80,3 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give everything back, without waiting for what is not acknowledged."""
-
-
-def load_callable(name: str) -> Any:
-    """Give what `module:name` stands for, for sinks and formats of users."""
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise SettingsError(f"{name!r} is not of the form module:name", hint="Write for example mypackage.sinks:Slack.")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SettingsError(f"cannot load {name}: {error}", hint="Check the name and that it is installed.") from None

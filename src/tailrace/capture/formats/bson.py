@@ -1,0 +1,39 @@
+"""Events as they are: the BSON bytes of the server, untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.capture.formats.event_fields import Place, make_record, raw_namespace, spans_of, text_at
+from tailrace.capture.formats.format import Format
+from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.record import Record
+
+
+class BsonFormat(Format):
+    """The event's own bytes; the key is a BSON document too. Nothing is decoded."""
+
+    content_type = "application/bson"
+
+    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
+        self._key = key
+        self._tombstones = tombstones
+
+    def records(self, event: bytes) -> Sequence[Record]:
+        """Give one record, and a tombstone after a delete if they are wanted."""
+        spans = spans_of(event)
+        key, is_missing = self._key.of_raw(event, spans)
+        operation = spans.get(b"operationType")
+        record = make_record(
+            event,
+            Place.of(event),
+            key,
+            event,
+            text_at(event, operation) if operation else "",
+            raw_namespace(event, spans),
+            is_recovered=b"recovered" in spans,
+            is_key_missing=is_missing,
+        )
+        if self._tombstones and record.operation == "delete":
+            return record, record._replace(value=None)
+        return (record,)

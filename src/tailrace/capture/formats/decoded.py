@@ -1,0 +1,52 @@
+"""What formats have in common that decode the event: key, headers and tombstones."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tailrace.capture.formats import extended_json
+from tailrace.capture.formats.event_fields import Place, make_record, namespace_of
+from tailrace.capture.formats.format import Format
+from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.record import Record
+
+
+class DecodedFormat(Format):
+    """Decodes each event once; a subclass writes the value, and the key if it is not relaxed Extended JSON."""
+
+    content_type = "application/json"
+
+    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
+        self._key = key
+        self._tombstones = tombstones
+
+    def records(self, event: bytes) -> Sequence[Record]:
+        """Give one record or none, and a tombstone after a delete if they are wanted."""
+        document = extended_json.decode(event)
+        place = Place.of(event)
+        value = self._value(document, event, place)
+        if value is None:
+            return ()
+        key, is_missing = self._key.of(document)
+        record = make_record(
+            event,
+            place,
+            self._key_text(key, event),
+            value,
+            document.get("operationType", ""),
+            namespace_of(document),
+            is_recovered="recovered" in document,
+            is_key_missing=is_missing,
+        )
+        if self._tombstones and record.operation == "delete":
+            return record, record._replace(value=None)
+        return (record,)
+
+    @abstractmethod
+    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes | None:
+        """Write the value; None when this format has no record for such an event."""
+
+    def _key_text(self, key: Mapping[str, Any], event: bytes) -> bytes:
+        return extended_json.relaxed(key, event)

@@ -1,0 +1,250 @@
+"""Extended JSON at the speed of C and Rust: `bson` decodes, `orjson` encodes, Python sees only what JSON lacks.
+
+Three spellings of the same documents: `relaxed` and `canonical` as the Extended JSON specification (v2) and
+`bson.json_util` have them, and `strict`, the older one that Debezium puts into its records.
+
+Relaxed is the hot path. orjson writes strings, numbers, booleans, arrays and documents by itself and calls
+`_relaxed_value` for each ObjectId, date and so on. It would get three things wrong, and each is noticed cheaply:
+
+- Code is a `str` to it: so when a byte that could be Code's type byte is in the event, subclasses go through
+  Python too;
+- NaN and infinity become `null`: so when there is a `null` in the result, and in the event bytes that may end such a
+  double, the document is converted value by value;
+- documents nested over 254 levels are refused: they are left to `bson.json_util`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+import bson
+import orjson
+from bson import json_util
+from bson.binary import Binary
+from bson.code import Code
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.dbref import DBRef
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
+from bson.json_util import JSONMode, JSONOptions
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from bson.objectid import ObjectId
+from bson.regex import Regex
+from bson.timestamp import Timestamp
+
+from tailrace.errors import EventUnconvertible
+
+Document = dict[str, Any]
+
+# Dates stay numbers until they are written: making datetimes would cost more and reject years over 9999.
+_OPTIONS: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+_DATETIMES: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+_LAST_YEAR_MS: Final = 253402300799999
+_may_hold_non_finite = re.compile(rb"[\xf0-\xff][\x7f\xff]").search
+_decode = bson.decode
+_dumps = orjson.dumps
+
+
+def decode(event: bytes) -> Document:
+    """Decode a whole event; EventUnconvertible when its bytes are not BSON that Python can hold."""
+    try:
+        return _decode(event, _OPTIONS)
+    except (bson.errors.BSONError, UnicodeDecodeError, RecursionError) as error:
+        raise EventUnconvertible(f"the event cannot be decoded: {error}") from error
+
+
+def decode_for_people(event: bytes) -> Document:
+    """Decode a whole event as pymongo does by default, with datetimes; dates that Python lacks stay numbers."""
+    return _decode(event, _DATETIMES)
+
+
+def relaxed(value: Any, event: bytes) -> bytes:
+    """Write a decoded event, or a part of it, as relaxed Extended JSON; `event` is where it was decoded from."""
+    may_hold_code = b"\x0d" in event or b"\x0f" in event
+    option = orjson.OPT_PASSTHROUGH_SUBCLASS if may_hold_code else None
+    try:
+        text = _dumps(value, _relaxed_value, option)
+    except (orjson.JSONEncodeError, RecursionError):
+        return _dumps_deep(value, json_util.RELAXED_JSON_OPTIONS)
+    if b"null" in text and _may_hold_non_finite(event):
+        return _dumps(_convert(value, _RELAXED))
+    return text
+
+
+def relaxed_of(value: Any) -> bytes:
+    """Write anything that pymongo could store as relaxed Extended JSON, wherever it comes from."""
+    return _dumps_deep(value, json_util.RELAXED_JSON_OPTIONS)
+
+
+def canonical(value: Any) -> bytes:
+    """Write a decoded event, or a part of it, as canonical Extended JSON."""
+    try:
+        return _dumps(_convert(value, _CANONICAL))
+    except (orjson.JSONEncodeError, RecursionError):
+        return _dumps_deep(value, json_util.CANONICAL_JSON_OPTIONS)
+
+
+def strict(value: Any) -> str:
+    """Write a document as Debezium does inside its records."""
+    try:
+        return _dumps(_convert(value, _STRICT)).decode()
+    except (orjson.JSONEncodeError, RecursionError):
+        return _dumps_deep(value, _STRICT_OPTIONS).decode()
+
+
+def _dumps_deep(value: Any, options: JSONOptions) -> bytes:
+    """Write what is nested too deep for orjson."""
+    try:
+        return json_util.dumps(value, json_options=options, ensure_ascii=False, separators=(",", ":")).encode()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise EventUnconvertible(f"the event cannot be written as JSON: {error}") from error
+
+
+# --- one value
+
+
+def _relaxed_value(value: Any) -> Any:
+    """Give what orjson shall write for a value it does not know."""
+    kind = type(value)
+    if kind is ObjectId:
+        return {"$oid": value.binary.hex()}
+    try:
+        return _RELAXED[kind](value)
+    except KeyError:
+        raise TypeError(f"{kind.__name__} is not a type of BSON") from None
+
+
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> str:
+    """The text of a second; events that come together share theirs."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+
+
+def date_text(value: DatetimeMS) -> str | None:
+    """Give a date as ISO 8601; None before 1970 and after 9999, where Extended JSON has numbers."""
+    milliseconds = int(value)
+    if not 0 <= milliseconds <= _LAST_YEAR_MS:
+        return None
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{_second(seconds)}.{rest:03d}Z" if rest else f"{_second(seconds)}Z"
+
+
+def _relaxed_date(value: DatetimeMS) -> Any:
+    text = date_text(value)
+    return _canonical_date(value) if text is None else {"$date": text}
+
+
+def _canonical_date(value: DatetimeMS) -> Any:
+    return {"$date": {"$numberLong": str(int(value))}}
+
+
+def _relaxed_float(value: float) -> Any:
+    return value if math.isfinite(value) else {"$numberDouble": _canonical_float(value)}
+
+
+def _canonical_float(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _binary(value: bytes) -> Any:
+    return {"$binary": {"base64": base64.b64encode(value).decode(), "subType": f"{_subtype(value):02x}"}}
+
+
+def _strict_binary(value: bytes) -> Any:
+    return {"$binary": base64.b64encode(value).decode(), "$type": f"{_subtype(value):02x}"}
+
+
+def _subtype(value: bytes) -> int:
+    return value.subtype if isinstance(value, Binary) else 0
+
+
+def _regex(value: Regex[Any]) -> Any:
+    return json_util.default(value, json_util.RELAXED_JSON_OPTIONS)
+
+
+def _code(value: Code, table: _Table) -> Any:
+    if value.scope is None:
+        return {"$code": str(value)}
+    return {"$code": str(value), "$scope": _convert(dict(value.scope), table)}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+# --- whole documents, value by value
+
+_Table = Mapping[type, Callable[[Any], Any]]
+
+
+def _convert(value: Any, table: _Table) -> Any:
+    """Replace every value that JSON lacks; documents and lists keep their order."""
+    kind = type(value)
+    if kind is dict:
+        return {name: _convert(inner, table) for name, inner in value.items()}
+    if kind is list:
+        return [_convert(inner, table) for inner in value]
+    try:
+        return table[kind](value)
+    except KeyError:
+        raise EventUnconvertible(f"{kind.__name__} is not a type of BSON") from None
+
+
+def _table(**spelling: Callable[[Any], Any]) -> dict[type, Callable[[Any], Any]]:
+    """Build the table of a spelling from what differs between them."""
+    table: dict[type, Callable[[Any], Any]] = {
+        str: _same,
+        bool: _same,
+        type(None): _same,
+        int: spelling["int32"],
+        Int64: spelling["int64"],
+        float: spelling["double"],
+        DatetimeMS: spelling["date"],
+        Regex: spelling["regex"],
+        bytes: spelling["binary"],
+        Binary: spelling["binary"],
+        ObjectId: lambda value: {"$oid": value.binary.hex()},
+        Timestamp: lambda value: {"$timestamp": {"t": value.time, "i": value.inc}},
+        Decimal128: lambda value: {"$numberDecimal": str(value)},
+        MinKey: lambda value: {"$minKey": 1},
+        MaxKey: lambda value: {"$maxKey": 1},
+    }
+    table[DBRef] = lambda value: _convert(dict(value.as_doc()), table)
+    table[Code] = lambda value: _code(value, table)
+    return table
+
+
+def _number_long(value: int) -> Any:
+    return {"$numberLong": str(value)}
+
+
+_RELAXED: Final = _table(
+    int32=_same, int64=int, double=_relaxed_float, date=_relaxed_date, binary=_binary, regex=_regex
+)
+_CANONICAL: Final = _table(
+    int32=lambda value: {"$numberInt": str(value)},
+    int64=_number_long,
+    double=lambda value: {"$numberDouble": _canonical_float(value)},
+    date=_canonical_date,
+    binary=_binary,
+    regex=_regex,
+)
+_STRICT_OPTIONS: Final = JSONOptions(json_mode=JSONMode.LEGACY, strict_number_long=True)
+_STRICT: Final = _table(
+    int32=_same,
+    int64=_number_long,
+    double=_relaxed_float,
+    date=lambda value: {"$date": int(value)},
+    binary=_strict_binary,
+    regex=lambda value: json_util.default(value, _STRICT_OPTIONS),
+)

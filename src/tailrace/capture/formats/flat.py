@@ -1,0 +1,122 @@
+"""Small flat records: a few chosen fields, for consumers that want a table."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+
+from tailrace.capture.formats import extended_json
+from tailrace.capture.formats.decoded import DecodedFormat
+from tailrace.capture.formats.event_fields import OP_CODES, Place, namespace_of
+from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule, is_missing, value_at
+from tailrace.errors import EventUnconvertible
+
+
+class FlatFormat(DecodedFormat):
+    """One level of JSON: `op`, `ns`, `key`, `cluster_time`, `ts_ms`, `image`, and the chosen fields under their paths.
+
+    `cluster_time` is one 64-bit number (seconds in the upper half), good as a version: of two records of a document the
+    greater one is the newer. `image` says what the fields are: `full`, the whole document; `delta`, only what an update
+    changed, a removed field being null; `before`, the document that a delete removed; `none`. Values lose their BSON
+    types: an ObjectId is its hex digits, a date ISO 8601 (milliseconds outside 1970 to 9999), a decimal a string, a
+    binary base64.
+    """
+
+    def __init__(self, fields: Sequence[str], key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
+        super().__init__(key, tombstones=tombstones)
+        self._fields = tuple(fields)
+
+    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes:
+        operation = document.get("operationType", "")
+        image, fields = self._image(document)
+        row = {
+            "op": OP_CODES.get(operation, operation),
+            "ns": namespace_of(document),
+            "key": _plain(document.get("documentKey", {}).get("_id")),
+            "cluster_time": place.cluster_time,
+            "ts_ms": _milliseconds(document, place.cluster_time),
+            "image": image,
+            **fields,
+        }
+        try:
+            return orjson.dumps(row)
+        except orjson.JSONEncodeError as error:
+            raise EventUnconvertible(f"the event cannot be written as a flat record: {error}") from error
+
+    def _image(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        full = document.get("fullDocument")
+        if full is not None:
+            return "full", self._chosen(full)
+        if "updateDescription" in document:
+            return "delta", self._changed(document["updateDescription"])
+        before = document.get("fullDocumentBeforeChange")
+        return ("before", self._chosen(before)) if before is not None else ("none", {})
+
+    def _chosen(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        found = {path: value_at(document, path) for path in self._fields}
+        return {path: None if is_missing(value) else _plain(value) for path, value in found.items()}
+
+    def _changed(self, update: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the chosen fields that an update touched, as far as its description tells their new values.
+
+        A field whose inside changed (`tags.3`, a truncated array) is left out: its whole value is not known.
+        """
+        updated, removed = update.get("updatedFields", {}), set(update.get("removedFields", ()))
+        fields: dict[str, Any] = {}
+        for path in self._fields:
+            for parent in _parents(path):
+                if parent in removed:
+                    fields[path] = None
+                elif parent in updated:
+                    rest = path[len(parent) + 1 :]
+                    value = value_at(updated[parent], rest) if rest else updated[parent]
+                    fields[path] = None if is_missing(value) else _plain(value)
+        return fields
+
+
+def _parents(path: str) -> list[str]:
+    """Give `a`, `a.b`, `a.b.c` of `a.b.c`."""
+    names = path.split(".")
+    return [".".join(names[: count + 1]) for count in range(len(names))]
+
+
+def _milliseconds(document: Mapping[str, Any], cluster_time: int) -> int:
+    wall = document.get("wallTime")
+    return int(wall) if isinstance(wall, DatetimeMS) else (cluster_time >> 32) * 1000
+
+
+def _plain(value: Any) -> Any:
+    """Give what JSON has for a BSON value."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return str(value)
+    return _plain_object(value)
+
+
+def _plain_object(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, ObjectId):
+        return value.binary.hex()
+    if isinstance(value, DatetimeMS):
+        return extended_json.date_text(value) or int(value)
+    if isinstance(value, bytes | Binary):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Timestamp):
+        return value.time << 32 | value.inc
+    return str(value)
