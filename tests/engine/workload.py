@@ -360,6 +360,8 @@ class Workload:
         """A transaction as a sharded cluster commits it: prepared first, committed at a given time."""
         with self.client.start_session() as session:
             session.start_transaction(write_concern=MAJORITY)
+            # Servers before 5.0 end when they read an empty prepared transaction back.
+            self.collection().insert_one({"_id": ObjectId(self.rng.randbytes(12))}, session=session)
             self._in_transaction(session, self.rng.randint(1, 5))
             admin = self.client.admin
             prepare = {"prepareTransaction": 1, "writeConcern": {"w": "majority"}}
