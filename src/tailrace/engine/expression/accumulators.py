@@ -10,7 +10,7 @@ from typing import Final
 from bson.decimal128 import Decimal128
 
 from tailrace.engine.expression.failures import check, fail
-from tailrace.engine.expression.nodes import Associative, Evaluate, Node, Operator, Slots
+from tailrace.engine.expression.nodes import Associative, Evaluate, KeepsParts, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     Sum,
@@ -80,7 +80,7 @@ def _deviation(less: int, values: Iterable[Value]) -> Value:
     if count - less <= 0:
         return None
     variance = squares / (count - less)
-    return math.sqrt(variance) if variance >= 0 else math.nan
+    return -math.nan if variance < 0 else math.sqrt(variance)
 
 
 def _merge(values: Iterable[Value]) -> Value:
@@ -153,7 +153,7 @@ def _count(value: Value) -> int:
     message = f"Value for 'n' must be of integral type, but found {render(value)}"
     check(is_number(value), 5787902, message)
     count = as_long(value)
-    check(count == as_double(value), 5787903, message)
+    check(float(count) == as_double(value), 5787903, message)
     check(count > 0, 5787908, f"'n' must be greater than 0, found {count}")
     return count
 
@@ -172,7 +172,7 @@ def parse_several(name: str, value: Value, scope: Scope) -> Node:
 
         return evaluate
 
-    return Operator(name, arguments.parse(value, scope), build, folds=False)
+    return KeepsParts(name, arguments.parse(value, scope), build)
 
 
 def _several(name: str, array: list[Value], count: int) -> list[Value]:

@@ -14,8 +14,16 @@ from decimal import Decimal
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
-from tailrace.engine.expression.failures import BAD_VALUE, OVERFLOW, TYPE_MISMATCH, Failure, check, fail
-from tailrace.engine.expression.nodes import Evaluate, Slots
+from tailrace.engine.expression.failures import (
+    BAD_VALUE,
+    DURATION_OVERFLOW,
+    OVERFLOW,
+    TYPE_MISMATCH,
+    Failure,
+    check,
+    fail,
+)
+from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     INT32_MAX,
@@ -34,7 +42,16 @@ from tailrace.engine.expression.numbers import (
     to_decimal128,
     widest,
 )
-from tailrace.engine.expression.parsing import Arity, associative, function
+from tailrace.engine.expression.parsing import (
+    Arity,
+    Delayed,
+    Scope,
+    associative,
+    call_with,
+    function,
+    parse_operands,
+    parser,
+)
 from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, type_name
 
 
@@ -69,7 +86,33 @@ def _date_total(total: Sum) -> Date:
     return Date(total.long())
 
 
-@function("$subtract", arity=2)
+def right_first(name: str) -> Callable[[Callable[[Value, Value], Value]], None]:
+    """Register a function of two values; servers from 5.0 on compute the second one first.
+
+    Which one comes first shows when both fail.
+    """
+
+    def register(compute: Callable[[Value, Value], Value]) -> None:
+        def build(left: Evaluate, right: Evaluate) -> Evaluate:
+            def evaluate(slots: Slots) -> Value:
+                second = right(slots)
+                return compute(left(slots), second)
+
+            return evaluate
+
+        def parse(name: str, value: Value, scope: Scope) -> Node:
+            operands = parse_operands(value, scope)
+            Arity(2, 2).check(name, len(operands))
+            if scope.context.version >= (5, 0):
+                return Operator(name, operands, build)
+            return Operator(name, operands, lambda *given: call_with(compute, given))
+
+        parser(name)(parse)
+
+    return register
+
+
+@right_first("$subtract")
 def subtract(left: Value, right: Value) -> Value:
     """Subtract numbers, dates, or a number of milliseconds from a date."""
     kind = widest(left, right)
@@ -87,14 +130,14 @@ def subtract(left: Value, right: Value) -> Value:
     if type(left) is not Date:
         fail(TYPE_MISMATCH, f"can't $subtract {type_name(right)} from {type_name(left)}")
     if type(right) is Date:
-        return Int64(_wrapped(left.millis - right.millis, "subtract"))
+        return Int64(_duration(left.millis - right.millis))
     if is_number(right):
-        return Date(_wrapped(left.millis - as_long(right), "subtract"))
+        return Date(_duration(left.millis - as_long(right)))
     raise Failure(TYPE_MISMATCH, f"can't $subtract {type_name(right)} from Date")
 
 
-def _wrapped(number: int, name: str) -> int:
-    check(fits_int64(number), OVERFLOW, f"Overflow in ${name} of dates")
+def _duration(number: int) -> int:
+    check(fits_int64(number), DURATION_OVERFLOW, "Overflow casting from a lower-precision duration")
     return number
 
 
@@ -157,7 +200,7 @@ class Product:
         return Int64(self._long) if self._kind is Int64 else int_or_long(self._long)
 
 
-@function("$divide", arity=2)
+@right_first("$divide")
 def divide(left: Value, right: Value) -> Value:
     """Divide; the result is a double or a decimal."""
     kind = widest(left, right)
@@ -276,18 +319,18 @@ def _exponent(number: Decimal) -> int:
 
 
 def _round_or_trunc(name: str, mode: str) -> None:
-    def compute(*values: Value) -> Value:
-        value = values[0]
+    def compute(value: Value, *precision: Delayed) -> Value:
         if is_nullish(value):
             return None
         if not is_number(value):
             fail(51081, f"{name} only supports numeric types, not {type_name(value)}")
-        if len(values) == 1:
+        if not precision:
             return _rounded(name, value, 0, mode)
-        if is_nullish(values[1]):
+        given = precision[0]()
+        if is_nullish(given):
             return None
-        places = as_long(values[1])
-        check(is_int32(values[1]), 51082, f"precision argument to  {name} must be a integral value")
+        places = as_long(given)
+        check(is_int32(given), 51082, f"precision argument to  {name} must be a integral value")
         check(
             -20 <= places <= 100,
             51083,
@@ -295,7 +338,7 @@ def _round_or_trunc(name: str, mode: str) -> None:
         )
         return _rounded(name, value, places, mode)
 
-    function(name, arity=Arity(1, 2))(compute)
+    function(name, arity=Arity(1, 2), delayed=1)(compute)
 
 
 def _rounded(name: str, value: Value, places: int, mode: str) -> Value:

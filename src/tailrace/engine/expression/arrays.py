@@ -17,8 +17,10 @@ from tailrace.engine.expression.ordering import equal
 from tailrace.engine.expression.parsing import (
     Arguments,
     Arity,
+    Delayed,
     Scope,
     associative,
+    call_delayed,
     call_with,
     function,
     parse_operand,
@@ -151,16 +153,17 @@ class _IndexOfArray(Operator):
         return self
 
 
-def _index_of(array: Value, wanted: Value, *limits: Value) -> Value:
+def _index_of(array: Value, second: Delayed, *limits: Delayed) -> Value:
     if is_nullish(array):
         return None
     if type(array) is not list:
         found = type_name(array)
         fail(40090, f"$indexOfArray requires an array as a first argument, found: {found}")
-    start = bound("$indexOfArray", limits[0], "starting index") if limits else 0
+    start = bound("$indexOfArray", limits[0](), "starting index") if limits else 0
     end = len(array)
     if len(limits) > 1:
-        end = min(end, bound("$indexOfArray", limits[1], "ending index"))
+        end = min(end, bound("$indexOfArray", limits[1](), "ending index"))
+    wanted = second()
     for index in range(start, end):
         if equal(array[index], wanted):
             return index
@@ -172,11 +175,11 @@ def parse_index_of_array(name: str, value: Value, scope: Scope) -> Node:
     """Read the array, the value to find and the range to look in."""
     operands = parse_operands(value, scope)
     Arity(2, 4).check(name, len(operands))
-    return _IndexOfArray(name, operands, lambda *given: call_with(_index_of, given))
+    return _IndexOfArray(name, operands, lambda *given: call_delayed(_index_of, given, 1))
 
 
-@function("$slice", arity=Arity(2, 3))
-def slice_array(array: Value, position: Value, *counts: Value) -> Value:
+@function("$slice", arity=Arity(2, 3), delayed=2)
+def slice_array(array: Value, position: Value, *counts: Delayed) -> Value:
     """Cut out the first or last elements, or some from a position on."""
     if is_nullish(array) or is_nullish(position):
         return None
@@ -187,7 +190,7 @@ def slice_array(array: Value, position: Value, *counts: Value) -> Value:
     if not counts:
         return array[:number] if number >= 0 else array[max(0, len(array) + number) :]
     start = max(0, len(array) + number) if number < 0 else min(len(array), number)
-    (count,) = counts
+    count = counts[0]()
     if is_nullish(count):
         return None
     length = _slice_number(count, "Third", (28727, 28728), "must be numeric,")
@@ -211,14 +214,14 @@ def _slice_number(value: Value, which: str, codes: tuple[int, int], needs: str) 
 _RANGE_BYTES: Final = 100 * 1024 * 1024
 
 
-@function("$range", arity=Arity(2, 3))
-def count_up(start: Value, end: Value, *steps: Value) -> Value:
+@function("$range", arity=Arity(2, 3), delayed=2)
+def count_up(start: Value, end: Value, *steps: Delayed) -> Value:
     """Count from a number to another."""
     first_number = _range_number(start, "starting", (34443, 34444), "a starting value")
     last_number = _range_number(end, "ending", (34445, 34446), "an ending value")
     step = 1
     if steps:
-        step = _range_number(steps[0], "step", (34447, 34448), "a step value")
+        step = _range_number(steps[0](), "step", (34447, 34448), "a step value")
         check(step != 0, 34449, "$range requires a non-zero step value")
     numbers = range(first_number, last_number, step)
     needed = 24 + (len(numbers) + 1) * 16

@@ -15,7 +15,7 @@ from tailrace.engine.expression.calendar import (
     iso_weekday,
 )
 from tailrace.engine.expression.dates import as_millis, evaluate_zone, is_date_like
-from tailrace.engine.expression.failures import FAILED_TO_PARSE, OVERFLOW, check, fail
+from tailrace.engine.expression.failures import DURATION_OVERFLOW, FAILED_TO_PARSE, check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import INT64_MIN, as_long, fits_int64, is_int64
 from tailrace.engine.expression.parsing import Arguments, Scope, parser
@@ -43,7 +43,7 @@ _MOST: Final = {
 def add_to_date(millis: int, unit: str, amount: int, zone: Zone) -> int:
     """Move a date by units; a day that the new month does not have becomes its last."""
     if unit == "millisecond":
-        check(fits_int64(millis + amount), OVERFLOW, "date overflow in $dateAdd")
+        check(fits_int64(millis + amount), DURATION_OVERFLOW, "Overflow casting from a lower-precision duration")
         return millis + amount
     message = f"invalid dateAdd 'amount' parameter value: {amount} {unit}"
     check(-_MOST[unit] < amount < _MOST[unit], 5976500, message)
@@ -96,14 +96,9 @@ def parse_date_add(name: str, value: Value, scope: Scope) -> Node:
 def _date_add_builder(name: str) -> Callable[..., Evaluate]:
     def build(start: Evaluate, unit: Evaluate, amount: Evaluate, timezone: Evaluate | None) -> Evaluate:
         def evaluate(slots: Slots) -> Value:
-            values = []
-            for operand in (start, unit, amount):
-                value = operand(slots)
-                if is_nullish(value):
-                    return None
-                values.append(value)
-            zone = evaluate_zone(timezone, slots)
-            if zone is None:
+            values = _present((start, unit, amount), slots)
+            zone = None if values is None else evaluate_zone(timezone, slots)
+            if values is None or zone is None:
                 return None
             return Date(_moved(name, values[0], values[1], values[2], zone))
 
@@ -143,9 +138,6 @@ def _start_of_week(name: str, value: Value) -> int:
     message = f"{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: "
     check(value.lower() in _WEEKDAYS, 5439016, message + value)
     return _WEEKDAYS[value.lower()]
-
-
-_SUNDAY = 7
 
 
 def _whole(number: int, size: int) -> int:
@@ -211,24 +203,41 @@ def _build_date_diff(
     start_of_week: Evaluate | None,
 ) -> Evaluate:
     def evaluate(slots: Slots) -> Value:
-        values = [operand(slots) for operand in (start, end, unit)]
-        if any(map(is_nullish, values)):
+        values = _present((start, end, unit), slots)
+        if values is None:
             return None
-        week = start_of_week(slots) if start_of_week is not None and values[2] == "week" else None
-        if start_of_week is not None and values[2] == "week" and is_nullish(week):
-            return None
-        zone = evaluate_zone(timezone, slots)
+        first, last, name = values
+        week = _week_argument(start_of_week, name, slots)
+        zone = None if week is None else evaluate_zone(timezone, slots)
         if zone is None:
             return None
-        for value, name in zip(values, ("startDate", "endDate"), strict=False):
+        for value, argument in ((first, "startDate"), (last, "endDate")):
             if not is_date_like(value):
-                found = type_name(value)
-                fail(5166307, f"$dateDiff requires '{name}' to be a date, but got {found}")
-        name = _unit("$dateDiff", values[2])
-        first_day = _start_of_week("$dateDiff", week) if week is not None else _SUNDAY
-        return Int64(_difference(as_millis(values[0]), as_millis(values[1]), name, zone, first_day))
+                fail(5166307, f"$dateDiff requires '{argument}' to be a date, but got {type_name(value)}")
+        whole_unit = _unit("$dateDiff", name)
+        first_day = _start_of_week("$dateDiff", week)
+        return Int64(_difference(as_millis(first), as_millis(last), whole_unit, zone, first_day))
 
     return evaluate
+
+
+def _present(operands: tuple[Evaluate, ...], slots: Slots) -> list[Value] | None:
+    """Compute operands one by one; None at the first that gives nothing."""
+    values = []
+    for operand in operands:
+        value = operand(slots)
+        if is_nullish(value):
+            return None
+        values.append(value)
+    return values
+
+
+def _week_argument(operand: Evaluate | None, unit: Value, slots: Slots) -> Value:
+    """Compute `startOfWeek`, which matters to weeks only; Sunday when it was not given."""
+    if operand is None or unit != "week":
+        return "sunday"
+    value = operand(slots)
+    return None if is_nullish(value) else value
 
 
 _TRUNC: Final = Arguments(
@@ -260,22 +269,19 @@ def _build_date_trunc(
     start_of_week: Evaluate | None,
 ) -> Evaluate:
     def evaluate(slots: Slots) -> Value:
-        moment, name = date(slots), unit(slots)
-        size = bin_size(slots) if bin_size is not None else 1
-        if is_nullish(moment) or is_nullish(name) or is_nullish(size):
+        values = _present((date, unit, bin_size) if bin_size is not None else (date, unit), slots)
+        if values is None:
             return None
-        week = start_of_week(slots) if start_of_week is not None and name == "week" else None
-        if start_of_week is not None and name == "week" and is_nullish(week):
-            return None
-        zone = evaluate_zone(timezone, slots)
+        moment, name, *size = values
+        week = _week_argument(start_of_week, name, slots)
+        zone = None if week is None else evaluate_zone(timezone, slots)
         if zone is None:
             return None
         if not is_date_like(moment):
-            found = type_name(moment)
-            fail(5439012, f"$dateTrunc requires 'date' to be a date, but got {found}")
+            fail(5439012, f"$dateTrunc requires 'date' to be a date, but got {type_name(moment)}")
         whole_unit = _unit("$dateTrunc", name)
-        count = _bin_size(size)
-        first_day = _start_of_week("$dateTrunc", week) if week is not None else _SUNDAY
+        count = _bin_size(size[0]) if size else 1
+        first_day = _start_of_week("$dateTrunc", week)
         return Date(_truncated(as_millis(moment), whole_unit, count, zone, first_day))
 
     return evaluate

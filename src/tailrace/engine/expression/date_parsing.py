@@ -252,6 +252,12 @@ _FORMS: Final = [
     )
 ]
 _BLANK = re.compile(r"[ .,\t]")
+_OTHER_FORMS: Final = re.compile(
+    r"(?<![0-9a-z])(?:\d{4}[.-]?\d{3}(?!\w)|\d{4}-?W\d\d|\d{1,2}/[a-z]{3}/\d{4}|\d{4}:\d\d:\d\d |[a-z]{3}-\d\d-\d|\d-[a-z]{3}-\d\d"
+    r"|\d{8}T|@-?\d|\d{1,3}[-./]\d{1,2}[-./]\d)",
+    re.ASCII | re.IGNORECASE,
+)
+"""Forms of a whole date that the server reads, and `_FORMS` has not."""
 
 
 def parse(text: str) -> Parsed:
@@ -265,7 +271,7 @@ def parse(text: str) -> Parsed:
         matches = [match for form in _FORMS if (match := form.match(trimmed, position))]
         if not matches:
             if _BLANK.match(trimmed, position) is None:
-                _unknown(text, trimmed[position:])
+                _unknown(text, parsed, f"Unexpected character '{trimmed[position]}'")
             position += 1
             continue
         best = max(matches, key=lambda match: match.end())
@@ -278,10 +284,11 @@ def parse(text: str) -> Parsed:
     return parsed
 
 
-def _unknown(text: str, rest: str) -> None:
-    if rest[0].isdigit() or rest[0] in "+-@":
+def _unknown(text: str, parsed: Parsed, reason: str) -> None:
+    """Tell a text that is no date from one that only the server can read."""
+    if parsed.day is not None or _OTHER_FORMS.search(text):
         fail(NOT_IMPLEMENTED, f"the form of the date string '{text}' is not supported")
-    _bad(text, f"Unexpected character '{rest[0]}'")
+    _bad(text, reason)
 
 
 def _take(text: str, parsed: Parsed, found: dict[str, str | None]) -> None:
@@ -328,7 +335,7 @@ def _take_word(text: str, parsed: Parsed, word: str) -> None:
     elif word[:3] in _WEEKDAYS and word in _weekday_names():
         parsed.weekday = _WEEKDAYS.index(word[:3]) + 1
     elif _SERVER_ONLY.fullmatch(word) or word[:3] in _MONTHS:
-        fail(NOT_IMPLEMENTED, f"the form of the date string '{text}' is not supported")
+        _unknown(text, parsed, "The date is not complete")
     else:
         _bad(text, "The timezone could not be found in the database")
 

@@ -59,7 +59,7 @@ def as_millis(value: Value) -> int:
     if type(value) is Timestamp:
         return value.time * 1000
     if type(value) is ObjectId:
-        return int.from_bytes(value.binary[:4], "big", signed=False) * 1000
+        return int.from_bytes(value.binary[:4], "big", signed=True) * 1000
     raise Failure(16006, f"can't convert from BSON type {type_name(value)} to Date")
 
 

@@ -135,6 +135,16 @@ class Operator(Node):
                 yield from child.field_paths()
 
 
+class KeepsParts(Operator):
+    """An operator whose parts the server does not optimize."""
+
+    __slots__ = ()
+
+    def optimize(self) -> Node:
+        """Leave everything as it is."""
+        return self
+
+
 class ObjectLiteral(Operator):
     """`{name: expression, ...}`; fields whose value is missing are left out."""
 

@@ -143,7 +143,7 @@ def is_int64(value: Value) -> bool:
 
 def format_double(number: float) -> str:
     """Write a double as the server's string builder does."""
-    return f"{number:.16g}"
+    return f"{number:g}"
 
 
 def format_decimal(value: Decimal128) -> str:

@@ -8,7 +8,7 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from tailrace.engine.expression.failures import check, fail
-from tailrace.engine.expression.nodes import Constant, Evaluate, FieldPath, Node, Operator, Slots
+from tailrace.engine.expression.nodes import Constant, Evaluate, FieldPath, KeepsParts, Node, Slots
 from tailrace.engine.expression.parsing import (
     Arguments,
     Scope,
@@ -157,17 +157,7 @@ def parse_get_field(name: str, value: Value, scope: Scope) -> Node:
     if source is None:
         fail(3041703, "$getField requires 'input' to be specified")
     key = _constant_name("$getField", field, (5654600, 5654601, 5654602))
-    return _KeepsParts("$getField", [source], lambda document: _build_get(document, key))
-
-
-class _KeepsParts(Operator):
-    """An operator whose parts the server does not optimize."""
-
-    __slots__ = ()
-
-    def optimize(self) -> Node:
-        """Leave everything as it is."""
-        return self
+    return KeepsParts("$getField", [source], lambda document: _build_get(document, key))
 
 
 def _build_get(source: Evaluate, key: bytes) -> Evaluate:
@@ -210,7 +200,7 @@ def parse_set_field(name: str, value: Value, scope: Scope) -> Node:
         new = Constant(MISSING)
     assert field is not None
     key = _constant_name(name, field, (4161108, 4161106, 4161107))
-    return _KeepsParts(name, [source, new], lambda document, value: _build_set(document, value, key))
+    return KeepsParts(name, [source, new], lambda document, value: _build_set(document, value, key))
 
 
 def _build_set(source: Evaluate, new: Evaluate, key: bytes) -> Evaluate:

@@ -191,6 +191,8 @@ def parse_expression(document: Document, scope: Scope) -> Node:
 # --- the registry
 
 Parser: TypeAlias = Callable[[Value, Scope], Node]
+Delayed: TypeAlias = Callable[[], Value]
+"""An operand that is computed when it is asked for."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _PARSERS: dict[str, tuple[Version, Parser]] = {}
 
@@ -291,12 +293,21 @@ def associative(name: str, *, commutative: bool) -> Callable[[_F], _F]:
     return register
 
 
-def function(*names: str, arity: int | Arity = 1, since: Version = OLDEST) -> Callable[[_F], _F]:
-    """Register a plain function of the values of its operands."""
+def function(
+    *names: str, arity: int | Arity = 1, since: Version = OLDEST, delayed: int | None = None
+) -> Callable[[_F], _F]:
+    """Register a plain function of the values of its operands.
+
+    The operands from number `delayed` on come as calls that compute them: where the server looks at the
+    first ones before it computes the others, a failure in these may never show.
+    """
     limits = Arity(arity, arity) if isinstance(arity, int) else arity
 
     def register(compute: _F) -> _F:
-        lazy(*names, arity=limits, since=since)(lambda *operands: call_with(compute, operands))
+        if delayed is None:
+            lazy(*names, arity=limits, since=since)(lambda *operands: call_with(compute, operands))
+        else:
+            lazy(*names, arity=limits, since=since)(lambda *operands: call_delayed(compute, operands, delayed))
         return compute
 
     return register
@@ -311,6 +322,12 @@ def call_with(compute: Callable[..., Value], operands: tuple[Evaluate, ...]) -> 
         first, second = operands
         return lambda slots: compute(first(slots), second(slots))
     return lambda slots: compute(*[operand(slots) for operand in operands])
+
+
+def call_delayed(compute: Callable[..., Value], operands: tuple[Evaluate, ...], delayed: int) -> Evaluate:
+    """Bind a function that gets its last operands as calls."""
+    now, later = operands[:delayed], operands[delayed:]
+    return lambda slots: compute(*[operand(slots) for operand in now], *[partial(operand, slots) for operand in later])
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tailrace.engine.expression.failures import (
 from tailrace.engine.expression.numbers import (
     as_double,
     as_long,
+    decimal_to_long,
     fits_int32,
     fits_int64,
     format_double,
@@ -267,14 +268,5 @@ def _integer(value: Value) -> int | None:
     if type(value) is float:
         return int(value) if is_int64(value) else None
     if type(value) is Decimal128:
-        return _decimal_bits(value)
+        return decimal_to_long(value.to_decimal())
     return int(value) if is_number(value) else None
-
-
-def _decimal_bits(value: Decimal128) -> int:
-    number = value.to_decimal()
-    if number.is_nan():
-        return 0
-    if number.is_infinite() or number.adjusted() > 20 or not fits_int64(int(number)):
-        return 2**63 - 1 if number > 0 else -(2**63)
-    return int(number)

@@ -21,6 +21,7 @@ from tailrace.engine.expression.numbers import (
 from tailrace.engine.expression.parsing import (
     Arguments,
     Arity,
+    Delayed,
     Scope,
     associative,
     call_with,
@@ -69,7 +70,7 @@ def to_text(value: Value) -> str:
 def _format_timestamp(value: Timestamp) -> str:
     moment = value.as_datetime()
     day = f"{_MONTHS[moment.month - 1]} {moment.day:2d} {moment:%H:%M:%S}"
-    return f"{day}:{value.inc:x}"
+    return f"{day}:{value.inc}"
 
 
 def utf8(text: str) -> bytes:
@@ -229,23 +230,24 @@ def bound(name: str, value: Value, what: str) -> int:
 def _index_of(name: str, codes: tuple[int, int]) -> None:
     in_bytes = name == "$indexOfBytes"
 
-    def compute(value: Value, token: Value, *limits: Value) -> Value:
+    def compute(value: Value, second: Delayed, *limits: Delayed) -> Value:
         if is_nullish(value):
             return None
         if type(value) is not str:
             found = type_name(value)
             fail(codes[0], f"{name} requires a string as the first argument, found: {found}")
+        token = second()
         if type(token) is not str:
             found = type_name(token)
             fail(codes[1], f"{name} requires a string as the second argument, found: {found}")
         text, wanted = (utf8(value), utf8(token)) if in_bytes else (value, token)
-        start = bound(name, limits[0], "starting index") if limits else 0
+        start = bound(name, limits[0](), "starting index") if limits else 0
         end = len(text)
         if len(limits) > 1:
-            end = min(end, bound(name, limits[1], "ending index"))
+            end = min(end, bound(name, limits[1](), "ending index"))
         return _search(text, wanted, start, end, in_bytes)
 
-    function(name, arity=Arity(2, 4))(compute)
+    function(name, arity=Arity(2, 4), delayed=1)(compute)
 
 
 def _search(text: str | bytes, wanted: str | bytes, start: int, end: int, in_bytes: bool) -> int:

@@ -11,14 +11,17 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from tailrace.engine.expression.calendar import Parts, split
+from tailrace.engine.expression.calendar import DAY, Parts, split
 from tailrace.engine.expression.failures import fail
 
 _OFFSET = re.compile(r"([+-])(\d\d)(?::?(\d\d))?\Z", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Python's calendar is shorter than BSON's; beyond it the rules of its ends are used.
+# Python's calendar is shorter than BSON's. The calendar repeats every 400 years, so later times have their like
+# in the years from 2400 on; before the first year nothing changes.
 _FIRST = -62_000_000_000
 _LAST = 253_000_000_000
+_CYCLE = 146_097 * DAY
+_CYCLE_START = 13_569_465_600
 
 
 class Zone:
@@ -41,8 +44,9 @@ class Zone:
         return self._info is None and self._offset == 0
 
     def _local(self, seconds: int) -> datetime:
-        moment = _EPOCH + timedelta(seconds=min(max(seconds, _FIRST), _LAST))
-        return moment.astimezone(self._info)
+        if seconds > _LAST:
+            seconds = _CYCLE_START + (seconds - _CYCLE_START) % _CYCLE
+        return (_EPOCH + timedelta(seconds=max(seconds, _FIRST))).astimezone(self._info)
 
     def offset(self, seconds: int) -> int:
         """Give the offset from UTC, in seconds, at a time."""

@@ -19,7 +19,7 @@ from tailrace.engine.expression.numbers import (
     format_double,
     to_decimal128,
 )
-from tailrace.engine.expression.parsing import function
+from tailrace.engine.expression.parsing import Delayed, function
 from tailrace.engine.expression.values import Value, is_nullish, is_number, type_name
 
 _INFINITY = math.inf
@@ -87,13 +87,14 @@ _function("$degreesToRadians", lambda number: number * (math.pi / 180.0))
 _function("$radiansToDegrees", lambda number: number * (180.0 / math.pi))
 
 
-@function("$atan2", arity=2)
-def arc_tangent_2(y: Value, x: Value) -> Value:
+@function("$atan2", arity=2, delayed=1)
+def arc_tangent_2(y: Value, second: Delayed) -> Value:
     """Give the angle of a point."""
     if is_nullish(y):
         return None
     if not is_number(y):
         fail(51044, f"$atan2 only supports numeric types, not {type_name(y)}")
+    x = second()
     if is_nullish(x):
         return None
     if not is_number(x):
