@@ -15,7 +15,7 @@ from tailrace import raw
 from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
 from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
 from tailrace.capture.snapshot.planner import RAW
-from tailrace.token import ResumeToken
+from tailrace.token import ResumeToken, keystring
 
 _WIRE_VERSION_5_0 = 13
 
@@ -56,17 +56,15 @@ class ChunkReader:
 
     def deletes(self, check: KeyCheck, at: Timestamp) -> list[bytes]:
         """Give a delete event for each of the keys whose document does not exist as of a time."""
-        ids = {key: raw.field(key, b"_id") for key in check.keys}
-        wanted = raw.array([value for value in ids.values() if value is not None])
+        ids = {key: value for key in check.keys if (value := raw.field(key, b"_id")) is not None}
+        wanted = raw.array(list(ids.values()))
         query = RawBSONDocument(
             raw.document(raw.element(raw.DOCUMENT, b"_id", raw.document(raw.element(raw.ARRAY, b"$in", wanted))))
         )
-        there = {
-            raw.field(document, b"_id")
-            for document in self._find(check.namespace, at, filter=query, projection={"_id": 1})
-        }
+        found = self._find(check.namespace, at, filter=query, projection={"_id": 1})
+        there = {_comparable(value) for document in found if (value := raw.field(document, b"_id")) is not None}
         token = ResumeToken.high_water_mark(at).to_bson()
-        gone = (key for key, value in ids.items() if value not in there)
+        gone = (key for key, value in ids.items() if _comparable(value) not in there)
         return [recovered_delete(check.namespace, key, token, at) for key in gone]
 
     def _find(self, namespace: str, at: Timestamp, **command: Any) -> Iterator[bytes]:
@@ -84,6 +82,11 @@ class ChunkReader:
         with cursor:
             for document in cursor:
                 yield bytes(document.raw)
+
+
+def _comparable(value: raw.Value) -> bytes:
+    """Give bytes that are equal for values that are equal to the server: 5, 5.0 and NumberLong(5) are one `_id`."""
+    return keystring.encode([value])[0]
 
 
 def _no_earlier_than(at: Timestamp) -> dict[str, Any]:
