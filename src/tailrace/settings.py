@@ -13,9 +13,9 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailrace.errors import SettingsError
@@ -61,6 +61,14 @@ class MonitorSettings(Section):
     webhook_attempts: int = Field(3, ge=1, description="How often one alert is posted before giving up for now.")
     metrics_address: str = Field("127.0.0.1", description="Address of the Prometheus endpoint.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Its port; none means no endpoint.")
+
+    @model_validator(mode="after")
+    def _critical_comes_after_warning(self) -> Self:
+        if self.critical_ratio < self.warn_ratio:
+            raise ValueError("critical_ratio must not be below warn_ratio")
+        if self.critical_forecast_seconds > self.warn_forecast_seconds:
+            raise ValueError("critical_forecast_seconds must not be above warn_forecast_seconds")
+        return self
 
 
 class Settings(BaseSettings):

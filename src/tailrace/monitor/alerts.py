@@ -18,6 +18,7 @@ import structlog
 from tailrace.errors import AlertUndelivered
 from tailrace.monitor.liveness import Liveness, State
 from tailrace.monitor.window import Place
+from tailrace.settings import MonitorSettings
 
 _log = structlog.get_logger("tailrace.monitor")
 
@@ -38,6 +39,16 @@ class Thresholds:
     critical_ratio: float = 0.75
     warn_forecast_seconds: float = 14_400.0
     critical_forecast_seconds: float = 3_600.0
+
+    @classmethod
+    def of(cls, settings: MonitorSettings) -> Thresholds:
+        """Take them from the settings."""
+        return cls(
+            settings.warn_ratio,
+            settings.critical_ratio,
+            settings.warn_forecast_seconds,
+            settings.critical_forecast_seconds,
+        )
 
 
 DEFAULT_THRESHOLDS = Thresholds()
@@ -64,8 +75,8 @@ def verdict_of(place: Place, liveness: Liveness, thresholds: Thresholds = DEFAUL
 
 def _by_share(place: Place, thresholds: Thresholds) -> tuple[Level, str]:
     if place.lost:
-        first = place.oplog.first
-        return Level.CRITICAL, f"history is lost: the oplog begins {first.time - place.position.time:,} s after it"
+        missing = place.oplog.first.time - place.position.time
+        return Level.CRITICAL, f"history is lost: the oplog begins {missing:,} s after the position"
     share = 1 - place.headroom_ratio
     reason = f"{share:.0%} of the oplog's capacity lies after the position"
     return _level(share >= thresholds.warn_ratio, share >= thresholds.critical_ratio), reason
@@ -189,6 +200,17 @@ class Alarm:
         self._channels = tuple(channels)
         self._repeat = repeat_seconds
         self._told: dict[tuple[int, str, str], tuple[Level, float]] = {}
+
+    @classmethod
+    def of(cls, settings: MonitorSettings, *, log: bool = True) -> Alarm:
+        """Make the alarm that the settings describe: the log, and a webhook when there is a URL."""
+        channels: list[Channel] = [LogChannel()] if log else []
+        if settings.webhook_url is not None:
+            url = settings.webhook_url.get_secret_value()
+            channels.append(
+                WebhookChannel(url, timeout=settings.webhook_timeout_seconds, attempts=settings.webhook_attempts)
+            )
+        return cls(channels, settings.repeat_seconds)
 
     def hear(self, stream: str, shard: str, verdict: Verdict, facts: Mapping[str, Any], now: float) -> list[Alert]:
         """Take the verdict of this moment; gives the alerts that were delivered."""

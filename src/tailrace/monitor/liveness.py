@@ -13,6 +13,8 @@ from enum import StrEnum
 
 from bson import Timestamp
 
+from tailrace.settings import MonitorSettings
+
 
 class State(StrEnum):
     """What a stream is doing, from the best to the worst."""
@@ -53,6 +55,11 @@ class Patience:
 
     behind_seconds: float = 30.0
     stalled_seconds: float = 60.0
+
+    @classmethod
+    def of(cls, settings: MonitorSettings) -> Patience:
+        """Take it from the settings."""
+        return cls(settings.behind_seconds, settings.stalled_seconds)
 
 
 DEFAULT_PATIENCE = Patience()
@@ -101,6 +108,8 @@ def _healthy(observations: Sequence[Observation], age: int) -> Liveness:
 
 
 def _delivered(observations: Sequence[Observation]) -> int | None:
+    if len(observations) < 2:
+        return None
     first, last = observations[0].events, observations[-1].events
     return None if first is None or last is None else last - first
 

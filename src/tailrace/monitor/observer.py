@@ -18,6 +18,7 @@ from tailrace.monitor.alerts import DEFAULT_THRESHOLDS, Alarm, Thresholds, Verdi
 from tailrace.monitor.liveness import DEFAULT_PATIENCE, Liveness, Observation, Patience, State, liveness_of
 from tailrace.monitor.reader import ShardReader
 from tailrace.monitor.window import MOST_SAMPLES, Oplog, Place, Sample, place_of
+from tailrace.settings import MonitorSettings
 
 _log = structlog.get_logger("tailrace.monitor")
 
@@ -112,6 +113,24 @@ class Observer:
         self._clock = clock
         self._samples: dict[tuple[str, str], deque[Sample]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
         self._seen: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
+
+    @classmethod
+    def of(
+        cls,
+        settings: MonitorSettings,
+        readers: Sequence[ShardReader],
+        consumers: Callable[[], Sequence[Consumer]],
+        *,
+        log: bool = True,
+    ) -> Observer:
+        """Make the observer that the settings describe; `log` says whether alerts go to the log too."""
+        return cls(
+            readers,
+            consumers,
+            thresholds=Thresholds.of(settings),
+            patience=Patience.of(settings),
+            alarm=Alarm.of(settings, log=log),
+        )
 
     def look(self) -> list[Report]:
         """Take one reading of every shard and judge every stream on it."""

@@ -9,15 +9,16 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, PyMongoError
 
-from tailrace.errors import OplogUnreadable, ServerUnreachable
+from tailrace.errors import OplogUnreadable, ServerUnreachable, SettingsError
 from tailrace.monitor.window import Oplog
 from tailrace.settings import masked
 
 Document = dict[str, Any]
 
 _URI = re.compile(r"(?P<scheme>mongodb(?:\+srv)?)://(?P<user>[^@/]*@)?[^/?]*(?P<path>/[^?]*)?(?:\?(?P<options>.*))?")
+_AUTHENTICATION_FAILED = 18
 _OF_THE_ROUTER_ALONE = {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
 
 
@@ -90,7 +91,11 @@ def shard_uri(uri: str, hosts: str) -> str:
 
 
 def _connect(uri: str, timeout_seconds: float) -> MongoClient[Document]:
-    return MongoClient(uri, serverSelectionTimeoutMS=int(timeout_seconds * 1000))
+    try:
+        return MongoClient(uri, serverSelectionTimeoutMS=int(timeout_seconds * 1000))
+    except (InvalidURI, ConfigurationError, ValueError) as error:
+        message = f"{masked(uri)} is not a MongoDB URI: {masked(str(error))}"
+        raise SettingsError(message, hint="It looks like mongodb://host:27017/.") from None
 
 
 def _shards_of(client: MongoClient[Document]) -> dict[str, str]:
@@ -108,9 +113,12 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except OperationFailure as error:
-        if error.code in (13, 18):
-            message = f"the oplog may not be read: {masked(str(error.details and error.details.get('errmsg')))}"
-            raise OplogUnreadable(message) from None
-        raise OplogUnreadable(f"the oplog cannot be read: {masked(str(error))}") from error
+        reason = masked(str((error.details or {}).get("errmsg", error)))
+        if error.code == _AUTHENTICATION_FAILED:
+            raise OplogUnreadable(
+                f"the server refused the user: {reason}", hint="Check the user and password."
+            ) from None
+        raise OplogUnreadable(f"the oplog may not be read: {reason}") from None
     except PyMongoError as error:
-        raise ServerUnreachable(f"the oplog cannot be read now: {masked(str(error))}") from error
+        cause = masked(str(error)).split(", Timeout:")[0]
+        raise ServerUnreachable(f"the oplog cannot be read now: {cause}") from error

@@ -1,0 +1,179 @@
+"""`tailrace check`: how long the oplog lasts, where streams stand in it, and when they would lose their place."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+
+from tailrace.cli.session import session
+from tailrace.errors import Outcome, PositionInvalid, TailraceError
+from tailrace.settings import masked
+
+if TYPE_CHECKING:
+    from tailrace.capture.positions import PositionStore
+    from tailrace.monitor import Consumer, Observer, Report, Thresholds
+
+_SECONDS_BETWEEN_SAMPLES = 1.0
+
+
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Streams to look at; default all of the store.")] = None,
+    uri: Annotated[
+        list[str] | None,
+        typer.Option(help="Replica set, or a cluster's config server or mongos; repeat for several. [mongodb.uri]"),
+    ] = None,
+    store: Annotated[str | None, typer.Option(help="Position store: file:, postgresql://, mongodb://, ...")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="A position that no store keeps: ISO 8601, epoch seconds or `seconds,increment`.")
+    ] = None,
+    over: Annotated[float, typer.Option(help="Watch for so many seconds first, to see the trend.", min=0)] = 0,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again; alerts go to the log.")] = False,
+    every: Annotated[float | None, typer.Option(help="Seconds between looks. [monitor.every_seconds]")] = None,
+    looks: Annotated[int | None, typer.Option(help="End --watch by itself after so many looks.", min=1)] = None,
+    warn: Annotated[float | None, typer.Option(help="Share of the oplog. [monitor.warn_ratio]")] = None,
+    critical: Annotated[float | None, typer.Option(help="Share of the oplog. [monitor.critical_ratio]")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics. [monitor.metrics_port]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; one line a look with --watch.")] = False,
+) -> None:
+    """Show the oplog window and each stream's place in it, with a forecast of when history is lost.
+
+    Exit code 0 when all is well, 1 for a warning (half of the oplog behind a position, a stall), 2 when it is critical
+    (three quarters, or history is lost), as monitoring plugins do.
+    """
+    from tailrace.cli.log import configure_log
+    from tailrace.monitor import Observer, Thresholds, serve_metrics, shard_readers
+
+    settings = session.settings(
+        monitor__warn_ratio=warn,
+        monitor__critical_ratio=critical,
+        monitor__every_seconds=every,
+        monitor__metrics_port=metrics_port,
+    )
+    configure_log(settings.log)
+    monitor = settings.monitor
+    uris = uri or [settings.mongodb.uri.get_secret_value()]
+    with ExitStack() as opened:
+        consumers = opened.enter_context(_consumers(names or [], store, at))
+        readers = opened.enter_context(shard_readers(uris, settings.mongodb.timeout_seconds))
+        if monitor.metrics_port is not None:
+            opened.enter_context(serve_metrics(monitor.metrics_port, monitor.metrics_address))
+        terminal = opened.enter_context(_Terminal(Thresholds.of(monitor), repeats=watch and not as_json))
+        show = _show_json if as_json else terminal.show
+        observer = Observer.of(monitor, readers, consumers, log=watch)
+        if watch:
+            reports = _watch(observer, show, monitor.every_seconds, looks)
+        else:
+            reports = _look_over(observer, over)
+            show(reports)
+    raise typer.Exit(max((report.verdict.level for report in reports), default=0))
+
+
+@contextmanager
+def _consumers(names: list[str], url: str | None, at: str | None) -> Iterator[Callable[[], Sequence[Consumer]]]:
+    """Where the positions come from: a store, the command line, or nowhere."""
+    from tailrace.monitor import Consumer
+
+    if url is not None:
+        from tailrace.capture.positions import open_store
+
+        with open_store(url) as store:
+            yield lambda: [_consumer(store, name) for name in names or store.names()]
+    elif at is not None:
+        from tailrace.cli.token import parse_time
+
+        fixed = [Consumer(names[0] if names else "position", parse_time(at))]
+        yield lambda: fixed
+    elif names:
+        raise typer.BadParameter("a stream's position is in a store: name it with --store, or give a time with --at")
+    else:
+        yield list
+
+
+def _consumer(store: PositionStore, name: str) -> Consumer:
+    from tailrace.capture.gaps import GapLedger, GapState
+    from tailrace.monitor import Consumer
+    from tailrace.token import ResumeToken
+
+    position = store.load(name)
+    if position is None:
+        raise PositionInvalid(f"the store has no position for {name}", hint="`tailrace position show` lists the names.")
+    gap = GapLedger(store.cells, name).open_gap()
+    return Consumer(
+        name,
+        position.cluster_time,
+        {shard: ResumeToken.parse(token).cluster_time for shard, token in position.shards.items()},
+        position.counts.events,
+        position.saved_at.timestamp() if position.saved_at else None,
+        recovering=gap is not None and gap.state is GapState.RECOVERING,
+    )
+
+
+def _look_over(observer: Observer, seconds: float) -> list[Report]:
+    """Look once, or as often as it takes to see a trend."""
+    deadline = time.monotonic() + seconds
+    reports = observer.look()
+    while time.monotonic() < deadline:
+        time.sleep(_SECONDS_BETWEEN_SAMPLES)
+        reports = observer.look()
+    return reports
+
+
+def _watch(observer: Observer, show: Callable[[list[Report]], None], every: float, looks: int | None) -> list[Report]:
+    """Look and show, until Ctrl-C or the last look; a server that is away is tried again."""
+    for number in itertools.count(1):
+        try:
+            reports = observer.look()
+            show(reports)
+        except TailraceError as error:
+            if error.outcome is not Outcome.RETRY or number == looks:
+                raise
+            typer.echo(f"error[{error.code}]: {masked(error.message)}", err=True)
+        if number == looks:
+            break
+        time.sleep(every)
+    return reports
+
+
+def _show_json(reports: list[Report]) -> None:
+    typer.echo(json.dumps([report.to_json() for report in reports]))
+
+
+class _Terminal:
+    """Draws the reports in place on a terminal, and one line each into a pipe that is written again and again."""
+
+    def __init__(self, thresholds: Thresholds, *, repeats: bool) -> None:
+        self._thresholds = thresholds
+        self._console = Console()
+        self._live = Live(console=self._console, auto_refresh=False) if repeats and self._console.is_terminal else None
+        self._repeats = repeats
+
+    def __enter__(self) -> _Terminal:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, reports: list[Report]) -> None:
+        """Show one look."""
+        from tailrace.cli.window_view import line_of, view_of
+
+        if self._repeats and not self._live:
+            for report in reports:
+                typer.echo(line_of(report))
+            return
+        drawn = Group(*(view_of(report, self._thresholds) for report in reports))
+        if self._live:
+            self._live.update(drawn, refresh=True)
+        else:
+            self._console.print(drawn)

@@ -1,0 +1,135 @@
+"""What `tailrace check` shows of a report: a bar of the oplog with the consumer in it, and the numbers below."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tailrace.cli.units import duration, size
+from tailrace.monitor.alerts import Level, Thresholds
+
+if TYPE_CHECKING:
+    from tailrace.monitor.observer import Report
+    from tailrace.monitor.window import Oplog, Place
+
+BAR_WIDTH = 60
+_COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.CRITICAL: "red"}
+_ENTRIES, _FREE, _HALF, _CONSUMER, _LOST = "━", "·", "┃", "◆", "✗"
+
+
+def view_of(report: Report, thresholds: Thresholds) -> RenderableType:
+    """Give everything about one stream on one shard, or about a shard alone."""
+    oplog, place = report.oplog, report.place
+    level = report.verdict.level
+    title = Text(f"{report.stream} on {oplog.shard}" if report.stream else f"oplog of {oplog.shard}", "bold")
+    if report.liveness:
+        title.append(f"   {level.name}", f"bold {_COLOURS[level]}").append(f"   {report.liveness.state}")
+    return Group(title, "", *_bar_with_scale(oplog, place, thresholds), "", _numbers(report), "")
+
+
+def line_of(report: Report) -> str:
+    """Give the report as one line, as monitoring plugins do."""
+    oplog, place = report.oplog, report.place
+    window = f"window {duration(oplog.window_seconds)} in {size(oplog.used_bytes)}"
+    if place is None or report.liveness is None:
+        return f"{report.verdict.level.name} {oplog.shard}: {window}"
+    why = "; ".join(report.verdict.reasons) or f"{report.liveness.state}: {report.liveness.proof}"
+    numbers = f"{window}, position {duration(place.age_seconds)} old, headroom {place.headroom_ratio:.0%}"
+    return f"{report.verdict.level.name} {report.stream} on {oplog.shard}: {why} | {numbers}"
+
+
+def bar_of(oplog: Oplog, place: Place | None, thresholds: Thresholds, width: int = BAR_WIDTH) -> Text:
+    """Draw the oplog's capacity, the newest entry at the right: free space, entries, the half line, the consumer.
+
+    A place in the bar is the headroom that a consumer there would have. The colour is the level it would raise.
+    """
+    free = 1 - oplog.used_bytes / oplog.capacity_bytes
+    consumer = None if place is None or place.lost else min(width - 1, int(place.headroom_ratio * width))
+    half = min(width - 1, int((1 - thresholds.warn_ratio) * width))
+    bar = Text(_LOST if place is not None and place.lost else " ", "bold red")
+    for cell in range(width):
+        headroom = (cell + 0.5) / width
+        if cell == consumer:
+            bar.append(_CONSUMER, "bold")
+        elif cell == half:
+            bar.append(_HALF, "dim")
+        else:
+            bar.append(_FREE if headroom < free else _ENTRIES, _COLOURS[_level_at(headroom, thresholds)])
+    return bar
+
+
+def _level_at(headroom: float, thresholds: Thresholds) -> Level:
+    if 1 - headroom >= thresholds.critical_ratio:
+        return Level.CRITICAL
+    return Level.WARNING if 1 - headroom >= thresholds.warn_ratio else Level.OK
+
+
+def _bar_with_scale(oplog: Oplog, place: Place | None, thresholds: Thresholds) -> list[Text]:
+    left, right = _clock(oplog.first.time), _clock(oplog.last.time)
+    bar = Text(f"  {left} ").append_text(bar_of(oplog, place, thresholds)).append(f"  {right}")
+    legend = [f"{_HALF} {thresholds.warn_ratio:.0%} of the oplog to the right", f"{_FREE} free"]
+    if place is not None:
+        legend.insert(0, f"{_LOST} consumer, out of the oplog" if place.lost else f"{_CONSUMER} consumer")
+    return [bar, Text(f"  {' ' * len(left)}  {'   '.join(legend)}", "dim")]
+
+
+def _numbers(report: Report) -> Table:
+    oplog, place = report.oplog, report.place
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", style="dim")
+    table.add_column(overflow="fold")
+    filled = f"{oplog.used_bytes / max(oplog.limit_bytes, 1):.0%} of {size(oplog.limit_bytes)}"
+    fullness = "full" if oplog.full else "still filling up"
+    window = f"{duration(oplog.window_seconds)} in {size(oplog.used_bytes)}, {filled}: {fullness}"
+    table.add_row("  window", window)
+    if place is None or report.liveness is None:
+        return table
+    table.add_row("position", _position(place))
+    if place.trend:
+        table.add_row("pace", _pace(place))
+    table.add_row("forecast", forecast_line(report.at, place))
+    table.add_row(report.liveness.state.value, report.liveness.proof)
+    for reason in report.verdict.reasons:
+        table.add_row(report.verdict.level.name.lower(), Text(reason, _COLOURS[report.verdict.level]))
+    return table
+
+
+def _position(place: Place) -> str:
+    headroom = f"headroom {place.headroom_ratio:.0%}"
+    return f"{duration(place.age_seconds)} old ({_clock(place.position.time)}), {headroom}"
+
+
+def _pace(place: Place) -> str:
+    assert place.trend is not None
+    written = f"{size(place.trend.written_per_second)}/s written"
+    reads = f"the consumer reads {max(0.0, place.trend.position_speed):.2f} s of log a second"
+    return f"{written}; {reads} (over {duration(place.trend.over_seconds)})"
+
+
+def forecast_line(at: float, place: Place) -> str:
+    """Say when history is lost, if ever, and how long it would last without the consumer."""
+    forecast = place.forecast
+    if place.lost:
+        return "history is lost; `tailrace recover --dry-run` shows what a recovery would do"
+    stopped = forecast.until_lost_if_stopped
+    spare = "nothing is being written" if stopped is None else f"{duration(stopped)} if the consumer stopped now"
+    if place.trend is None:
+        return f"{spare} (one look shows no trend; --over 30 watches for 30 s first)"
+    if forecast.until_lost is not None and not math.isinf(forecast.until_lost):
+        lost_at = _clock(at + forecast.until_lost)
+        return f"history is lost in {duration(forecast.until_lost)}, at {lost_at}, at this pace; {spare}"
+    if forecast.until_caught_up is not None:
+        return f"caught up in {duration(forecast.until_caught_up)}; {spare}"
+    return f"not losing ground; {spare}"
+
+
+def _clock(seconds: float) -> str:
+    """Give a time of day, with the date when it is not today's."""
+    moment = time.localtime(seconds)
+    form = "%H:%M:%S" if moment[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M"
+    return time.strftime(form, moment)
