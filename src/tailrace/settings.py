@@ -45,6 +45,46 @@ class LogSettings(Section):
     json_lines: bool = Field(False, description="One JSON object a line instead of text.")
 
 
+class CaptureSettings(Section):
+    """Which stream goes where, and how."""
+
+    name: str = Field("default", pattern="^[^~]", description="Name of the stream; its position is kept under it.")
+    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How events are read.")
+    namespaces: tuple[str, ...] = Field((), description="What is captured: db.collection, db or /regex/; none is all.")
+    scope: str = Field(
+        "cluster", pattern="^(cluster|database|collection)$", description="What the server's stream covers."
+    )
+    pipeline: str = Field("[]", description="Stages that the server applies to events, as Extended JSON.")
+    full_document: str | None = Field(None, description="updateLookup, whenAvailable or required.")
+    full_document_before_change: str | None = Field(None, description="whenAvailable or required.")
+    slice: str = Field("1/1", description="Which part of the documents this process takes, such as 2/4.")
+    start: str = Field("snapshot", pattern="^(snapshot|now)$", description="Where a stream without a position begins.")
+    recover: bool = Field(True, description="Recover lost history at once, instead of stopping with the gap open.")
+    sink: SecretStr = Field(SecretStr("kafka://127.0.0.1:9092"), description="Where records go, as a URL.")
+    delivery: str = Field(
+        "at-least-once", pattern="^(at-least-once|exactly-once)$", description="The guarantee of delivery."
+    )
+    format: str = Field("json", description="json, canonical, bson, flat, debezium or module:function.")
+    fields: tuple[str, ...] = Field((), description="The fields of the format flat.")
+    key_field: str | None = Field(None, description="Field of the document that keys records; else the documentKey.")
+    tombstones: bool | None = Field(None, description="Whether a delete is followed by a tombstone.")
+    topic_prefix: str = Field("tailrace", description="Topics are called {prefix}.{db}.{collection}.")
+    topic: str | None = Field(None, description="One topic for everything.")
+    partitions: int = Field(6, gt=0, description="Partitions of topics that are made.")
+    position_store: SecretStr = Field(
+        SecretStr("file:.tailrace/positions"), description="file:, postgresql://, mongodb://, kafka:// or redis://."
+    )
+    dead_letters: str = Field("topic", description="Where refused records go: topic, file:folder, or stop.")
+    inventory: str | None = Field(None, description="File of captured keys, for sinks that cannot be read back.")
+    buffer_mb: int = Field(32, gt=0, description="How far reading may run ahead of delivery.")
+    sink_buffer_mb: int = Field(64, gt=0, description="How much a sink holds that is not acknowledged.")
+    commit_interval_seconds: float = Field(0.1, ge=0, description="Least time between two saves of the position.")
+    lease_seconds: float = Field(15.0, gt=1, description="How long a silent process keeps its stream.")
+    snapshot_workers: int = Field(2, gt=0, description="Chunks that are read at once.")
+    snapshot_documents_per_second: float = Field(0, ge=0, description="Limit for reading snapshots; 0 is none.")
+    retry_seconds: float = Field(600.0, gt=0, description="How long an outage is waited out.")
+
+
 class MonitorSettings(Section):
     """When to warn about a stream, and whom."""
 
@@ -80,6 +120,7 @@ class Settings(BaseSettings):
 
     mongodb: MongodbSettings = MongodbSettings()
     log: LogSettings = LogSettings()
+    capture: CaptureSettings = CaptureSettings()
     monitor: MonitorSettings = MonitorSettings()
 
     @classmethod
