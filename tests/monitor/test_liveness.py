@@ -65,6 +65,11 @@ def test_one_look_proves_a_stall_when_the_store_knows_when_the_position_was_save
     assert "has not moved for 7,200 s" in found.proof
 
 
+def test_a_writers_wrong_clock_makes_no_stall_of_a_position_that_is_seen_to_move() -> None:
+    slow = watched((0, 0, 500, 1), (10, 5, 510, 2))
+    assert liveness_of([replace(each, saved_at=START - 9_000.0) for each in slow]).state is State.BEHIND
+
+
 @given(
     steps=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30), st.integers(0, 1_000)), min_size=1, max_size=30)
 )

@@ -115,16 +115,18 @@ def _delivered(observations: Sequence[Observation]) -> int | None:
 
 
 def _standstill(observations: Sequence[Observation]) -> float:
-    """For how many seconds the position has been where it is, as far as that can be known."""
+    """For how many seconds the position has been where it is, as far as that can be known.
+
+    What was seen to move was seen by our own clock. The writer's clock, which may be wrong, only counts when the
+    position was never seen to move.
+    """
     now = observations[-1]
     since = now.at
     for earlier in reversed(observations):
         if earlier.position != now.position:
-            break
+            return now.at - since
         since = earlier.at
-    if now.saved_at is not None:
-        since = min(since, now.saved_at)
-    return now.at - since
+    return now.at - min(since, now.saved_at if now.saved_at is not None else since)
 
 
 def _progress(observations: Sequence[Observation]) -> str:

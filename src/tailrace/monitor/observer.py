@@ -139,7 +139,7 @@ class Observer:
         reports = []
         for reader in self._readers:
             oplog, now = reader.read(), self._clock()
-            reports += [self._judge(consumer, oplog, now) for consumer in consumers] or [Report(now, oplog)]
+            reports += [self.judge(consumer, oplog, now) for consumer in consumers] or [Report(now, oplog)]
         show_reports(reports)
         if self._alarm:
             for report in reports:
@@ -156,7 +156,8 @@ class Observer:
                 _log.warning(error.message, code=error.code)
             stop.wait(every_seconds)
 
-    def _judge(self, consumer: Consumer, oplog: Oplog, now: float) -> Report:
+    def judge(self, consumer: Consumer, oplog: Oplog, now: float) -> Report:
+        """Add one reading to what is known of a stream on a shard, and judge it."""
         position = consumer.position_on(oplog.shard)
         key = (consumer.stream, oplog.shard)
         samples, seen = self._samples[key], self._seen[key]

@@ -1,0 +1,100 @@
+"""The observer on a real stream that no event ever passes: idle as long as it is read, stalled when it is not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from bson import Timestamp
+from pymongo import MongoClient
+
+from tailrace.monitor import REGISTRY, Consumer, Observer, Oplog, Patience, Report, ShardReader, State
+from tailrace.monitor.liveness import Liveness
+from tailrace.monitor.observer import show_reports
+from tailrace.stand import ReplicaSet
+from tailrace.token import ResumeToken
+
+SECONDS_TO_WAIT = 60
+
+
+def until(look: Callable[[], Report], wanted: Callable[[Report], bool]) -> Report:
+    """Look until a report is as wanted."""
+    deadline = time.monotonic() + SECONDS_TO_WAIT
+    while not wanted(report := look()):
+        assert time.monotonic() < deadline, report
+        time.sleep(0.1)
+    return report
+
+
+def state_of(report: Report) -> State:
+    assert report.liveness is not None
+    return report.liveness.state
+
+
+def test_a_stream_without_events_is_idle_while_it_is_read_and_stalled_when_it_is_not(
+    start_mongodb: Callable[..., ReplicaSet],
+) -> None:
+    replica_set = start_mongodb(parameters={"periodicNoopIntervalSecs": 1})
+    with replica_set.client() as client:
+        client.shop.orders.insert_one({})
+        with client.watch([{"$match": {"operationType": "never"}}], max_await_time_ms=100) as stream:
+
+            def consumer() -> Consumer:
+                token = stream.resume_token
+                assert token is not None
+                return Consumer("filtered", ResumeToken.parse(token).cluster_time, events=0)
+
+            patience = Patience(behind_seconds=2, stalled_seconds=3)
+            observer = Observer([ShardReader(client)], lambda: [consumer()], patience=patience)
+
+            def read_and_look() -> Report:
+                assert stream.try_next() is None
+                return observer.look()[0]
+
+            start = consumer().position
+            idle = until(read_and_look, lambda report: moved(report, start) >= 2 and state_of(report) is State.IDLE)
+            assert idle.liveness is not None
+            assert "with no event in" in idle.liveness.proof
+            stalled = until(lambda: observer.look()[0], lambda report: state_of(report) is State.STALLED)
+            assert stalled.liveness is not None
+            assert "has not moved for" in stalled.liveness.proof
+            assert stalled.verdict.reasons
+            until(read_and_look, lambda report: state_of(report) is State.IDLE)
+
+
+def moved(report: Report, start: Timestamp) -> int:
+    assert report.place is not None
+    return report.place.position.time - start.time
+
+
+def test_a_server_that_is_away_is_logged_and_tried_again_until_told_to_stop() -> None:
+    stop = threading.Event()
+    with structlog.testing.capture_logs() as lines:
+        client: MongoClient[dict[str, Any]] = MongoClient("mongodb://127.0.0.1:1/", serverSelectionTimeoutMS=20)
+        with client:
+            observer = Observer([ShardReader(client, "rs0")], list)
+            thread = threading.Thread(target=observer.run, args=(0.01, stop))
+            thread.start()
+            deadline = time.monotonic() + SECONDS_TO_WAIT
+            while len(lines) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            stop.set()
+            thread.join(timeout=SECONDS_TO_WAIT)
+    assert not thread.is_alive()
+    assert {line["code"] for line in lines} == {"server-unreachable"}
+
+
+def test_the_metrics_show_the_worst_state_of_a_stream_on_any_shard() -> None:
+    def report(shard: str, state: State) -> Report:
+        oplog = Oplog(shard, Timestamp(1, 1), Timestamp(9, 1), 5, 10)
+        observer = Observer([], list)
+        judged = observer.judge(Consumer("worst", oplog.last), oplog, 0.0)
+        return Report(0.0, oplog, "worst", judged.place, Liveness(state, "as the test says"))
+
+    show_reports([report("a", State.IDLE), report("b", State.STALLED), report("c", State.LIVE)])
+    shown = {state: REGISTRY.get_sample_value("tailrace_state", {"stream": "worst", "state": state}) for state in State}
+    assert shown == {state: float(state is State.STALLED) for state in State}
