@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tailrace.capture.formats.event_fields import Place, make_record, raw_namespace, spans_of, text_at
 from tailrace.capture.formats.format import Format
-from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.keys import DOCUMENT_KEY
+from tailrace.capture.formats.plain_event import cut
 from tailrace.capture.record import Record
 
 
@@ -15,12 +16,12 @@ class BsonFormat(Format):
 
     content_type = "application/bson"
 
-    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
-        self._key = key
-        self._tombstones = tombstones
-
     def records(self, event: bytes) -> Sequence[Record]:
         """Give one record, and a tombstone after a delete if they are wanted."""
+        plain = cut(event) if self._key is DOCUMENT_KEY else None
+        if plain:
+            place, name = plain.place, plain.namespace.name
+            return self._delivered(make_record(event, place, plain.key, event, plain.operation, name))
         spans = spans_of(event)
         key, is_missing = self._key.of_raw(event, spans)
         operation = spans.get(b"operationType")
@@ -34,6 +35,4 @@ class BsonFormat(Format):
             is_recovered=b"recovered" in spans,
             is_key_missing=is_missing,
         )
-        if self._tombstones and record.operation == "delete":
-            return record, record._replace(value=None)
-        return (record,)
+        return self._delivered(record)

@@ -9,7 +9,6 @@ from typing import Any
 from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import Place, make_record, namespace_of
 from tailrace.capture.formats.format import Format
-from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.record import Record
 
 
@@ -17,10 +16,6 @@ class DecodedFormat(Format):
     """Decodes each event once; a subclass writes the value, and the key if it is not relaxed Extended JSON."""
 
     content_type = "application/json"
-
-    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
-        self._key = key
-        self._tombstones = tombstones
 
     def records(self, event: bytes) -> Sequence[Record]:
         """Give one record or none, and a tombstone after a delete if they are wanted."""
@@ -40,9 +35,7 @@ class DecodedFormat(Format):
             is_recovered="recovered" in document,
             is_key_missing=is_missing,
         )
-        if self._tombstones and record.operation == "delete":
-            return record, record._replace(value=None)
-        return (record,)
+        return self._delivered(record)
 
     @abstractmethod
     def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes | None:

@@ -79,6 +79,11 @@ def relaxed(value: Any, event: bytes) -> bytes:
     return text
 
 
+def relaxed_document(data: bytes) -> bytes:
+    """Write a BSON document as relaxed Extended JSON."""
+    return relaxed(decode(data), data)
+
+
 def relaxed_of(value: Any) -> bytes:
     """Write anything that pymongo could store as relaxed Extended JSON, wherever it comes from."""
     return _dumps_deep(value, json_util.RELAXED_JSON_OPTIONS)
@@ -128,9 +133,8 @@ def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
-def date_text(value: DatetimeMS) -> str | None:
+def date_text(milliseconds: int) -> str | None:
     """Give a date as ISO 8601; None before 1970 and after 9999, where Extended JSON has numbers."""
-    milliseconds = int(value)
     if not 0 <= milliseconds <= _LAST_YEAR_MS:
         return None
     seconds, rest = divmod(milliseconds, 1000)
@@ -138,7 +142,7 @@ def date_text(value: DatetimeMS) -> str | None:
 
 
 def _relaxed_date(value: DatetimeMS) -> Any:
-    text = date_text(value)
+    text = date_text(int(value))
     return _canonical_date(value) if text is None else {"$date": text}
 
 

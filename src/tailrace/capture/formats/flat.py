@@ -114,7 +114,7 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, ObjectId):
         return value.binary.hex()
     if isinstance(value, DatetimeMS):
-        return extended_json.date_text(value) or int(value)
+        return extended_json.date_text(int(value)) or int(value)
     if isinstance(value, bytes | Binary):
         return base64.b64encode(value).decode()
     if isinstance(value, Timestamp):

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.record import Record
 
 
@@ -19,9 +20,19 @@ class Format(ABC):
 
     content_type: ClassVar[str] = "application/octet-stream"
 
+    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
+        self._key = key
+        self._tombstones = tombstones
+
     @abstractmethod
     def records(self, event: bytes) -> Sequence[Record]:
         """Give the records for one event, in order: usually one, with a tombstone two, or none.
 
         Raises EventUnconvertible when the event cannot be expressed; the caller writes it to the dead letters.
         """
+
+    def _delivered(self, record: Record) -> Sequence[Record]:
+        """Give the record, followed by a tombstone if it is a delete and tombstones are wanted."""
+        if self._tombstones and record.operation == "delete":
+            return record, record._replace(value=None)
+        return (record,)

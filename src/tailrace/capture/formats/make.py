@@ -10,7 +10,7 @@ from tailrace.capture.formats.flat import FlatFormat
 from tailrace.capture.formats.format import Format
 from tailrace.capture.formats.function import FunctionFormat
 from tailrace.capture.formats.json import CanonicalFormat, JsonFormat
-from tailrace.capture.formats.keys import KeyRule
+from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.plugins import load_object
 from tailrace.errors import SettingsError
 
@@ -30,7 +30,7 @@ def make_format(
     `fields` are those of `flat`; `server_name` is `source.name` of `debezium`; `tombstones` follow deletes, by default
     with `debezium` only.
     """
-    key = KeyRule(key_field)
+    key = KeyRule(key_field) if key_field else DOCUMENT_KEY
     wanted = (name == "debezium") if tombstones is None else tombstones
     if name == "json":
         return JsonFormat(key, tombstones=wanted)
