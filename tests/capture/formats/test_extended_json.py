@@ -12,7 +12,7 @@ from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectI
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.json_util import JSONMode, JSONOptions
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bson_strategies import DOCUMENTS, VALUES
@@ -82,6 +82,7 @@ def test_every_spelling_is_that_of_json_util(document: dict[str, Any]) -> None:
 @given(DOCUMENTS)
 def test_canonical_can_be_turned_back_into_the_same_bytes(document: dict[str, Any]) -> None:
     event = bson.encode(document)
+    assume(b"$" not in event)  # a field that is called $minKey cannot be told from a MinKey in Extended JSON
     text = extended_json.canonical(extended_json.decode(event))
     options = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=DatetimeConversion.DATETIME_MS)
     assert bson.encode(json_util.loads(text, json_options=options)) == event
