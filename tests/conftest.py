@@ -134,6 +134,16 @@ def redis_server(shared_redis: Redis) -> Redis:
 
 
 @pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The Spark session that tests of this process share; its JVM ends with the process."""
+    from tailrace.cli.spark_session import spark_session
+    from tailrace.settings import SparkSettings
+
+    with spark_session(SparkSettings(master="local[2]", driver_memory="1g", log_level="error")) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """A shared PostgreSQL server; tests use tables of their own."""
     with Postgres.start(folder=tmp_path_factory.mktemp("postgres")) as server:

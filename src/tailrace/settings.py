@@ -111,6 +111,18 @@ class MonitorSettings(Section):
         return self
 
 
+class SparkSettings(Section):
+    """The Spark session of the jobs."""
+
+    master: str = Field("local[*]", description="Where Spark runs; `spark-submit` has its own word on it.")
+    app_name: str = Field("tailrace", description="Name of the application in Spark's pages and logs.")
+    driver_memory: str = Field("1g", description="Heap of the JVM that is started here.")
+    jars: tuple[Path, ...] = Field((), description="Connector jars; none means that they are fetched when needed.")
+    config: dict[str, str] = Field({}, description="Any setting of Spark, by its own name.")
+    log_level: str = Field("warn", pattern="^(debug|info|warn|error|off)$", description="The least level Spark shows.")
+    checkpoints: str = Field("checkpoints", description="Folder or URL where jobs keep their positions.")
+
+
 class Settings(BaseSettings):
     """The whole of the settings; one field per section."""
 
@@ -122,6 +134,7 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     capture: CaptureSettings = CaptureSettings()
     monitor: MonitorSettings = MonitorSettings()
+    spark: SparkSettings = SparkSettings()
 
     @classmethod
     def load(cls, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:

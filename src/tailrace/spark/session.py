@@ -1,0 +1,95 @@
+"""The Spark session of the jobs: local, or the one that `spark-submit` made.
+
+The connectors are pinned, because only these releases stream end to end with this pyspark. Where their jars come from
+is the caller's business: the command line and the tests let the stand fetch them (verified against
+`CONNECTOR_CHECKSUMS`), a cluster has them in its image or gets them by `spark-submit --packages`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from tailrace.settings import SparkSettings
+
+CONNECTORS = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+    "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+)
+CONNECTOR_CHECKSUMS = Path(__file__).with_name("connectors.sha256")
+ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+_LOCAL: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_ALWAYS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": ICEBERG_EXTENSIONS,
+    # A query without new data would otherwise run batch after batch to let state time out; ours have none in Spark.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Small states and shuffles of one machine: 200 tasks a batch, the default, would take longer than the work.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@contextmanager
+def open_session(
+    settings: SparkSettings, *, jars: Sequence[Path] = (), java_home: Path | None = None
+) -> Iterator[SparkSession]:
+    """Give a session with the data source `tailrace`, stopped afterwards.
+
+    Under `spark-submit` the master, the memory and the jars are those of the submission, and `settings.config` fills in
+    what it left open. Otherwise a JVM is started on `settings.master`, with these jars; it ends with this process,
+    however that ends, because it watches our end of its standard input.
+    """
+    builder = SparkSession.builder.appName(settings.app_name)
+    for key, value in session_config(settings, jars, is_submitted=is_submitted()).items():
+        builder = builder.config(key, value)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if java_home is not None:
+        os.environ["JAVA_HOME"] = str(java_home)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(settings.log_level.upper())
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def is_submitted() -> bool:
+    """Whether `spark-submit` runs this program, and has a JVM ready for it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def session_config(settings: SparkSettings, jars: Sequence[Path], *, is_submitted: bool) -> dict[str, str]:
+    """Give the configuration of a session; what the user set wins."""
+    if is_submitted:
+        return {**_ALWAYS, **settings.config}
+    chosen = {
+        **_LOCAL,
+        **_ALWAYS,
+        "spark.master": settings.master,
+        "spark.driver.memory": settings.driver_memory,
+        **settings.config,
+    }
+    wanted = missing_jars([*settings.jars, *jars])
+    if wanted:
+        chosen["spark.jars"] = ",".join(map(str, wanted))
+    return chosen
+
+
+def missing_jars(jars: Sequence[Path]) -> list[Path]:
+    """Give those jars that pyspark does not bring along itself: Hadoop and Scala twice would only start slower."""
+    present = {path.name for path in (Path(pyspark.__file__).parent / "jars").glob("*.jar")}
+    return [jar for jar in jars if jar.name not in present]

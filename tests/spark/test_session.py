@@ -1,0 +1,60 @@
+"""The session: its settings, its connectors, and that its JVM ends with the process that started it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tailrace.settings import SparkSettings
+from tailrace.spark.session import missing_jars, session_config
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_what_the_user_set_wins():
+    settings = SparkSettings(config={"spark.sql.shuffle.partitions": "9"}, driver_memory="2g")
+    config = session_config(settings, [Path("x.jar")], is_submitted=False)
+    assert config["spark.sql.shuffle.partitions"] == "9"
+    assert config["spark.driver.memory"] == "2g"
+    assert config["spark.jars"] == "x.jar"
+
+
+def test_a_submission_keeps_its_own_master_memory_and_jars():
+    config = session_config(SparkSettings(), [Path("x.jar")], is_submitted=True)
+    assert not {"spark.master", "spark.driver.memory", "spark.jars"} & config.keys()
+
+
+def test_jars_that_pyspark_has_are_not_given_twice():
+    theirs = Path("jars/scala-library-2.13.16.jar")
+    assert missing_jars([theirs, Path("jars/iceberg.jar")]) == [Path("jars/iceberg.jar")]
+
+
+def test_connectors_are_there_and_times_are_utc(spark):
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    loader = spark._jvm.Thread.currentThread().getContextClassLoader()
+    for name in ("org.apache.spark.sql.kafka010.KafkaSourceProvider", "org.apache.iceberg.spark.SparkCatalog"):
+        assert loader.loadClass(name).getName() == name
+
+
+PROGRAM = """
+import os
+from tailrace.cli.spark_session import spark_session
+from tailrace.settings import SparkSettings
+with spark_session(SparkSettings(driver_memory="512m")) as spark:
+    print(spark._jvm.ProcessHandle.current().pid(), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_jvm_ends_with_a_killed_program():
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == -9, result.stderr
+    jvm = Path("/proc") / result.stdout.split()[-1]
+    deadline = time.monotonic() + 30
+    while jvm.exists() and "Z" not in (jvm / "stat").read_text().split()[2]:
+        assert time.monotonic() < deadline, "the JVM outlived the program"
+        time.sleep(0.1)
