@@ -36,7 +36,7 @@ OPERATIONS = int(os.environ.get("OPS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))
 ROUND = 10_000
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)
-FULL_SUFFIXES = 6
+FULL_SUFFIXES = 3
 """How many of the tokens are resumed from until the end of the run, in each stream."""
 SERVER_RESUMES = 8
 """How many of the tokens the server resumes from, in each stream."""
@@ -259,7 +259,7 @@ def check_times(run: Run, stream: Stream, events: list[Event]) -> None:
     """Start at times, also of entries that gave no event, and in the middle of nowhere."""
     times = [event.cluster_time for event in events]
     source = RecordedOplog(run.log)
-    for time in run.log.times[:: max(len(run.log.times) // 40, 1)]:
+    for time in run.log.times[:: max(len(run.log.times) // 15, 1)]:
         first = bisect_left(times, time)
         later = times[min(first + 3, len(times) - 1)]
         source.visible = max(later, time)
