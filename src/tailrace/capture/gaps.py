@@ -15,7 +15,7 @@ from bson.timestamp import Timestamp
 
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Cells
-from tailrace.capture.side_cell import SideCell
+from tailrace.capture.side_cell import SideCell, stream_of
 from tailrace.errors import GapUnknown
 
 
@@ -105,6 +105,11 @@ class GapLedger:
     def __init__(self, cells: Cells, stream: str) -> None:
         self._cell = SideCell(cells, "gaps", stream)
         self._stream = stream
+
+    @staticmethod
+    def streams(cells: Cells) -> list[str]:
+        """Give the names of the streams that have a ledger."""
+        return sorted(name for found in cells.names() if (name := stream_of(found, "gaps")) is not None)
 
     def all(self) -> list[Gap]:
         """Give every gap there ever was."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from tailrace import raw
 from tailrace.capture.kafka_client import KafkaAddress
@@ -28,8 +28,12 @@ class KeyInventory(ABC):
     description: str
     """Where it knows them from, for people."""
 
+    keeps_keys: ClassVar[bool] = False
+    """Whether it wants to be told of every record."""
+
     def note(self, records: Iterable[Record]) -> None:
-        """Take records into account that are safe in the sink; only an inventory of its own needs that."""
+        """Take records into account that are safe in the sink; only if it `keeps_keys`."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no keys")
 
     @abstractmethod
     def keys(self) -> Iterator[tuple[str, bytes]]:
@@ -65,6 +69,8 @@ class TopicInventory(KeyInventory):
 
 class LocalInventory(KeyInventory):
     """The keys kept in a file beside the producer, for sinks that cannot be read back."""
+
+    keeps_keys = True
 
     def __init__(self, file: Path) -> None:
         self._keys = LocalKeys(file)

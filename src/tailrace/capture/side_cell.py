@@ -41,6 +41,12 @@ class SideCell:
         raise PositionInvalid(f"others keep changing {self.name}")
 
 
+def stream_of(name: str, kind: str) -> str | None:
+    """Give the stream that a cell of this kind belongs to; None for other cells."""
+    start = f"{BESIDE}{kind}~"
+    return name.removeprefix(start) if name.startswith(start) else None
+
+
 def _parsed(name: str, cell: bytes | None) -> dict[str, Any] | None:
     if cell is None:
         return None
