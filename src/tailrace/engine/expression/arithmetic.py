@@ -1,8 +1,4 @@
-"""Arithmetic operators: `$add` to `$trunc`.
-
-Decimal results of `$exp`, `$ln`, `$log`, `$log10` and `$pow` are rounded correctly here; the server's
-decimal library may be off by one in the last of the 34 digits.
-"""
+"""Arithmetic operators: sums, products, remainders and rounding."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import decimal
 import math
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
@@ -23,7 +20,7 @@ from tailrace.engine.expression.failures import (
     check,
     fail,
 )
-from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
+from tailrace.engine.expression.nodes import Associative, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     INT32_MAX,
@@ -36,7 +33,6 @@ from tailrace.engine.expression.numbers import (
     decimal_to_long,
     exact_decimal,
     fits_int64,
-    format_double,
     int_or_long,
     is_int32,
     to_decimal128,
@@ -86,33 +82,32 @@ def _date_total(total: Sum) -> Date:
     return Date(total.long())
 
 
-def right_first(name: str) -> Callable[[Callable[[Value, Value], Value]], None]:
-    """Register a function of two values; servers from 5.0 on compute the second one first.
+Binary = Callable[[Value, Value], Value]
 
-    Which one comes first shows when both fail.
+
+def _two_operands(name: str, compute: Binary, compute_before_5: Binary) -> None:
+    """Register a function of two values with the way it was before 5.0.
+
+    From 5.0 on servers compute the second operand first, which shows when both fail.
     """
 
-    def register(compute: Callable[[Value, Value], Value]) -> None:
-        def build(left: Evaluate, right: Evaluate) -> Evaluate:
-            def evaluate(slots: Slots) -> Value:
-                second = right(slots)
-                return compute(left(slots), second)
+    def build(left: Evaluate, right: Evaluate) -> Evaluate:
+        def evaluate(slots: Slots) -> Value:
+            second = right(slots)
+            return compute(left(slots), second)
 
-            return evaluate
+        return evaluate
 
-        def parse(name: str, value: Value, scope: Scope) -> Node:
-            operands = parse_operands(value, scope)
-            Arity(2, 2).check(name, len(operands))
-            if scope.context.version >= (5, 0):
-                return Operator(name, operands, build)
-            return Operator(name, operands, lambda *given: call_with(compute, given))
+    def parse(name: str, value: Value, scope: Scope) -> Node:
+        operands = parse_operands(value, scope)
+        Arity(2, 2).check(name, len(operands))
+        if scope.context.version >= (5, 0):
+            return Operator(name, operands, build)
+        return Operator(name, operands, lambda *given: call_with(compute_before_5, given))
 
-        parser(name)(parse)
-
-    return register
+    parser(name)(parse)
 
 
-@right_first("$subtract")
 def subtract(left: Value, right: Value) -> Value:
     """Subtract numbers, dates, or a number of milliseconds from a date."""
     kind = widest(left, right)
@@ -136,30 +131,46 @@ def subtract(left: Value, right: Value) -> Value:
     raise Failure(TYPE_MISMATCH, f"can't $subtract {type_name(right)} from Date")
 
 
+def _subtract_before_5(left: Value, right: Value) -> Value:
+    if widest(left, right) is Int64:
+        # Older servers wrapped around.
+        return Int64((int(left) - int(right) - INT64_MIN) % 2**64 + INT64_MIN)
+    try:
+        return subtract(left, right)
+    except Failure as failure:
+        code = 16613 if type(left) is Date else 16556
+        fail(code if failure.code == TYPE_MISMATCH else failure.code, failure.message)
+
+
+_two_operands("$subtract", subtract, _subtract_before_5)
+
+
 def _duration(number: int) -> int:
     check(fits_int64(number), DURATION_OVERFLOW, "Overflow casting from a lower-precision duration")
     return number
 
 
-@associative("$multiply", commutative=True)
-def multiply(*operands: Evaluate) -> Evaluate:
-    """Multiply numbers."""
+@parser("$multiply")
+def parse_multiply(name: str, value: Value, scope: Scope) -> Node:
+    """Read the factors."""
+    code = TYPE_MISMATCH if scope.context.version >= (5, 0) else 16555
 
-    def evaluate(slots: Slots) -> Value:
-        product = Product()
-        for operand in operands:
-            value = operand(slots)
-            if is_nullish(value):
-                return None
-            if not is_number(value):
-                fail(
-                    TYPE_MISMATCH,
-                    f"$multiply only supports numeric types, not {type_name(value)}",
-                )
-            product.times(value)
-        return product.value()
+    def build(*operands: Evaluate) -> Evaluate:
+        return lambda slots: _product(operands, slots, code)
 
-    return evaluate
+    return Associative(name, parse_operands(value, scope), build, commutative=True)
+
+
+def _product(operands: tuple[Evaluate, ...], slots: Slots, code: int) -> Value:
+    product = Product()
+    for operand in operands:
+        value = operand(slots)
+        if is_nullish(value):
+            return None
+        if not is_number(value):
+            fail(code, f"$multiply only supports numeric types, not {type_name(value)}")
+        product.times(value)
+    return product.value()
 
 
 class Product:
@@ -200,7 +211,6 @@ class Product:
         return Int64(self._long) if self._kind is Int64 else int_or_long(self._long)
 
 
-@right_first("$divide")
 def divide(left: Value, right: Value) -> Value:
     """Divide; the result is a double or a decimal."""
     kind = widest(left, right)
@@ -217,8 +227,26 @@ def divide(left: Value, right: Value) -> Value:
     return as_double(left) / as_double(right)
 
 
-@function("$mod", arity=2)
-def mod(left: Value, right: Value) -> Value:
+def _divide_before_5(left: Value, right: Value) -> Value:
+    try:
+        return divide(left, right)
+    except Failure as failure:
+        fail({BAD_VALUE: 16608, TYPE_MISMATCH: 16609}[failure.code], failure.message)
+
+
+_two_operands("$divide", divide, _divide_before_5)
+
+
+@parser("$mod")
+def parse_mod(name: str, value: Value, scope: Scope) -> Node:
+    """Read the dividend and the divisor."""
+    operands = parse_operands(value, scope)
+    Arity(2, 2).check(name, len(operands))
+    by_zero = 5733415 if scope.context.version >= (5, 1) else 16610
+    return Operator(name, operands, lambda *given: call_with(partial(mod, by_zero), given))
+
+
+def mod(decimal_by_zero: int, left: Value, right: Value) -> Value:
     """Give the remainder, with the sign of the dividend."""
     kind = widest(left, right)
     if kind is None:
@@ -228,7 +256,7 @@ def mod(left: Value, right: Value) -> Value:
         fail(16611, f"$mod only supports numeric types, not {names}")
     if kind is Decimal128:
         divisor = as_decimal(right)
-        check(divisor.is_nan() or divisor != 0, 5733415, "can't $mod by zero")
+        check(divisor.is_nan() or divisor != 0, decimal_by_zero, "can't $mod by zero")
         return to_decimal128(_decimal_remainder(as_decimal(left), divisor))
     check(right != 0, 16610, "can't $mod by zero")
     if type(left) is float or (type(right) is float and not is_int32(right)):
@@ -362,129 +390,3 @@ def _rounded(name: str, value: Value, places: int, mode: str) -> Value:
 
 _round_or_trunc("$round", decimal.ROUND_HALF_EVEN)
 _round_or_trunc("$trunc", decimal.ROUND_DOWN)
-
-
-@numeric("$sqrt")
-def square_root(value: Value) -> Value:
-    """Give the square root."""
-    message = "$sqrt's argument must be greater than or equal to 0"
-    if type(value) is Decimal128:
-        number = value.to_decimal()
-        check(number.is_nan() or number >= 0, 28714, message)
-        return to_decimal128(DECIMAL128.sqrt(number))
-    check(not as_double(value) < 0, 28714, message)
-    return math.sqrt(as_double(value))
-
-
-@numeric("$exp")
-def exponential(value: Value) -> Value:
-    """Raise e to a number."""
-    if type(value) is Decimal128:
-        return to_decimal128(DECIMAL128.exp(value.to_decimal()))
-    try:
-        return math.exp(as_double(value))
-    except OverflowError:
-        return math.inf
-
-
-def _positive(value: Value) -> bool:
-    number = value.to_decimal()
-    return not number.is_nan() and bool(number > 0)
-
-
-@numeric("$ln")
-def natural_logarithm(value: Value) -> Value:
-    """Give the natural logarithm."""
-    if type(value) is Decimal128 and _positive(value):
-        return to_decimal128(DECIMAL128.ln(value.to_decimal()))
-    number = as_double(value)
-    check(
-        number > 0 or math.isnan(number),
-        28766,
-        f"$ln's argument must be a positive number, but is {format_double(number)}",
-    )
-    return math.log(number)
-
-
-@numeric("$log10")
-def logarithm_10(value: Value) -> Value:
-    """Give the logarithm to base 10."""
-    if type(value) is Decimal128 and _positive(value):
-        return to_decimal128(DECIMAL128.log10(value.to_decimal()))
-    number = as_double(value)
-    check(
-        number > 0 or math.isnan(number),
-        28761,
-        f"$log10's argument must be a positive number, but is {format_double(number)}",
-    )
-    return math.log10(number)
-
-
-@function("$log", arity=2)
-def logarithm(value: Value, base: Value) -> Value:
-    """Give the logarithm to any base."""
-    if is_nullish(value) or is_nullish(base):
-        return None
-    if not is_number(value):
-        fail(28756, f"$log's argument must be numeric, not {type_name(value)}")
-    if not is_number(base):
-        fail(28757, f"$log's base must be numeric, not {type_name(base)}")
-    if Decimal128 in (type(value), type(base)):
-        number, root = as_decimal(value), as_decimal(base)
-        if not (number.is_nan() or root.is_nan()) and number > 0 and root > 0 and root != 1:
-            return to_decimal128(DECIMAL128.divide(DECIMAL128.ln(number), DECIMAL128.ln(root)))
-    double, double_base = as_double(value), as_double(base)
-    check(
-        double > 0 or math.isnan(double),
-        28758,
-        f"$log's argument must be a positive number, but is {format_double(double)}",
-    )
-    check(
-        (double_base > 0 and double_base != 1) or math.isnan(double_base),
-        28759,
-        "$log's base must be a positive number not equal to 1, but is " + format_double(double_base),
-    )
-    return math.log(double) / math.log(double_base)
-
-
-@function("$pow", arity=2)
-def power(base: Value, exponent: Value) -> Value:
-    """Raise a number to a power; integers stay integers while the result fits."""
-    if is_nullish(base) or is_nullish(exponent):
-        return None
-    if not is_number(base):
-        fail(28762, f"$pow's base must be numeric, not {type_name(base)}")
-    if not is_number(exponent):
-        fail(28763, f"$pow's exponent must be numeric, not {type_name(exponent)}")
-    message = "$pow cannot take a base of 0 and a negative exponent"
-    if Decimal128 in (type(base), type(exponent)):
-        number, times = as_decimal(base), as_decimal(exponent)
-        check(not (number == 0 and times.is_signed()), 28764, message)
-        return to_decimal128(DECIMAL128.power(number, times))
-    check(not (base == 0 and exponent < 0), 28764, message)
-    if float in (type(base), type(exponent)):
-        return double_power(as_double(base), as_double(exponent))
-    if base in (0, 1, -1):
-        result = _power_of_unit(int(base), int(exponent))
-    elif 0 <= exponent <= 63 and fits_int64(int(base) ** int(exponent)):
-        result = int(base) ** int(exponent)
-    else:
-        return double_power(float(base), float(exponent))
-    return Int64(result) if Int64 in (type(base), type(exponent)) else int_or_long(result)
-
-
-def _power_of_unit(base: int, exponent: int) -> int:
-    if exponent == 0:
-        return 1
-    return base if exponent % 2 else base * base
-
-
-def double_power(base: float, exponent: float) -> float:
-    """Raise a double to a power as C does, where Python raises."""
-    try:
-        return math.pow(base, exponent)
-    except OverflowError:
-        odd = exponent.is_integer() and exponent % 2 == 1
-        return -math.inf if base < 0 and odd else math.inf
-    except ValueError:
-        return math.nan

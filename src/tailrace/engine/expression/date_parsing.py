@@ -253,8 +253,8 @@ _FORMS: Final = [
 ]
 _BLANK = re.compile(r"[ .,\t]")
 _OTHER_FORMS: Final = re.compile(
-    r"(?<![0-9a-z])(?:\d{4}[.-]?\d{3}(?!\w)|\d{4}-?W\d\d|\d{1,2}/[a-z]{3}/\d{4}|\d{4}:\d\d:\d\d |[a-z]{3}-\d\d-\d|\d-[a-z]{3}-\d\d"
-    r"|\d{8}T|@-?\d|\d{1,3}[-./]\d{1,2}[-./]\d)",
+    r"(?<![0-9a-z])(?:\d{4}[.-]?\d{3}(?!\w)|\d{4}-?W\d\d|\d{1,2}/[a-z]{3}/\d{4}|\d{4}:\d\d:\d\d "
+    r"|[a-z]{3}-\d\d-\d|\d-[a-z]{3}-\d\d|\d{8}T|@-?\d|\d{1,3}[-./]\d{1,2}[-./]\d)",
     re.ASCII | re.IGNORECASE,
 )
 """Forms of a whole date that the server reads, and `_FORMS` has not."""

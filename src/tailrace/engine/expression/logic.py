@@ -276,6 +276,9 @@ def parse_switch(name: str, value: Value, scope: Scope) -> Node:
         else:
             fail(40067, f"$switch found an unknown argument: {name_text(key)}")
     check(branches, 40068, "$switch requires at least one branch")
+    if scope.context.version < (5, 1):
+        children = [node for branch in branches for node in branch]
+        return Operator(name, [*children, default], _build_switch, folds=False)
     return _Switch(branches, default)
 
 

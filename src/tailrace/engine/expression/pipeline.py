@@ -17,6 +17,7 @@ from tailrace.engine.expression import (  # noqa: F401
     conversion,
     date_arithmetic,
     dates,
+    exponents,
     iteration,
     logic,
     objects,
@@ -89,13 +90,21 @@ class Pipeline:
         False for a document with those fields means that the whole event would not pass.
         """
         known = frozenset(name.encode() for name in names)
+        return self._first_conditions(lambda read: bool(read) and read <= known)
+
+    def filter_without(self, names: Iterable[str]) -> Callable[[bytes], bool] | None:
+        """Give the part of the first `$match` stages that reads none of these top-level fields."""
+        unknown = frozenset(name.encode() for name in names)
+        return self._first_conditions(lambda read: not read & unknown)
+
+    def _first_conditions(self, is_known: Callable[[frozenset[bytes]], bool]) -> Callable[[bytes], bool] | None:
         parts: list[Condition] = []
         for stage in self._stages:
             if not isinstance(stage, Match):
                 break
             for part in stage.condition.conjuncts():
                 read = part.fields()
-                if read and read <= known:
+                if read is not None and is_known(frozenset(read)):
                     parts.append(part)
         if not parts:
             return None

@@ -190,15 +190,18 @@ class _AddSpec:
 
 def parse_additions(spec: Document, scope: Scope) -> ProjectionNode:
     """Read the specification of `$addFields`."""
+    check_paths(spec, scope)
     reading = _AddSpec(scope, spec)
-    fields: list[tuple[list[bytes], Value]] = []
     for name, value in spec.items():
-        path = split_path(name_text(name), scope.context.path_hint)
-        _check_addition(reading, path, value)
-        fields.append((path, value))
-    for path, value in fields:
-        _parse_addition(reading, path, value)
+        _parse_addition(reading, split_path(name_text(name), scope.context.path_hint), value)
     return reading.tree
+
+
+def check_paths(spec: Document, scope: Scope) -> None:
+    """Refuse a specification whose paths, or nested objects, contradict each other."""
+    reading = _AddSpec(scope, spec)
+    for name, value in spec.items():
+        _check_addition(reading, split_path(name_text(name), scope.context.path_hint), value)
 
 
 def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:

@@ -202,6 +202,8 @@ def _parse_operator(
         return leaf if truth(value) else Not(leaf)
     if name == b"$type":
         return Leaf(path, tests.type_test(name_text(path), value))
+    if name == b"$mod":
+        return Leaf(path, tests.modulo(value, before_5=scope.context.version < (5, 0)))
     if name == b"$size":
         return _parse_size(path, value)
     if name == b"$regex":
@@ -234,14 +236,13 @@ _SIMPLE: Final[dict[bytes, Callable[[str, Value], Test]]] = {
     b"$lte": _comparison,
     b"$gt": _comparison,
     b"$gte": _comparison,
-    b"$mod": lambda _, value: tests.modulo(value),
     b"$bitsAllSet": tests.bit_test,
     b"$bitsAllClear": tests.bit_test,
     b"$bitsAnySet": tests.bit_test,
     b"$bitsAnyClear": tests.bit_test,
 }
 _ON_PATHS: Final = frozenset(
-    {*_SIMPLE, b"$ne", b"$in", b"$nin", b"$exists", b"$type", b"$size", b"$regex", b"$options"}
+    {*_SIMPLE, b"$mod", b"$ne", b"$in", b"$nin", b"$exists", b"$type", b"$size", b"$regex", b"$options"}
     | {b"$elemMatch", b"$all", b"$near", b"$nearSphere", b"$geoNear", b"$geoWithin", b"$within"}
     | {b"$geoIntersects"}
 )

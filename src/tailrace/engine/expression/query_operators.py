@@ -178,8 +178,8 @@ def parse_integer(value: Value, *, least: int | None = None, bits: int = 32) -> 
     return number
 
 
-def modulo(given: Value) -> Test:
-    """Test the remainder of a division."""
+def modulo(given: Value, *, before_5: bool) -> Test:
+    """Test the remainder of a division; before 5.0 numbers were forced into integers, whatever they were."""
     if type(given) is not list:
         fail(BAD_VALUE, "malformed mod, needs to be an array")
     check(given, BAD_VALUE, "malformed mod, not enough elements")
@@ -187,15 +187,27 @@ def modulo(given: Value) -> Test:
     check(len(given) > 1, BAD_VALUE, "malformed mod, not enough elements")
     check(is_number(given[1]), BAD_VALUE, "malformed mod, remainder not a number")
     check(len(given) == 2, BAD_VALUE, "malformed mod, too many elements")
-    divisor = _coerced(given[0], "divisor")
-    remainder = _coerced(given[1], "remainder")
+    if before_5:
+        divisor, remainder = (_forced(number, 31) for number in given)
+    else:
+        divisor, remainder = _coerced(given[0], "divisor"), _coerced(given[1], "remainder")
     check(divisor != 0, BAD_VALUE, "divisor cannot be 0")
 
     def test(value: Value) -> bool:
-        whole = _cut(value)
+        whole = _forced(value, 63) if before_5 and is_number(value) else _cut(value)
         return whole is not None and truncated_remainder(whole, divisor) == remainder
 
     return test
+
+
+def _forced(value: Value, bits: int) -> int:
+    """Force a number into an integer of so many bits, as the processor does: too large is the smallest."""
+    if type(value) is Decimal128:
+        return decimal_to_long(value.to_decimal())
+    if type(value) is float and not -(2.0**bits) <= value < 2.0**bits:
+        return -(2**bits)
+    number = int(value)
+    return number if -(2**bits) <= number < 2**bits else (number + 2**bits) % 2 ** (bits + 1) - 2**bits
 
 
 def _coerced(value: Value, what: str) -> int:

@@ -12,6 +12,7 @@ from tailrace.engine.expression.nodes import Node, Slots
 from tailrace.engine.expression.parsing import Scope, Version, parse_operand
 from tailrace.engine.expression.projection import Addition, Exclusion, Inclusion, ProjectionNode
 from tailrace.engine.expression.projection_parsing import parse_additions, parse_projection
+from tailrace.engine.expression.projection_parsing_4_2 import parse_projection_4_2
 from tailrace.engine.expression.query import parse_query
 from tailrace.engine.expression.rendering import render, render_document
 from tailrace.engine.expression.values import (
@@ -102,6 +103,11 @@ class _Projection:
         return frozenset(names)
 
 
+def _parse_projection(spec: Document, scope: Scope) -> tuple[bool, ProjectionNode]:
+    parse = parse_projection if scope.context.version >= (4, 4) else parse_projection_4_2
+    return parse(spec, scope)
+
+
 class Project(_Projection):
     """`$project`."""
 
@@ -109,7 +115,7 @@ class Project(_Projection):
         if type(value) is not Document:
             fail(15969, "$project specification must be an object")
         with _context(name):
-            included, self._tree = parse_projection(value, scope)
+            included, self._tree = _parse_projection(value, scope)
         self._kind = Inclusion if included else Exclusion
 
 
@@ -136,7 +142,7 @@ class Unset(_Projection):
                 path = item.encode("utf-8", "surrogateescape")
                 check(path not in spec.names(), 31250, f"Path collision at {item}")
                 spec.set(path, False)
-            _, self._tree = parse_projection(spec, scope)
+            _, self._tree = _parse_projection(spec, scope)
         self._kind = Exclusion
 
 

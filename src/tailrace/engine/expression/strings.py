@@ -26,6 +26,7 @@ from tailrace.engine.expression.parsing import (
     associative,
     call_with,
     function,
+    parse_operands,
     parser,
 )
 from tailrace.engine.expression.rendering import render
@@ -157,35 +158,38 @@ def binary_size(value: Value) -> Value:
     return len(value.data)
 
 
-def _substring_of_bytes(name: str) -> None:
-    def compute(value: Value, start: Value, length: Value) -> Value:
-        data = utf8(to_text(value))
-        if not is_number(start):
-            found = type_name(start)
-            fail(16034, f"{name}:  starting index must be a numeric type (is BSON type {found})")
-        if not is_number(length):
-            found = type_name(length)
-            fail(16035, f"{name}:  length must be a numeric type (is BSON type {found})")
-        lower = as_long(start)
-        message = f"{name}:  starting index must be non-negative (got: {lower})"
-        check(lower >= 0, 50752, message)
-        count = as_long(length)
-        upper = lower + (len(data) if count < 0 else count)
-        if lower < len(data) and _is_continuation(data, lower):
-            fail(28656, f"{name}:  Invalid range, starting index is a UTF-8 continuation byte.")
-        if upper < len(data) and _is_continuation(data, upper):
-            fail(
-                28657,
-                f"{name}:  Invalid range, ending index is in the middle of a UTF-8 character.",
-            )
-        return text_of(data[lower:upper])
+@parser("$substrBytes", "$substr")
+def parse_substring(name: str, value: Value, scope: Scope) -> Node:
+    """Read a string, a first byte and a number of bytes; `$substr` is the older name."""
+    operands = parse_operands(value, scope)
+    Arity(3, 3).check(name, len(operands))
+    decimals = scope.context.version >= (5, 0)
 
-    function(name, arity=3)(compute)
+    def compute(text: Value, start: Value, length: Value) -> Value:
+        data = utf8(to_text(text))
+        lower = _byte_index(name, start, 16034, "starting index", decimals)
+        count = _byte_index(name, length, 16035, "length", decimals)
+        return _substring_of_bytes(name, data, lower, count)
+
+    return Operator(name, operands, lambda *given: call_with(compute, given))
 
 
-# `$substr` is the same operator, and calls itself by the newer name.
-_substring_of_bytes("$substrBytes")
-_substring_of_bytes("$substr")
+def _byte_index(name: str, value: Value, code: int, what: str, decimals: bool) -> Value:
+    if not is_number(value) or (type(value) is Decimal128 and not decimals):
+        fail(code, f"{name}:  {what} must be a numeric type (is BSON type {type_name(value)})")
+    return value
+
+
+def _substring_of_bytes(name: str, data: bytes, start: Value, length: Value) -> str:
+    lower = as_long(start)
+    check(lower >= 0, 50752, f"{name}:  starting index must be non-negative (got: {lower})")
+    count = as_long(length)
+    upper = lower + (len(data) if count < 0 else count)
+    if lower < len(data) and _is_continuation(data, lower):
+        fail(28656, f"{name}:  Invalid range, starting index is a UTF-8 continuation byte.")
+    if upper < len(data) and _is_continuation(data, upper):
+        fail(28657, f"{name}:  Invalid range, ending index is in the middle of a UTF-8 character.")
+    return text_of(data[lower:upper])
 
 
 @function("$substrCP", arity=3)
