@@ -8,7 +8,6 @@ from typing import Any
 
 import pymongo
 from pymongo import MongoClient
-from pymongo.client_session import ClientSession
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
@@ -23,8 +22,9 @@ _DEFAULT_DATABASE = "tailrace"
 class MongoCells:
     """Documents of two collections, read and written with majority: an election takes nothing back.
 
-    A cell that comes with a line for the trail is written in a transaction, so the server is a replica set, as it is
-    wherever there are change streams.
+    A line for the trail is written into the cell's own document, in the one update that replaces the cell, and copied
+    to the trail afterwards; whoever finds a line that was not copied copies it. A transaction would do
+    the same in one step, but that of a killed writer keeps the document locked for a minute.
     """
 
     def __init__(self, url: str) -> None:
@@ -38,7 +38,7 @@ class MongoCells:
             raise SettingsError(f"{masked(url)} is not a MongoDB URI: {masked(str(error))}") from None
         self._cells = database["positions"]
         self._changes = database["position_changes"]
-        self._is_prepared = False
+        self._changes_indexed = False
 
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none."""
@@ -49,21 +49,20 @@ class MongoCells:
     def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
         """Replace the document if it still holds `expected`."""
         with self._answering():
-            try:
-                if change is None:
-                    return self._replace(name, expected, cell, None)
-                self._prepare()
-                with self._client.start_session() as session:
-                    return session.with_transaction(
-                        lambda session: self._replace_noting(name, expected, cell, change, session)
-                    )
-            except DuplicateKeyError:  # caught out here, because inside it has ended the transaction already
-                return False
+            if change is None:
+                return self._replace(name, expected, {"cell": cell.decode()})
+            number = self._copy_note(name) + 1
+            note = {"_id": {"name": name, "number": number}, "change": change.decode()}
+            replaced = self._replace(name, expected, {"cell": cell.decode(), "note": note})
+            if replaced:
+                self._copy_note(name)
+            return replaced
 
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last changes, the newest first."""
         with self._answering():
-            found = self._changes.find({"name": name}).sort("_id", pymongo.DESCENDING).limit(limit)
+            self._copy_note(name)
+            found = self._changes.find({"_id.name": name}).sort("_id.number", pymongo.DESCENDING).limit(limit)
             return [line["change"].encode() for line in found]
 
     def names(self) -> list[str]:
@@ -75,27 +74,27 @@ class MongoCells:
         """Close the connections."""
         self._client.close()
 
-    def _replace_noting(
-        self, name: str, expected: bytes | None, cell: bytes, change: bytes, session: ClientSession
-    ) -> bool:
-        if not self._replace(name, expected, cell, session):
-            return False
-        self._changes.insert_one({"name": name, "change": change.decode()}, session=session)
-        return True
-
-    def _replace(self, name: str, expected: bytes | None, cell: bytes, session: ClientSession | None) -> bool:
+    def _replace(self, name: str, expected: bytes | None, fields: dict[str, Any]) -> bool:
         if expected is None:
-            self._cells.insert_one({"_id": name, "cell": cell.decode()}, session=session)
+            try:
+                self._cells.insert_one({"_id": name, **fields})
+            except DuplicateKeyError:
+                return False
             return True
         query = {"_id": name, "cell": expected.decode()}
-        return bool(self._cells.update_one(query, {"$set": {"cell": cell.decode()}}, session=session).matched_count)
+        return bool(self._cells.update_one(query, {"$set": fields}).matched_count)
 
-    def _prepare(self) -> None:
-        """Make the collections: before 4.4 a transaction could not."""
-        if not self._is_prepared:
-            self._changes.create_index([("name", 1), ("_id", -1)])
-            self._cells.create_index("_id")
-            self._is_prepared = True
+    def _copy_note(self, name: str) -> int:
+        """Copy the line that the last change left in the cell's document, and give its number; 0 if there is none."""
+        found = self._cells.find_one({"_id": name}, {"note": 1})
+        if not found or "note" not in found:
+            return 0
+        if not self._changes_indexed:
+            self._changes.create_index([("_id.name", 1), ("_id.number", -1)])
+            self._changes_indexed = True
+        note = found["note"]
+        self._changes.replace_one({"_id": note["_id"]}, note, upsert=True)
+        return int(note["_id"]["number"])
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
