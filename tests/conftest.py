@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import redis
 from pymongo.database import Database
@@ -16,6 +17,10 @@ from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet, Shard
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 _database_numbers = itertools.count()
+
+# A busy machine must not fail a property test: how long an example takes proves nothing.
+hypothesis.settings.register_profile("tailrace", deadline=None)
+hypothesis.settings.load_profile("tailrace")
 
 
 @pytest.fixture(scope="session")
