@@ -71,20 +71,16 @@ def moved(report: Report, start: Timestamp) -> int:
 
 
 def test_a_server_that_is_away_is_logged_and_tried_again_until_told_to_stop() -> None:
-    stop = threading.Event()
     with structlog.testing.capture_logs() as lines:
         client: MongoClient[dict[str, Any]] = MongoClient("mongodb://127.0.0.1:1/", serverSelectionTimeoutMS=20)
         with client:
             observer = Observer([ShardReader(client, "rs0")], list)
-            thread = threading.Thread(target=observer.run, args=(0.01, stop))
-            thread.start()
-            deadline = time.monotonic() + SECONDS_TO_WAIT
-            while len(lines) < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            stop.set()
-            thread.join(timeout=SECONDS_TO_WAIT)
-    assert not thread.is_alive()
+            with observer.running(every_seconds=0.01):
+                deadline = time.monotonic() + SECONDS_TO_WAIT
+                while len(lines) < 2:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+    assert "tailrace-observer" not in {thread.name for thread in threading.enumerate()}
     assert {line["code"] for line in lines} == {"server-unreachable"}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from tailrace.monitor.window import MOST_SAMPLES, Oplog, Place, Sample, place_of
 from tailrace.settings import MonitorSettings
 
 _log = structlog.get_logger("tailrace.monitor")
+_SECONDS_TO_END = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,18 @@ class Observer:
             except TailraceError as error:
                 _log.warning(error.message, code=error.code)
             stop.wait(every_seconds)
+
+    @contextmanager
+    def running(self, every_seconds: float) -> Iterator[None]:
+        """Run in a thread of its own while the block runs, as a producer does that watches itself."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self.run, args=(every_seconds, stop), name="tailrace-observer", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=_SECONDS_TO_END)
 
     def judge(self, consumer: Consumer, oplog: Oplog, now: float) -> Report:
         """Add one reading to what is known of a stream on a shard, and judge it."""

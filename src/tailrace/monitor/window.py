@@ -25,7 +25,8 @@ LEAST_TREND_SECONDS = 3.0
 MOST_SAMPLES = 120
 """How many samples a trend needs at most; older ones describe a load that is over."""
 _NEARLY_FULL = 0.9
-"""The server drops whole sections of up to a tenth of the oplog, so that a full one holds at least this share."""
+"""The server drops whole sections, so that a full oplog holds at least this share of its limit."""
+_LARGEST_DOCUMENT = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,16 @@ class Oplog:
         return max(self.limit_bytes, self.used_bytes, 1)
 
     @property
+    def section_bytes(self) -> float:
+        """How much the server drops at once: a hundredth of a large oplog, a tenth of one under 160 MB."""
+        return self.limit_bytes / min(100, max(10, self.limit_bytes // _LARGEST_DOCUMENT))
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The mean write rate over the window, in the log's own time."""
+        return self.used_bytes / max(self.window_seconds, 1.0)
+
+    @property
     def full(self) -> bool:
         """Whether new entries push out old ones, or are about to."""
         return self.used_bytes >= _NEARLY_FULL * self.limit_bytes
@@ -76,7 +87,7 @@ class Oplog:
             return 0.0
         if position <= self.first:
             return float(self.used_bytes)
-        return self.used_bytes * self.age_of(position) / max(self.window_seconds, 1.0)
+        return self.bytes_per_second * self.age_of(position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +160,28 @@ def forecast(oplog: Oplog, position: Timestamp, trend: Trend | None) -> Forecast
     """Extend the trends into the future; without a trend, take the mean write rate of the window.
 
     Two ways to the same moment, and the earlier one counts: the backlog reaches the capacity, or the first entry
-    overtakes the position. They differ when the entries are not spread evenly, as after a quiet night.
+    overtakes the position. They differ when the entries are not spread evenly, as after a quiet night. An entry leaves
+    with its whole section, so a section's worth is taken off: better early than late.
     """
     backlog = oplog.backlog_of(position)
-    free = oplog.capacity_bytes - backlog
+    free = oplog.capacity_bytes - oplog.section_bytes - backlog
     if trend is None:
-        mean_rate = oplog.used_bytes / oplog.window_seconds if oplog.window_seconds else 0.0
-        return Forecast(None, _time_for(free, mean_rate), None)
-    distance = position.time - oplog.first.time
-    chased = trend.first_speed > 0
-    by_size = _time_for(free, trend.backlog_growth)
-    by_first_entry = _time_for(distance, trend.first_speed - trend.position_speed) if chased else None
-    stopped_by_size = _time_for(free, trend.written_per_second)
-    stopped_by_first_entry = _time_for(distance, trend.first_speed) if chased else None
-    return Forecast(
-        until_lost=_earliest(by_size, by_first_entry),
-        until_lost_if_stopped=_earliest(stopped_by_size, stopped_by_first_entry),
-        until_caught_up=_time_for(backlog, -trend.backlog_growth) if backlog else None,
+        return Forecast(None, _time_for(free, oplog.bytes_per_second if oplog.window_seconds else 0.0), None)
+    until_lost = _earliest(
+        _time_for(free, trend.backlog_growth), _until_overtaken(oplog, position, trend, trend.position_speed)
     )
+    if_stopped = _earliest(
+        _time_for(free, trend.written_per_second), _until_overtaken(oplog, position, trend, 0.0), until_lost
+    )
+    return Forecast(until_lost, if_stopped, _time_for(backlog, -trend.backlog_growth) if backlog else None)
+
+
+def _until_overtaken(oplog: Oplog, position: Timestamp, trend: Trend, position_speed: float) -> float | None:
+    """Seconds until the first entry passes the position; None when it does not gain on it."""
+    if trend.first_speed <= 0:
+        return None
+    meeting = _time_for(position.time - oplog.first.time, trend.first_speed - position_speed)
+    return None if meeting is None else max(0.0, meeting - oplog.section_bytes / trend.written_per_second)
 
 
 def trend_of(samples: Sequence[Sample]) -> Trend | None:
@@ -176,27 +191,46 @@ def trend_of(samples: Sequence[Sample]) -> Trend | None:
     if len(recent) < 2 or span < LEAST_TREND_SECONDS:
         return None
     times = [sample.at for sample in recent]
+    written = _written_per_second(recent)
     return Trend(
         over_seconds=span,
-        written_per_second=max(0.0, _slope(times, _written_bytes(recent))),
-        first_speed=_slope(times, [sample.oplog.first.time for sample in recent]),
+        written_per_second=written,
+        first_speed=_first_speed(recent, written),
         last_speed=_slope(times, [sample.oplog.last.time for sample in recent]),
         position_speed=_slope(times, [sample.position.time for sample in recent]),
         backlog_growth=_slope(times, [sample.oplog.backlog_of(sample.position) for sample in recent]),
     )
 
 
-def _written_bytes(samples: Sequence[Sample]) -> list[float]:
-    """How much had been written since the first sample, at each: what came in, plus what was pushed out meanwhile."""
-    written = [0.0]
-    for before, after in pairwise(samples):
-        pushed_out = before.oplog.used_bytes - before.oplog.backlog_of(after.oplog.first)
-        written.append(written[-1] + max(0.0, after.oplog.used_bytes - before.oplog.used_bytes + pushed_out))
-    return written
+def _written_per_second(samples: Sequence[Sample]) -> float:
+    """The write rate: how much the log grew while nothing was dropped, which is exact.
+
+    Only when something was dropped between any two samples, what was dropped is estimated and added.
+    """
+    pairs = list(pairwise(samples))
+    quiet = [(before, after) for before, after in pairs if before.oplog.first == after.oplog.first]
+    written = seconds = 0.0
+    for before, after in quiet or pairs:
+        dropped = before.oplog.used_bytes - before.oplog.backlog_of(after.oplog.first)
+        written += max(0.0, after.oplog.used_bytes - before.oplog.used_bytes + dropped)
+        seconds += after.at - before.at
+    return written / seconds if seconds else 0.0
+
+
+def _first_speed(samples: Sequence[Sample], written_per_second: float) -> float:
+    """How fast the first entry moves on the whole, although it jumps by sections and may have jumped only once.
+
+    A byte that is written pushes one out, so the speed is the write rate times the seconds of log that each
+    dropped byte stood for. 0 when nothing was dropped.
+    """
+    start, end = samples[0], samples[-1]
+    moved = end.oplog.first.time - start.oplog.first.time
+    dropped = written_per_second * (end.at - start.at) - (end.oplog.used_bytes - start.oplog.used_bytes)
+    return written_per_second * moved / dropped if moved > 0 and dropped > 0 else 0.0
 
 
 def _slope(times: Sequence[float], values: Sequence[float]) -> float:
-    """The least-squares slope: fair to values that move in jumps, as the first entry and a committed position do."""
+    """The least-squares slope: fair to values that move in jumps, as a committed position does."""
     return linear_regression(times, values).slope
 
 
