@@ -127,6 +127,11 @@ class Producer:
         self._start_at_time = False
         self._first_step = options.first_step
 
+    @property
+    def backfilling(self) -> bool:
+        """Whether a snapshot is under way beside the stream."""
+        return self._backfill is not None
+
     def stop(self) -> None:
         """Ask `run` to end; may be called from any thread or signal handler."""
         self._stopping.set()
@@ -285,7 +290,7 @@ class Producer:
     def _take_rows(self, backfill: Backfill) -> None:
         for rows in self._merge.next_rows():
             self._deliver_rows(rows)
-        if backfill.finished and not self._rows_unsafe and not self._delivery.waiting:
+        if backfill.finished and not self._rows_unsafe:
             self._finish_snapshot()
 
     def _deliver_rows(self, rows: Rows) -> None:
