@@ -152,9 +152,14 @@ def end_session(session: Any) -> None:
     session._end_implicit_session()
 
 
+def is_time_limited() -> bool:
+    """Whether a time limit is in force here."""
+    return _csot.get_timeout() is not None
+
+
 def time_limit(timeout_ms: int | None, place: Place | AsyncPlace) -> AbstractContextManager[Any]:
     """Limit what happens inside, unless a `pymongo.timeout()` around it does already."""
-    if _csot.get_timeout() is not None:
+    if is_time_limited():
         return nullcontext()
     seconds = place._timeout if timeout_ms is None else timeout_ms / 1000
     return nullcontext() if seconds is None else pymongo.timeout(seconds)

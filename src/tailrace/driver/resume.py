@@ -24,6 +24,8 @@ from tailrace.driver.rules import WIRE_VERSION_4_4, Failure, Origin
 Steps: TypeAlias = Generator[Step, Reply | None, None]
 
 WIRE_VERSION_4_0: Final = 7
+READ_AHEAD_FROM: Final = 1000
+"""Events in a batch from which on the stream counts as behind: the next getMore will not have to wait."""
 SAME_ERRORS: Final = 3
 """How often in a row a server may answer getMore with the same code before it is believed.
 
@@ -148,6 +150,13 @@ class ResumableStream:
             self._budget.succeeded()
             self._same_errors = (None, 0)
             self._accept(reply)
+
+    @property
+    def read_ahead(self) -> GetMore | None:
+        """The next command, when a large batch says that the server has more: it can run already now."""
+        if self._closed or not self._cursor_id or len(self._events) < READ_AHEAD_FROM:
+            return None
+        return self._get_more()
 
     def interrupted(self) -> None:
         """Note that a command was abandoned half-way: its events will be read again after a resume."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import bson
@@ -33,6 +34,9 @@ class Shell(Generic[D, C]):
         self._session = options.session or start_session(self._watched.client)
         self._cursor: C | None = None
         self._working = False
+        # One call less for every event than a method would need.
+        decode: Any = partial(bson.decode, codec_options=self._watched.codec)
+        self._decode: Callable[[bytes], D] = decode
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
@@ -43,10 +47,6 @@ class Shell(Generic[D, C]):
     def alive(self) -> bool:
         """Whether there may be more events."""
         return self._stream.alive
-
-    def _decode(self, event: bytes) -> D:
-        decoded: D = bson.decode(event, self._watched.codec)
-        return decoded
 
     def _time_limit(self) -> AbstractContextManager[Any]:
         return time_limit(self._options.timeout_ms, self._watched.place)

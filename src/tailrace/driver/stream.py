@@ -11,14 +11,18 @@ from pymongo.errors import PyMongoError
 
 from tailrace.driver.batch import Batch
 from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
-from tailrace.driver.cursor import RawCursor, open_cursor
+from tailrace.driver.cursor import RawCursor, is_time_limited, open_cursor
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
+from tailrace.driver.read_ahead import ReadAhead
 from tailrace.driver.resume import Steps, proceed
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import Target
 
 D = TypeVar("D")
+
+SECONDS_TO_END = 2.0
+"""How long `close()` waits for a command that runs ahead; killing its cursor ends it."""
 
 
 class ChangeStream(Shell[D, RawCursor]):
@@ -45,6 +49,7 @@ class ChangeStream(Shell[D, RawCursor]):
         if options.on_resume_token is not None:
             raise TypeError("on_resume_token is for asynchronous streams; here, read resume_token")
         super().__init__(target, pipeline, options)
+        self._ahead: ReadAhead | None = None
         with self._time_limit():
             split = options.split_large_events and self._server_splits()
             self._perform(self._stream.open(split=split))
@@ -54,7 +59,9 @@ class ChangeStream(Shell[D, RawCursor]):
 
     def __next__(self) -> D:
         event = self._stream.take()
-        return self._decode(self._wait() if event is None else event)
+        if event is None:
+            event = self._wait()
+        return self._decode(event)
 
     def next(self) -> D:
         """Wait for the next event. Raises StopIteration when the stream is closed or was invalidated."""
@@ -84,6 +91,8 @@ class ChangeStream(Shell[D, RawCursor]):
         self._stream.close()
         if self._cursor is not None:
             self._cursor.close()
+        if self._ahead is not None:
+            self._ahead.wait(SECONDS_TO_END)
         self._end_session()
 
     def __enter__(self) -> ChangeStream[D]:
@@ -100,6 +109,7 @@ class ChangeStream(Shell[D, RawCursor]):
                 self._perform(self._stream.advance())
                 event = self._stream.take()
                 if event is not None:
+                    self._read_ahead()
                     return event
         self.close()
         raise StopIteration
@@ -107,6 +117,13 @@ class ChangeStream(Shell[D, RawCursor]):
     def _advance(self) -> None:
         with self._time_limit():
             self._perform(self._stream.advance())
+            self._read_ahead()
+
+    def _read_ahead(self) -> None:
+        """Begin the next getMore when it will not have to wait, unless a time limit is for this call alone."""
+        command, cursor = self._stream.read_ahead, self._cursor
+        if command is not None and cursor is not None and not is_time_limited():
+            self._ahead = ReadAhead(lambda: cursor.get_more(command))
 
     def _perform(self, steps: Steps) -> None:
         """Carry out what the logic asks for, until it asks for nothing more."""
@@ -132,6 +149,9 @@ class ChangeStream(Shell[D, RawCursor]):
 
     def _carry_out(self, step: Step) -> Reply | None:
         if isinstance(step, GetMore):
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                return ahead.result()
             assert self._cursor is not None
             return self._cursor.get_more(step)
         if isinstance(step, Aggregate):

@@ -1,0 +1,37 @@
+"""Fetch the next batch while the user works on the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+
+from tailrace.driver.commands import Reply
+
+
+class ReadAhead:
+    """One command under way in a thread of its own; its reply, or its error, waits to be asked for."""
+
+    def __init__(self, run: Callable[[], Reply]) -> None:
+        self._run = run
+        self._reply: Reply | None = None
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._work, name="tailrace-read-ahead", daemon=True)
+        self._thread.start()
+
+    def result(self) -> Reply:
+        """Wait for the reply, or raise what the command raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._reply is not None
+        return self._reply
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end without asking how it ended."""
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        try:
+            self._reply = self._run()
+        except BaseException as error:
+            self._error = error

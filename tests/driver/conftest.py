@@ -1,0 +1,62 @@
+"""Servers and shells for the driver's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from driver.shells import SHELLS, Recorder, Shell
+from driver.spec_servers import Standalone
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
+    """Each test that asks for a shell runs with both."""
+    made = SHELLS[request.param]()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connect(shell: Shell) -> Iterator[Callable[..., tuple[Any, Recorder]]]:
+    """Connect with the test's shell: `client, recorder = connect(uri, **options)`."""
+    clients = []
+
+    def make(uri: str, **options: Any) -> tuple[Any, Recorder]:
+        recorder = Recorder()
+        client = shell.connect(uri, event_listeners=[recorder], **options)
+        clients.append(client)
+        return client, recorder
+
+    yield make
+    for client in clients:
+        shell.call(client.close)
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Standalone]]:
+    """Standalone servers by version, started when first asked for."""
+    running: dict[str, Standalone] = {}
+
+    def of_version(version: str) -> Standalone:
+        if version not in running:
+            running[version] = Standalone(version, tmp_path_factory.mktemp("standalone") / version)
+        return running[version]
+
+    yield of_version
+    for server in running.values():
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def spec_uri(shared_replica_sets: Any, standalone: Callable[[str], Standalone]) -> Callable[..., str]:
+    """The URI of a server of a version and topology, as a spec test asks for it."""
+
+    def uri(version: str, topology: str) -> str:
+        if topology == "single":
+            return standalone(version).uri
+        return str(shared_replica_sets.of_version(version).uri)
+
+    return uri

@@ -1,0 +1,117 @@
+"""The specification's test data, and for each test the servers that it allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import json_util
+from pymongo.database import Database
+
+from driver.shells import SHELLS
+from tailrace.driver import ResumeRules
+from tailrace.stand import MONGODB_VERSIONS
+
+SPEC_TESTS = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "spec-tests"
+TOPOLOGIES = ("replicaset", "single")
+"""What exists here; no registry has a `mongos` to make the others."""
+
+EXTENDED_JSON = json_util.JSONOptions(json_mode=json_util.JSONMode.RELAXED, tz_aware=False)
+
+
+Requirements = Callable[["Case"], Iterable[list[Mapping[str, Any]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test of one file, with the file's own fields."""
+
+    file: str
+    header: Mapping[str, Any]
+    test: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}: {self.test['description']}"
+
+    @property
+    def rules(self) -> ResumeRules:
+        """Each set is run under the rules of its time: the allow-list came with the set of 2020."""
+        return ResumeRules.VERSION_1_6 if "2019-11" in self.file else ResumeRules.ALLOW_LIST
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A kind of server to run a case against."""
+
+    version: str
+    topology: str
+
+
+def load(*folders: str) -> list[Case]:
+    """Read all tests in these folders; a test that several sets have in the same words is one case."""
+    found: dict[str, Case] = {}
+    for folder in folders:
+        for path in sorted((SPEC_TESTS / folder).rglob("*.json"), reverse=True):
+            content = json_util.loads(path.read_text(), json_options=EXTENDED_JSON)
+            header = {key: value for key, value in content.items() if key != "tests"}
+            for test in content["tests"]:
+                case = Case(str(path.relative_to(SPEC_TESTS).with_suffix("")), header, test)
+                found.setdefault(f"{case.rules} {json_util.dumps([header, test])}", case)
+    return list(found.values())
+
+
+def parameters(cases: Iterable[Case], requirements: Requirements) -> list[Any]:
+    """Each case with each server that it allows and each shell; a case that allows none is skipped, saying why.
+
+    The asynchronous shell runs each case on the oldest and the newest server here, on all of them with
+    `make conformance`: what differs between the shells is not what differs between servers.
+    """
+    if not SPEC_TESTS.is_dir():
+        skip = pytest.mark.skip("the folder ../shared with the conformance data is not here")
+        return [pytest.param(None, None, None, marks=skip)]
+    return [parameter for case in cases for parameter in _of_case(case, list(requirements(case)))]
+
+
+def _of_case(case: Case, wanted: list[list[Mapping[str, Any]]]) -> Iterator[Any]:
+    groups = [group for group in wanted if group]
+    servers = [
+        Server(version, topology)
+        for version in sorted(MONGODB_VERSIONS, key=numbered)
+        for topology in TOPOLOGIES
+        if all(any(_allows(one, version, topology) for one in group) for group in groups)
+    ]
+    if not servers:
+        reason = f"the test itself allows only {json.dumps(groups)}"
+        yield pytest.param(case, None, None, id=case.name, marks=pytest.mark.skip(reason))
+    for server in servers:
+        for shell in SHELLS:
+            extra = shell == "async" and server not in (servers[0], servers[-1])
+            name = f"{case.name}-{server.version}-{server.topology}-{shell}"
+            yield pytest.param(case, server, shell, id=name, marks=[pytest.mark.long] if extra else [])
+
+
+def _allows(requirement: Mapping[str, Any], version: str, topology: str) -> bool:
+    number = numbered(version)
+    return (
+        numbered(requirement.get("minServerVersion", "0")) <= number
+        and number <= numbered(requirement.get("maxServerVersion", "999"))
+        and topology in requirement.get("topologies", TOPOLOGIES)
+        and requirement.get("serverless") != "require"
+    )
+
+
+def numbered(version: str) -> tuple[int, ...]:
+    """A version as numbers; 4.2 is 4.2.0."""
+    parts = [int(part) for part in version.split(".")]
+    return tuple(parts + [0] * (3 - len(parts)))
+
+
+def drop_collections(database: Database[Any]) -> None:
+    """Empty a database: the same to a change stream as dropping it, in a fraction of the time."""
+    for name in database.list_collection_names(filter={"name": {"$not": {"$regex": "^system\\."}}}):
+        database.drop_collection(name)
