@@ -32,6 +32,10 @@ SetAside = Callable[[bytes, EventUnconvertible], None]
 """Keeps an event that no record can be made of, durably, or raises when that is not wanted."""
 
 
+def no_hook(_: str) -> None:
+    """In production nothing happens at the named points."""
+
+
 @dataclass(slots=True)
 class Parcel:
     """Records on their way to the sink, and what becomes true when they are safe."""

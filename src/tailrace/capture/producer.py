@@ -19,7 +19,7 @@ import structlog
 from tailrace.capture.backoff import DEFAULT_POLICY, Backoff, BackoffPolicy
 from tailrace.capture.classifier import Remedy, Verdict, classify
 from tailrace.capture.delivered import DeliveredFilter
-from tailrace.capture.delivery import Delivery, Hook, SetAside
+from tailrace.capture.delivery import Delivery, Hook, SetAside, no_hook
 from tailrace.capture.formats import Format
 from tailrace.capture.gaps import GapState
 from tailrace.capture.inventory import KeyInventory
@@ -78,10 +78,6 @@ class ProducerOptions:
     backoff: BackoffPolicy = DEFAULT_POLICY
 
 
-def _no_hook(_: str) -> None:
-    """In production nothing happens at the named points."""
-
-
 class Producer:
     """One stream into one sink. `run` returns after `stop` was called, or raises what the classifier stops at."""
 
@@ -95,7 +91,7 @@ class Producer:
         inventory: KeyInventory,
         options: ProducerOptions,
         *,
-        hook: Hook = _no_hook,
+        hook: Hook = no_hook,
     ) -> None:
         self._source = source
         self._store = store

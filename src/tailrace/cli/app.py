@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tailrace import __version__
-from tailrace.cli import check, demo, engine, settings, stand, token
+from tailrace.cli import check, demo, engine, gaps, produce, recover, settings, snapshot, stand, token, verify
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
 from tailrace.settings import masked
@@ -34,7 +34,12 @@ EXIT_INTERRUPTED = 130
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.command("check")(check.check)
 app.command("demo")(demo.demo)
+app.command("gaps")(gaps.gaps)
+app.command("produce")(produce.produce)
+app.command("recover")(recover.recover)
 app.command("settings")(settings.settings)
+app.command("verify")(verify.verify)
+app.command("snapshot")(snapshot.snapshot)
 app.add_typer(engine.app, name="engine")
 app.add_typer(stand.app, name="stand")
 app.add_typer(token.app, name="token")

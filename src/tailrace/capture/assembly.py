@@ -1,0 +1,198 @@
+"""From the settings to the parts of a capture, put together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bson import json_util
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+
+from tailrace.capture.backoff import BackoffPolicy
+from tailrace.capture.dead_letters import DeadLetters, FileDeadLetters, NoDeadLetters, TopicDeadLetters
+from tailrace.capture.delivery import Hook, no_hook
+from tailrace.capture.formats import make_format
+from tailrace.capture.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory
+from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.namespaces import Namespaces
+from tailrace.capture.positions import Position, open_store, this_process
+from tailrace.capture.producer import FirstStep, Producer, ProducerOptions
+from tailrace.capture.recovery import Recovery
+from tailrace.capture.sinks import Sink
+from tailrace.capture.slices import Slice
+from tailrace.capture.source import Scope, Selection, make_source
+from tailrace.capture.stored_records import codec_of
+from tailrace.capture.topic_reader import topics_like
+from tailrace.capture.topics import DEFAULT_TEMPLATE, TopicRule
+from tailrace.capture.verify import Comparison, Verification
+from tailrace.errors import SettingsError
+from tailrace.settings import CaptureSettings, Settings
+
+_MEGABYTE = 2**20
+
+
+class Capture:
+    """The parts that one set of settings asks for; closed together."""
+
+    def __init__(self, settings: CaptureSettings, client: MongoClient[Any]) -> None:
+        self._settings = settings
+        self._opened = ExitStack()
+        self.source = make_source(settings.source, client, selection_of(settings))
+        self.store = self._opened.enter_context(open_store(settings.position_store.get_secret_value()))
+        self.topics = TopicRule(settings.topic_prefix, settings.topic or DEFAULT_TEMPLATE)
+        self._sink_url = settings.sink.get_secret_value()
+        self.kafka = KafkaAddress.parse(self._sink_url) if self._sink_url.startswith("kafka:") else None
+        self.dead_letters = self._opened.enter_context(self._make_dead_letters())
+
+    @classmethod
+    def open(cls, settings: Settings, client: MongoClient[Any]) -> Capture:
+        """Put the parts together; servers other than MongoDB are asked when they are needed."""
+        return cls(settings.capture, client)
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def producer(
+        self,
+        *,
+        stop_when_idle: bool = False,
+        first_step: FirstStep = FirstStep.GO_ON,
+        hook: Hook = no_hook,
+    ) -> Producer:
+        """Make the producer."""
+        chosen = self._settings
+        options = ProducerOptions(
+            name=chosen.name,
+            start=chosen.start,
+            recover=chosen.recover,
+            buffer_bytes=chosen.buffer_mb * _MEGABYTE,
+            commit_interval=chosen.commit_interval_seconds,
+            lease_seconds=chosen.lease_seconds,
+            snapshot_workers=chosen.snapshot_workers,
+            snapshot_documents_per_second=chosen.snapshot_documents_per_second,
+            first_step=first_step,
+            stop_when_idle=stop_when_idle,
+            backoff=BackoffPolicy(budget=chosen.retry_seconds),
+        )
+        return Producer(
+            self.source,
+            self.store,
+            make_format(
+                chosen.format,
+                key_field=chosen.key_field,
+                fields=chosen.fields,
+                tombstones=chosen.tombstones,
+                server_name=chosen.topic_prefix,
+            ),
+            self._make_sink,
+            self.dead_letters.add,
+            self.inventory(),
+            options,
+            hook=hook,
+        )
+
+    def recovery(self) -> Recovery:
+        """Make the recovery alone, for a look at what it would do."""
+        return Recovery(self.source, self.store.cells, self._settings.name, self.inventory())
+
+    def inventory(self) -> KeyInventory:
+        """Choose where the captured keys are known from: a file that was asked for, or the topics."""
+        chosen = self._settings
+        if chosen.inventory is not None:
+            return LocalInventory(Path(chosen.inventory))
+        if self.kafka is not None:
+            return TopicInventory(self.kafka, self.topic_names, codec_of(chosen.format))
+        return NoInventory()
+
+    def topic_names(self) -> list[str]:
+        """Give the topics of this stream that exist."""
+        return topics_like(self._kafka(), self._topic_pattern())
+
+    def verify(
+        self,
+        at: Timestamp,
+        *,
+        topics: Sequence[str] | None = None,
+        collections: Sequence[str] | None = None,
+        show: Callable[[int], None] = lambda _: None,
+    ) -> list[Comparison]:
+        """Compare collections with what the topics tell of them at a time."""
+        verification = Verification(self.source.client, codec_of(self._settings.format))
+        try:
+            verification.read(self._kafka(), list(topics) if topics else self.topic_names(), at, show)
+            return [verification.compare(name, at) for name in collections or verification.namespaces()]
+        finally:
+            verification.close()
+
+    def begin_at(self, position: Position, *, reason: str) -> None:
+        """Set the position of a stream that nobody runs."""
+        lease = self.store.acquire(self._settings.name, this_process(), reason=reason)
+        self.store.release(self.store.save(position, lease, reason=reason))
+
+    def _topic_pattern(self) -> str:
+        """Give a regular expression for the names that the rule can give."""
+        marks = {"prefix": self.topics.prefix, "db": "\0", "coll": "\0"}
+        return re.escape(self.topics.template.format(**marks)).replace(re.escape("\0"), r"[a-zA-Z0-9._-]+")
+
+    def _kafka(self) -> KafkaAddress:
+        if self.kafka is None:
+            raise SettingsError("the sink is not Kafka: it cannot be read back", hint="Set capture.sink to kafka://...")
+        return self.kafka
+
+    def _make_dead_letters(self) -> DeadLetters:
+        chosen = self._settings.dead_letters
+        if chosen == "stop":
+            return NoDeadLetters()
+        if chosen.startswith("file:"):
+            return FileDeadLetters(Path(chosen.removeprefix("file:")))
+        if chosen == "topic" and self.kafka is not None:
+            return TopicDeadLetters(self.kafka, f"{self._settings.topic_prefix}.dead-letters")
+        if chosen == "topic":
+            return FileDeadLetters(Path(".tailrace"))
+        raise SettingsError(f"dead letters cannot go to {chosen!r}", hint="Use topic, file:folder or stop.")
+
+    def _make_sink(self) -> Sink:
+        from tailrace.capture.sinks.kafka import KafkaSink
+        from tailrace.capture.sinks.kafka_exactly_once import KafkaTransactionSink
+
+        chosen, kafka = self._settings, self._kafka()
+        buffer = chosen.sink_buffer_mb * _MEGABYTE
+        if chosen.delivery == "exactly-once":
+            return KafkaTransactionSink(
+                kafka,
+                self.topics,
+                self.dead_letters,
+                self.store,
+                chosen.name,
+                partitions=chosen.partitions,
+                buffer_bytes=buffer,
+            )
+        return KafkaSink(kafka, self.topics, self.dead_letters, partitions=chosen.partitions, buffer_bytes=buffer)
+
+
+def selection_of(settings: CaptureSettings) -> Selection:
+    """Read which events are wanted."""
+    try:
+        pipeline = json_util.loads(settings.pipeline)
+    except ValueError as error:
+        raise SettingsError(f"capture.pipeline is not JSON: {error}", hint="Write a list of stages.") from None
+    if not isinstance(pipeline, list) or not all(isinstance(stage, dict) for stage in pipeline):
+        raise SettingsError("capture.pipeline is not a list of stages", hint='Write for example [{"$match": {...}}].')
+    return Selection(
+        Namespaces.parse(settings.namespaces),
+        Scope(settings.scope),
+        tuple(pipeline),
+        settings.full_document,
+        settings.full_document_before_change,
+        Slice.parse(settings.slice),
+    )

@@ -1,0 +1,184 @@
+"""Run a producer in the foreground: signals, the monitor beside it, and what the terminal shows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from tailrace.cli.log import configure_log
+from tailrace.cli.session import connected
+from tailrace.cli.times import shown_time
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from pymongo import MongoClient
+
+    from tailrace.capture.producer import FirstStep, Producer
+    from tailrace.capture.status import ProducerStatus
+    from tailrace.settings import Settings
+
+_SECONDS_BETWEEN_LINES = 1.0
+_SOCKET_TIMEOUT_MS = 20_000
+"""A network that swallows packets is noticed by this; the server answers an idle stream every second."""
+
+
+def run_producer(
+    settings: Settings, *, as_json: bool, stop_when_idle: bool, first_step: FirstStep | None = None
+) -> None:
+    """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0."""
+    from tailrace.capture.assembly import Capture
+    from tailrace.capture.producer import FirstStep
+
+    configure_log(settings.log)
+    with ExitStack() as opened:
+        client = opened.enter_context(connected(settings, socketTimeoutMS=_SOCKET_TIMEOUT_MS))
+        capture = opened.enter_context(Capture.open(settings, client))
+        producer = capture.producer(stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON)
+        interrupted = opened.enter_context(_signals(producer))
+        opened.enter_context(_observed(settings, client, producer.status))
+        opened.enter_context(_shown(producer.status, as_json=as_json))
+        producer.run()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _signals(producer: Producer) -> Iterator[threading.Event]:
+    """Let Ctrl-C and SIGTERM end the producer cleanly; a second Ctrl-C ends it at once."""
+    interrupted = threading.Event()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            interrupted.set()
+        producer.stop()
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def _observed(settings: Settings, client: MongoClient[Any], status: ProducerStatus) -> Iterator[None]:
+    """Watch the oplog window beside the producer, and serve the metrics when a port is set."""
+    from tailrace.monitor import Observer, serve_metrics, shard_readers
+
+    stop = threading.Event()
+    with ExitStack() as opened:
+        if settings.monitor.metrics_port is not None:
+            opened.enter_context(serve_metrics(settings.monitor.metrics_port, settings.monitor.metrics_address))
+        uri = settings.mongodb.uri.get_secret_value()
+        readers = opened.enter_context(shard_readers([uri], settings.mongodb.timeout_seconds))
+
+        def consumers() -> list[Any]:
+            consumer = status.consumer()
+            return [] if consumer is None else [consumer]
+
+        observer = Observer.of(settings.monitor, readers, consumers, log=True)
+        thread = threading.Thread(
+            target=observer.run, args=(settings.monitor.every_seconds, stop), name="tailrace-monitor", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=10)
+
+
+@contextmanager
+def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
+    """Show the state once a second: JSON lines, a live line on a terminal, and nothing into a plain pipe."""
+    console = Console(stderr=True)
+    stop = threading.Event()
+    rate = _Rate(status)
+
+    def print_json() -> None:
+        while not stop.wait(_SECONDS_BETWEEN_LINES):
+            typer.echo(json.dumps(state_of(status, rate.events_per_second())))
+
+    def draw() -> None:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while not stop.wait(_SECONDS_BETWEEN_LINES / 4):
+                live.update(_line(status, rate.events_per_second()), refresh=True)
+
+    show = print_json if as_json else draw if console.is_terminal else None
+    thread = threading.Thread(target=show, name="tailrace-status", daemon=True) if show else None
+    if thread:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if thread:
+            thread.join(timeout=5)
+        if as_json:
+            typer.echo(json.dumps(state_of(status, 0.0)))
+
+
+class _Rate:
+    """Events per second between two looks."""
+
+    def __init__(self, status: ProducerStatus) -> None:
+        self._status = status
+        self._last = time.monotonic(), status.events
+
+    def events_per_second(self) -> float:
+        before, events = self._last
+        now = time.monotonic()
+        if now - before < _SECONDS_BETWEEN_LINES / 2:
+            return 0.0
+        self._last = now, self._status.events
+        return (self._status.events - events) / (now - before)
+
+
+def state_of(status: ProducerStatus, rate: float) -> dict[str, Any]:
+    """Give the state as plain values; the keys are part of the interface."""
+    liveness, position, snapshot = status.liveness(), status.position, status.snapshot
+    return {
+        "stream": status.stream,
+        "state": liveness.state.value,
+        "proof": liveness.proof,
+        "position": {"t": position.cluster_time.time, "i": position.cluster_time.inc} if position else None,
+        "events": status.events,
+        "events_per_second": round(rate, 1),
+        "buffered_bytes": status.buffered,
+        "snapshot": None
+        if snapshot is None
+        else {
+            "chunks": snapshot.chunks,
+            "chunks_done": snapshot.chunks_done,
+            "documents": snapshot.documents,
+            "documents_read": snapshot.documents_read,
+            "documents_per_second": round(snapshot.rate, 1),
+            "seconds_left": snapshot.seconds_left,
+        },
+    }
+
+
+def _line(status: ProducerStatus, rate: float) -> Text:
+    liveness, position, snapshot = status.liveness(), status.position, status.snapshot
+    text = f"{status.stream}  {liveness.state.value}  {status.events:,} events  {rate:,.0f}/s"
+    if position is not None:
+        text += f"  at {shown_time(position.cluster_time)}"
+    if snapshot is not None and snapshot.chunks_done < snapshot.chunks:
+        share = snapshot.documents_read / max(1, snapshot.documents)
+        left = snapshot.seconds_left
+        bar = "█" * int(min(1.0, share) * 20)
+        text += f"  snapshot {bar:░<20} {share:.0%} {snapshot.rate:,.0f}/s, {left or 0:,.0f} s left"
+    return Text(text, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,74 @@
+"""`tailrace recover`: from lost history back to a sink that equals the source."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tailrace.cli.session import connected, session
+from tailrace.cli.times import shown_time
+
+if TYPE_CHECKING:
+    from tailrace.capture.recovery import Forecast
+    from tailrace.settings import Settings
+
+
+def recover(
+    uri: Annotated[str | None, typer.Option(help="MongoDB. [mongodb.uri]")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the stream. [capture.name]")] = None,
+    sink: Annotated[str | None, typer.Option(help="Where records go. [capture.sink]")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of records. [capture.format]")] = None,
+    store: Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and do nothing.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Recover although no history is known to be lost.")] = False,
+    from_now: Annotated[
+        bool, typer.Option("--from-now", help="Do not recover: start now. The gap stays in the ledger as accepted.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Close the open gap: a snapshot, the deletes made in the gap, and then the stream up to now.
+
+    The gap goes into the ledger first (`tailrace gaps`), so that an interrupted recovery goes on.
+    """
+    from tailrace.capture.producer import FirstStep
+    from tailrace.cli.producing import run_producer
+
+    settings = session.settings(
+        mongodb__uri=uri,
+        capture__name=name,
+        capture__sink=sink,
+        capture__format=format,
+        capture__position_store=store,
+        capture__recover=True,
+    )
+    if dry_run:
+        _show(_forecast(settings), as_json)
+        return
+    step = FirstStep.START_NOW if from_now else FirstStep.RECOVER if anyway else FirstStep.GO_ON
+    run_producer(settings, as_json=as_json, stop_when_idle=True, first_step=step)
+
+
+def _forecast(settings: Settings) -> Forecast:
+    from tailrace.capture.assembly import Capture
+
+    with connected(settings) as client, Capture.open(settings, client) as capture:
+        return capture.recovery().forecast(capture.store.load(settings.capture.name))
+
+
+def _show(forecast: Forecast, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(forecast.to_json(), indent=2))
+        return
+    lost = forecast.is_lost
+    lines: list[Any] = [
+        f"position       {shown_time(forecast.position.cluster_time) if forecast.position else 'none'}",
+        f"oplog begins   {shown_time(forecast.oplog_begins)}",
+        f"open gap       {forecast.gap.number if forecast.gap else 'none'}",
+        f"history        {'lost' if lost else 'not lost: the stream can go on where it is'}",
+        f"would read     {sum(forecast.documents.values()):,} documents of {len(forecast.documents)} collections",
+        f"deletes from   {forecast.inventory}",
+    ]
+    Console(highlight=False).print("\n".join(lines))
