@@ -70,9 +70,14 @@ def test_half_the_window_warns_and_three_quarters_are_critical(age: int, level: 
 def test_a_forecast_alarms_about_streams_that_are_behind(
     until_lost: float | None, liveness: Liveness, level: Level
 ) -> None:
-    verdict = verdict_of(place_at(100, until_lost), liveness)
+    verdict = verdict_of(place_at(90, until_lost), liveness)
     assert verdict.level is level
     assert bool(verdict.reasons) == (level is not Level.OK)
+
+
+def test_a_forecast_counts_in_a_short_oplog_before_the_stream_is_called_behind() -> None:
+    assert verdict_of(place_at(90, until_lost=60), LIVE).level is Level.OK
+    assert verdict_of(place_at(110, until_lost=60), LIVE).level is Level.CRITICAL
 
 
 def test_the_worst_reason_comes_first() -> None:

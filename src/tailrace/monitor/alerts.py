@@ -21,6 +21,7 @@ from tailrace.monitor.window import Place
 from tailrace.settings import MonitorSettings
 
 _log = structlog.get_logger("tailrace.monitor")
+_CLOSE_TO_THE_END = 0.9
 
 
 class Level(IntEnum):
@@ -63,9 +64,13 @@ class Verdict:
 
 
 def verdict_of(place: Place, liveness: Liveness, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
-    """Judge a consumer's place. A forecast alone alarms only about a stream that is behind: rounding is no trend."""
+    """Judge a consumer's place.
+
+    A forecast counts for a stream that is behind, or that has used up a good part of a short oplog. At the end of the
+    oplog the trend is mostly the rounding of cluster times.
+    """
     found = [_by_share(place, thresholds)]
-    if liveness.state not in (State.IDLE, State.LIVE):
+    if liveness.state not in (State.IDLE, State.LIVE) or place.headroom_ratio < _CLOSE_TO_THE_END:
         found.append(_by_forecast(place, thresholds))
     if liveness.state in (State.STALLED, State.RECOVERING):
         found.append((Level.WARNING, f"{liveness.state}: {liveness.proof}"))
