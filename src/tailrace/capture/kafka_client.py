@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.errors import SettingsError, SinkUnavailable
@@ -130,3 +130,20 @@ def ensure_topic(admin: AdminClient, topic: str, partitions: int, config: Mappin
             return False
         raise
     return True
+
+
+class TopicLimits:
+    """How large the records of topics may be, as the broker says."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def of(self, topic: str) -> int:
+        """Give the topic's `max.message.bytes`, which is a limit for batches after compression."""
+
+        def ask() -> int:
+            resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+            future = self._admin.describe_configs([resource], request_timeout=SECONDS_TO_ANSWER)[resource]
+            return int(future.result(timeout=2 * SECONDS_TO_ANSWER)["max.message.bytes"].value)
+
+        return once_settled(ask)

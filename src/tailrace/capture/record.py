@@ -19,7 +19,8 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     """None is a tombstone: the key is gone."""
-    headers: tuple[tuple[str, bytes], ...]
+    headers: list[tuple[str, bytes]]
+    """A list, because that is what Kafka's client takes as it is."""
     namespace: str
     """`db.coll`, or `db` for an event of a whole database."""
     operation: str

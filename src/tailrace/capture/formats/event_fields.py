@@ -61,16 +61,16 @@ def make_record(
     operation_header = _operation_headers.get(operation)
     if operation_header is None:
         operation_header = _operation_headers[operation] = ("operationType", operation.encode())
-    headers: tuple[tuple[str, bytes], ...] = (
+    headers = [
         ("token", text),
         ("clusterTime", b"%d:%d" % (time >> 32, time & 0xFFFFFFFF)),
         operation_header,
         _SCHEMA_HEADER,
-    )
+    ]
     if is_recovered:
-        headers += (_RECOVERED_HEADER,)
+        headers.append(_RECOVERED_HEADER)
     if is_key_missing:
-        headers += (_KEY_HEADER,)
+        headers.append(_KEY_HEADER)
     return Record(key, value, headers, namespace, operation, token, time, event)
 
 

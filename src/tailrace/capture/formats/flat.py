@@ -40,7 +40,7 @@ class FlatFormat(DecodedFormat):
         row = {
             "op": OP_CODES.get(operation, operation),
             "ns": namespace_of(document),
-            "key": _plain(document.get("documentKey", {}).get("_id")),
+            "key": plain_value(document.get("documentKey", {}).get("_id")),
             "cluster_time": place.cluster_time,
             "ts_ms": _milliseconds(document, place.cluster_time),
             "image": image,
@@ -62,7 +62,7 @@ class FlatFormat(DecodedFormat):
 
     def _chosen(self, document: Mapping[str, Any]) -> dict[str, Any]:
         found = {path: value_at(document, path) for path in self._fields}
-        return {path: None if is_missing(value) else _plain(value) for path, value in found.items()}
+        return {path: None if is_missing(value) else plain_value(value) for path, value in found.items()}
 
     def _changed(self, update: Mapping[str, Any]) -> dict[str, Any]:
         """Give the chosen fields that an update touched, as far as its description tells their new values.
@@ -78,7 +78,7 @@ class FlatFormat(DecodedFormat):
                 elif parent in updated:
                     rest = path[len(parent) + 1 :]
                     value = value_at(updated[parent], rest) if rest else updated[parent]
-                    fields[path] = None if is_missing(value) else _plain(value)
+                    fields[path] = None if is_missing(value) else plain_value(value)
         return fields
 
 
@@ -93,7 +93,7 @@ def _milliseconds(document: Mapping[str, Any], cluster_time: int) -> int:
     return int(wall) if isinstance(wall, DatetimeMS) else (cluster_time >> 32) * 1000
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Give what JSON has for a BSON value."""
     if value is None or isinstance(value, bool):
         return value
@@ -108,9 +108,9 @@ def _plain(value: Any) -> Any:
 
 def _plain_object(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: plain_value(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(inner) for inner in value]
+        return [plain_value(inner) for inner in value]
     if isinstance(value, ObjectId):
         return value.binary.hex()
     if isinstance(value, DatetimeMS):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -17,7 +18,7 @@ from tailrace.capture.kafka_client import (
     is_fenced,
     once_settled,
 )
-from tailrace.errors import StoreUnavailable
+from tailrace.errors import LeaseLost, StoreUnavailable
 
 DEFAULT_TOPIC = "tailrace-positions"
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024), "min.cleanable.dirty.ratio": "0.1"}
@@ -32,20 +33,24 @@ class KafkaCells:
 
     Kafka has no compare-and-set, but of all producers with one transactional id only the newest can commit. So a swap
     is: become the newest, read, compare, and commit; whoever became newer in between makes the commit fail. The
-    exactly-once sink sends its records through the same producer: `begin` opens a transaction, and the next swap of the
-    name commits records and cell together.
+    exactly-once sink sends its records through the same producer: `carry` opens a transaction, and a swap inside
+    `finishing` commits records and cell together.
     """
 
     def __init__(self, address: KafkaAddress) -> None:
         self._address = address
         self.topic = address.topic or DEFAULT_TOPIC
         self._partition = TopicPartition(self.topic, 0, 0)
+        self._written: dict[str, bytes] = {}
+        self._settings: dict[str, Mapping[str, Any]] = {}
         self._table: dict[str, bytes] = {}
         self._trails: dict[str, list[bytes]] = {}
         self._consumer: Consumer | None = None
         self._read_to = 0
         self._producers: dict[str, Producer] = {}
         self._open: set[str] = set()
+        self._carrying: set[str] = set()
+        self._finishing: set[str] = set()
 
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none.
@@ -57,7 +62,13 @@ class KafkaCells:
         return self._table.get(name)
 
     def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
-        """Commit the new cell, with all that was sent since `begin`, if nobody else has written this name."""
+        """Commit the new cell, with all that was sent since `carry`, if nobody else has written this name.
+
+        A transaction that carries records is committed inside `finishing` only: a lease that is renewed by the way must
+        not make them visible. And when it fails, nothing may take its place, because the records would be missing.
+        """
+        if name in self._carrying and name not in self._finishing:
+            raise StoreUnavailable(f"records of {name} wait for their commit; the position moves with them")
         if name not in self._producers:
             self._refresh()
             if self._table.get(name) != expected:
@@ -87,8 +98,33 @@ class KafkaCells:
             self._consumer.close()
             self._consumer = None
 
-    def begin(self, name: str) -> Producer:
-        """Open a transaction that the next swap of this name commits, unless it is open; give its producer."""
+    def carry(self, name: str) -> Producer:
+        """Open a transaction for records, unless it is open, and give its producer; `finishing` commits it."""
+        producer = self._begin(name)
+        self._carrying.add(name)
+        return producer
+
+    def fence_again(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Replace the producer of this name by one with other settings of the client library."""
+        self._drop(name)
+        self._refresh()
+        if self._is_taken_over(name):
+            raise LeaseLost(f"another producer of {name} has taken over")
+        self._settings[name] = settings
+        self._fence(name)
+
+    @contextmanager
+    def finishing(self, name: str) -> Iterator[None]:
+        """Let the swap inside commit the records of the transaction together with its cell."""
+        if name not in self._carrying:
+            raise StoreUnavailable(f"there is no open transaction of {name}")
+        self._finishing.add(name)
+        try:
+            yield
+        finally:
+            self._finishing.discard(name)
+
+    def _begin(self, name: str) -> Producer:
         if name not in self._producers:
             self._fence(name)
             self._refresh()
@@ -99,7 +135,8 @@ class KafkaCells:
         return self._producers[name]
 
     def abort(self, name: str) -> None:
-        """Throw away what was sent since `begin`; a producer that cannot even do that is given up."""
+        """Throw away what was sent since `carry`; a producer that cannot even do that is given up."""
+        self._carrying.discard(name)
         if name in self._open:
             self._open.discard(name)
             try:
@@ -109,9 +146,7 @@ class KafkaCells:
 
     def _fence(self, name: str) -> None:
         """Become the newest producer of this name; what an older one left open is aborted by the broker."""
-        config = self._address.config(
-            transactional_id=f"tailrace-{name}", linger_ms=5, compression_type="zstd", enable_idempotence=True
-        )
+        config = self._address.config(transactional_id=f"tailrace-{name}", **self._settings.get(name, {}))
         with self._answering():
             producer = Producer(config)
             producer.init_transactions(3 * SECONDS_TO_ANSWER)
@@ -120,13 +155,14 @@ class KafkaCells:
     def _drop(self, name: str) -> None:
         """Let a producer go without `close`, which complains about a transaction that another has ended."""
         self._open.discard(name)
+        self._carrying.discard(name)
         producer = self._producers.pop(name, None)
         if producer:
             producer.purge()
 
     def _commit(self, name: str, cell: bytes, change: bytes | None) -> bool:
         try:
-            producer = self.begin(name)
+            producer = self._begin(name)
             records = {f"{_CELL}{name}": cell}
             if change is not None:
                 records[f"{_TRAIL}{name}/{len(self._trails.get(name, ()))}"] = change
@@ -134,15 +170,22 @@ class KafkaCells:
                 producer.produce(self.topic, value, key, partition=0)
             _finish(producer)
         except KafkaException as error:
+            was_carrying = name in self._carrying
             self.abort(name)
             self._drop(name)
-            if is_fenced(error):
+            if is_fenced(error) and not was_carrying:
                 return False
             raise self._unavailable(error) from error
         self._open.discard(name)
+        self._carrying.discard(name)
         for key, value in records.items():
             self._note(key, value)
+        self._written[name] = cell
         return True
+
+    def _is_taken_over(self, name: str) -> bool:
+        """Whether another process has written the cell since this one did."""
+        return name in self._written and self._table.get(name) != self._written[name]
 
     def _refresh(self) -> None:
         """Read up to what was the end of the topic when the call began, leaving out aborted transactions."""

@@ -4,6 +4,8 @@ Belongs here: delivering records in order and saying what is safe. Does not: wha
 the position moves (the producer).
 """
 
+from tailrace.capture.sinks.open import SinkOptions, open_dead_letters, open_sink
 from tailrace.capture.sinks.sink import Sink
+from tailrace.capture.sinks.worker import WorkerSink
 
-__all__ = ["Sink"]
+__all__ = ["Sink", "SinkOptions", "WorkerSink", "open_dead_letters", "open_sink"]

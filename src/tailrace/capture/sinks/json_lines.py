@@ -1,0 +1,101 @@
+"""Records as lines of JSON, in a file or on standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tailrace.capture.record import Record
+from tailrace.capture.sinks.record_json import record_json
+from tailrace.capture.sinks.sink import Sink
+from tailrace.errors import SinkUnavailable
+
+
+class JsonLinesSink(Sink):
+    """One object a line, as `record_json` writes it.
+
+    In a file, what is acknowledged is on the disk; a line that a crash cut off is removed when the file is opened
+    again.
+    """
+
+    def __init__(self, path: Path | None, *, is_json: bool = True) -> None:
+        self._path = path
+        self._is_json = is_json
+        self._file: BinaryIO | None = None
+        self._added = 0
+        self._acknowledged = 0
+
+    def setup(self) -> None:
+        """Open the file, which is made if it is missing."""
+        with self._disk_errors():
+            if self._path is None:
+                self._file = sys.stdout.buffer
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _cut_torn_line(self._path)
+            self._file = self._path.open("ab")
+
+    def add(self, records: Sequence[Record]) -> int:
+        """Write the lines."""
+        with self._disk_errors():
+            self._open_file().write(
+                b"".join([record_json(record, is_json=self._is_json) + b"\n" for record in records])
+            )
+        self._added += len(records)
+        return self._added
+
+    def acknowledged(self) -> int:
+        """Make what was written safe, if anything was."""
+        if self._acknowledged < self._added:
+            with self._disk_errors():
+                file = self._open_file()
+                file.flush()
+                if self._path is not None:
+                    os.fsync(file.fileno())
+            self._acknowledged = self._added
+        return self._acknowledged
+
+    def flush(self, timeout: float) -> int:
+        """Make everything safe."""
+        return self.acknowledged()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None and self._path is not None:
+            with self._disk_errors():
+                self._file.close()
+        self._file = None
+
+    def _open_file(self) -> BinaryIO:
+        if self._file is None:
+            raise SinkUnavailable("the sink is closed")
+        return self._file
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise  # whoever read our standard output is gone: there is nobody to try again for
+        except OSError as error:
+            raise SinkUnavailable(f"cannot write to {self._path or 'standard output'}: {error.strerror}") from error
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            begin = max(0, end - 65536)
+            file.seek(begin)
+            newline = file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(begin + newline + 1)
+                return
+            end = begin
+        file.truncate(0)

@@ -1,0 +1,194 @@
+"""Records into Kafka, at least once: pipelined, in order per key, acknowledged by all replicas."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tailrace.capture.dead_letters import DeadLetters
+from tailrace.capture.kafka_client import KafkaAddress, describe, is_refused, unavailable
+from tailrace.capture.record import Record
+from tailrace.capture.sinks.kafka_topics import TopicCatalogue
+from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
+from tailrace.capture.topics import TopicRule
+from tailrace.errors import Backpressure, RecordRefused, SinkUnavailable
+
+_LARGEST_BATCH = 1_000_000
+_PAUSE = 0.01
+
+PRODUCER_SETTINGS: Mapping[str, Any] = {
+    "enable_idempotence": True,  # retries keep the order and make no duplicates
+    "acks": "all",
+    "linger_ms": 5,
+    "compression_type": "lz4",
+    "partitioner": "murmur2_random",  # the one of Java's clients, so that keys meet in the same partitions
+    "message_timeout_ms": 0,  # a broker that is down is waited for: the buffer fills, and reading stops
+    "message_max_bytes": 1_000_000_000,  # the limit of the topic counts, not one of the client's own
+    "queue_buffering_max_messages": 10_000_000,
+    "queue_buffering_max_kbytes": 2_097_151,  # what is buffered is bounded by this sink
+}
+
+
+class Batch:
+    """Records that were added together; safe when each has its delivery report.
+
+    `count` is how many were added, `records` those of them that were sent.
+    """
+
+    __slots__ = ("count", "failures", "left", "records", "size")
+
+    def __init__(self, records: Sequence[Record], size: int, count: int) -> None:
+        self.records = records
+        self.size = size
+        self.count = count
+        self.left = len(records)
+        self.failures: list[tuple[KafkaError, Message]] = []
+
+    def report(self, error: KafkaError | None, message: Message) -> None:
+        """Take one delivery report."""
+        self.left -= 1
+        if error is not None:
+            self.failures.append((error, message))
+
+    def record_of(self, message: Message) -> Record:
+        """Find the record of a message that failed; that is rare, so searching will do."""
+        sent = message.key(), message.value()
+        return next(record for record in self.records if (record.key, record.value) == sent)
+
+
+class KafkaSink(Sink):
+    """One idempotent producer. What it holds unacknowledged is bounded in bytes.
+
+    A record that its topic's limit forbids goes to the dead letters; the records around it are not touched, because no
+    batch of several records is ever larger than the limit.
+    """
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        topics: TopicRule,
+        dead_letters: DeadLetters,
+        *,
+        partitions: int = 6,
+        topic_config: Mapping[str, str] | None = None,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+    ) -> None:
+        self._address = address
+        self._dead_letters = dead_letters
+        self._topics = TopicCatalogue(address, topics, partitions, topic_config or {})
+        self._buffer_bytes = buffer_bytes
+        self._largest_batch = _LARGEST_BATCH
+        self._batches: deque[Batch] = deque()
+        self._held = 0
+        self._added = 0
+        self._acknowledged = 0
+        self._producer: Producer
+
+    @property
+    def dead_letters(self) -> int:
+        """How many records went to the dead letters."""
+        return self._dead_letters.count
+
+    def setup(self) -> None:
+        """Check that the brokers answer."""
+        self._topics.connect()
+        self._producer = self._connect()
+
+    def add(self, records: Sequence[Record]) -> int:
+        """Hand the records to the client library, which sends them in the background."""
+        size = sum([len(record[0] or b"") + len(record[1] or b"") + len(record[7]) for record in records])
+        self._make_room(size)
+        self._learn_topics(records)
+        batch = Batch(self._deliverable(records), size, len(records))
+        self._batches.append(batch)
+        self._held += size
+        self._added += len(records)
+        self._send(batch)
+        return self._added
+
+    def acknowledged(self) -> int:
+        """Look at the delivery reports that have come."""
+        self._producer.poll(0)
+        batches = self._batches
+        while batches and not batches[0].left:
+            batch = batches[0]
+            if batch.failures:
+                self._settle(batch)
+            batches.popleft()
+            self._held -= batch.size
+            self._acknowledged += batch.count
+        return self._acknowledged
+
+    def flush(self, timeout: float) -> int:
+        """Wait for all delivery reports."""
+        deadline = time.monotonic() + timeout
+        self._producer.flush(0)  # sends what still lingers
+        while self.acknowledged() < self._added:
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"Kafka at {self._address.servers} did not acknowledge in {timeout:g} seconds")
+            self._producer.poll(_PAUSE)
+        return self._acknowledged
+
+    def close(self) -> None:
+        """Drop what is not sent."""
+        if hasattr(self, "_producer"):
+            self._producer.purge()
+            del self._producer
+
+    def _connect(self) -> Producer:
+        return Producer(self._address.config(**PRODUCER_SETTINGS, batch_size=self._largest_batch))
+
+    def _make_room(self, size: int) -> None:
+        self.acknowledged()
+        if self._batches and self._held + size > self._buffer_bytes:
+            raise Backpressure(f"{self._held} bytes wait for Kafka's acknowledgement", retry_after=_PAUSE)
+
+    def _learn_topics(self, records: Sequence[Record]) -> None:
+        """Know every topic before sending; a topic with a low limit makes all batches smaller."""
+        for namespace in {record[3] for record in records}.difference(self._topics.known):
+            topic = self._topics.learn(namespace)
+            if topic.limit < self._largest_batch:
+                self._largest_batch = topic.limit
+                self._reconnect()
+
+    def _reconnect(self) -> None:
+        """Go on with a producer that makes smaller batches, after the old one has delivered everything."""
+        self.flush(60.0)
+        self._producer = self._connect()
+
+    def _deliverable(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Give the records that are worth sending: here all, and the broker decides."""
+        return records
+
+    def _send(self, batch: Batch) -> None:
+        produce, report, topics = self._producer.produce, batch.report, self._topics.known
+        try:
+            for key, value, headers, namespace, *_ in batch.records:
+                name = topics[namespace].name
+                try:
+                    produce(name, value, key, on_delivery=report, headers=headers)  # type: ignore[arg-type]
+                except BufferError:
+                    self._producer.poll(1.0)
+                    produce(name, value, key, on_delivery=report, headers=headers)  # type: ignore[arg-type]
+        except (KafkaException, BufferError) as error:
+            raise SinkUnavailable(f"Kafka at {self._address.servers} takes no records: {error}") from error
+
+    def _settle(self, batch: Batch) -> None:
+        """Put what was refused to the dead letters; anything else that failed cannot be mended here."""
+        while batch.failures:
+            error, message = batch.failures[0]
+            self._bury(batch.record_of(message), error)
+            batch.failures.pop(0)
+
+    def _bury(self, record: Record, error: KafkaError) -> None:
+        if not is_refused(error):
+            raise unavailable(self._address, error)
+        topic = self._topics.known[record.namespace]
+        if not topic.may_refuse(record):
+            raise RecordRefused(f"Kafka refuses a record for {topic.name}: {describe(error)}")
+        text = f"the topic {topic.name} takes {topic.limit} bytes, the record has {len(record.value or b'')}"
+        self._dead_letters.add_record(record, RecordRefused(f"{text}: {describe(error)}"))

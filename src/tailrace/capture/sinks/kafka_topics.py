@@ -1,0 +1,60 @@
+"""The topics of a sink: made when they are missing, and known with their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, TopicLimits, ensure_topic, unavailable
+from tailrace.capture.record import Record
+from tailrace.capture.topics import TopicRule
+
+_FRAMING = 200
+"""Bytes around a record in a batch, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that exists, and how large a batch it takes."""
+
+    name: str
+    limit: int
+
+    def may_refuse(self, record: Record) -> bool:
+        """Whether the record is so large that it depends on compression whether the broker takes it."""
+        headers = sum(len(name) + len(value) + 10 for name, value in record.headers)
+        return len(record.key or b"") + len(record.value or b"") + headers + _FRAMING > self.limit
+
+
+class TopicCatalogue:
+    """Topics by namespace."""
+
+    def __init__(self, address: KafkaAddress, rule: TopicRule, partitions: int, config: Mapping[str, str]) -> None:
+        self._address = address
+        self._rule = rule
+        self._partitions = partitions
+        self._config = config
+        self._admin = AdminClient(address.config())
+        self._limits = TopicLimits(self._admin)
+        self.known: dict[str, Topic] = {}
+
+    def connect(self) -> None:
+        """Ask the brokers for their topics once, so that a wrong address shows at once."""
+        try:
+            self._admin.list_topics(timeout=SECONDS_TO_ANSWER)
+        except KafkaException as error:
+            raise unavailable(self._address, error) from error
+
+    def learn(self, namespace: str) -> Topic:
+        """Find the topic of a namespace, and make it if it is missing."""
+        name = self._rule.topic(namespace)
+        try:
+            ensure_topic(self._admin, name, self._partitions, self._config)
+            topic = Topic(name, self._limits.of(name))
+        except KafkaException as error:
+            raise unavailable(self._address, error) from error
+        self.known[namespace] = topic
+        return topic

@@ -1,0 +1,133 @@
+"""From the settings to a sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from tailrace.capture.dead_letters import (
+    TOPIC,
+    DeadLetters,
+    FileDeadLetters,
+    NoDeadLetters,
+    TopicDeadLetters,
+)
+from tailrace.capture.plugins import load_object
+from tailrace.capture.positions.store import PositionStore
+from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
+from tailrace.capture.topics import TopicRule
+from tailrace.errors import MissingExtra, SettingsError
+from tailrace.settings import masked
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What sinks are told beside their URL; each takes what concerns it."""
+
+    topics: TopicRule = field(default_factory=TopicRule)
+    partitions: int = 6
+    is_json: bool = True
+    """Whether the format writes JSON."""
+    webhook_secret: str | None = None
+    buffer_bytes: int = DEFAULT_BUFFER_BYTES
+
+
+def open_sink(
+    url: str,
+    dead_letters: DeadLetters,
+    options: SinkOptions,
+    *,
+    exactly_once: tuple[PositionStore, str] | None = None,
+) -> Sink:
+    """Make the sink at a URL; nobody is asked for anything before its `setup`.
+
+    kafka://host:9092, file:events.jsonl, stdout:, http(s)://host/path, redis://host/0?key=user:{user_id}, or
+    `module:Class?name=value` for a class of your own. `exactly_once` is the store of the positions and the name of the
+    stream.
+    """
+    scheme = urlsplit(url).scheme
+    if exactly_once is not None and scheme != "kafka":
+        raise SettingsError("exactly-once delivery is for Kafka", hint="Set capture.delivery to at-least-once.")
+    try:
+        if scheme == "kafka":
+            return _kafka(url, dead_letters, options, exactly_once)
+        if scheme in ("file", "stdout"):
+            from tailrace.capture.sinks.json_lines import JsonLinesSink
+
+            path = Path(unquote(url.removeprefix("file:").removeprefix("//"))) if scheme == "file" else None
+            return JsonLinesSink(path, is_json=options.is_json)
+        if scheme in ("http", "https"):
+            from tailrace.capture.sinks.webhook import WebhookSink
+
+            return WebhookSink(
+                url,
+                dead_letters,
+                secret=options.webhook_secret,
+                is_json=options.is_json,
+                buffer_bytes=options.buffer_bytes,
+            )
+        if scheme in ("redis", "rediss"):
+            return _redis(url, dead_letters, options)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"the sink {masked(url)} needs the Python package {error.name}") from None
+    return _users_own(url)
+
+
+def open_dead_letters(setting: str, sink_url: str, topics: TopicRule) -> DeadLetters:
+    """Make what `capture.dead_letters` says: `topic`, `file:folder` or `stop`.
+
+    `topic` without Kafka as sink is the file in the folder `dead-letters`.
+    """
+    if setting == "stop":
+        return NoDeadLetters()
+    if setting == "topic" and urlsplit(sink_url).scheme == "kafka":
+        from tailrace.capture.kafka_client import KafkaAddress
+
+        return TopicDeadLetters(KafkaAddress.parse(sink_url), f"{topics.prefix}.{TOPIC}")
+    if setting == "topic":
+        return FileDeadLetters(Path(TOPIC))
+    if setting.startswith("file:"):
+        return FileDeadLetters(Path(unquote(setting.removeprefix("file:").removeprefix("//"))))
+    raise SettingsError(f"there are no dead letters called {setting!r}", hint="Use topic, file:folder or stop.")
+
+
+def _kafka(
+    url: str, dead_letters: DeadLetters, options: SinkOptions, exactly_once: tuple[PositionStore, str] | None
+) -> Sink:
+    from tailrace.capture.kafka_client import KafkaAddress
+
+    address = KafkaAddress.parse(url)
+    how: dict[str, Any] = {"partitions": options.partitions, "buffer_bytes": options.buffer_bytes}
+    if exactly_once is not None:
+        from tailrace.capture.sinks.kafka_exactly_once import KafkaTransactionSink
+
+        return KafkaTransactionSink(address, options.topics, dead_letters, *exactly_once, **how)
+    from tailrace.capture.sinks.kafka import KafkaSink
+
+    return KafkaSink(address, options.topics, dead_letters, **how)
+
+
+def _redis(url: str, dead_letters: DeadLetters, options: SinkOptions) -> Sink:
+    from tailrace.capture.sinks.redis_cache import DEFAULT_TEMPLATE, RedisCacheSink
+
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    template = query.pop("key", DEFAULT_TEMPLATE)
+    rest = "&".join(f"{name}={value}" for name, value in query.items())
+    plain = urlunsplit(parts._replace(query=rest))
+    return RedisCacheSink(plain, template, dead_letters, buffer_bytes=options.buffer_bytes)
+
+
+def _users_own(url: str) -> Sink:
+    name, _, query = url.partition("?")
+    if ":" not in name or "//" in name:
+        raise SettingsError(
+            f"no sink is known for {masked(url)!r}",
+            hint="Use kafka://, file:, stdout:, http(s)://, redis:// or module:Class.",
+        )
+    sink = load_object(name)(**dict(parse_qsl(query)))
+    if not isinstance(sink, Sink):
+        raise SettingsError(f"{name} is not a Sink", hint="Derive it from tailrace.capture.sinks.Sink.")
+    return sink

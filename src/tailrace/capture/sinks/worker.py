@@ -1,0 +1,123 @@
+"""Sinks that wait for an answer: a thread of their own delivers batch after batch, so that nobody else waits."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from tailrace.capture.backoff import Backoff, BackoffPolicy
+from tailrace.capture.record import Record
+from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
+from tailrace.errors import Backpressure, Outcome, SinkUnavailable, TailraceError
+
+_PAUSE = 0.01
+_SECONDS_TO_END = 10.0
+
+
+class WorkerSink(Sink):
+    """A sink whose subclass says how one batch is delivered, and may take its time for it.
+
+    `deliver` returns when the records are safe, raises SinkUnavailable when trying again may help, and any other error
+    when it will not. Tries are repeated with growing pauses until `retry_seconds` are over. Easiest base for a sink of
+    your own.
+    """
+
+    def __init__(self, *, buffer_bytes: int = DEFAULT_BUFFER_BYTES, retry_seconds: float = 60.0) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._backoff = Backoff(BackoffPolicy(budget=retry_seconds))
+        self._waiting: queue.SimpleQueue[tuple[Sequence[Record], int] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._held = 0
+        self._added = 0
+        self._acknowledged = 0
+        self._failure: BaseException | None = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Connect and make what is missing; called once, by `setup`."""
+
+    @abstractmethod
+    def deliver(self, records: Sequence[Record]) -> None:
+        """Deliver the records in order and wait until they are safe."""
+
+    def disconnect(self) -> None:
+        """Give connections back; called once, when the thread has ended."""
+
+    def setup(self) -> None:
+        """Connect, and start the thread."""
+        self.connect()
+        self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
+        self._thread.start()
+
+    def add(self, records: Sequence[Record]) -> int:
+        """Queue the records."""
+        self._raise_failure()
+        size = sum(record.size for record in records)
+        with self._lock:
+            if self._held and self._held + size > self._buffer_bytes:
+                raise Backpressure(f"{self._held} bytes wait to be delivered", retry_after=_PAUSE)
+            self._held += size
+            self._added += len(records)
+        self._waiting.put((records, size))
+        return self._added
+
+    def acknowledged(self) -> int:
+        """Give what the thread has delivered."""
+        self._raise_failure()
+        return self._acknowledged
+
+    def flush(self, timeout: float) -> int:
+        """Wait for the thread to deliver everything."""
+        deadline = time.monotonic() + timeout
+        while self.acknowledged() < self._added:
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"{self._held} bytes were not delivered in {timeout:g} seconds")
+            time.sleep(_PAUSE)
+        return self._acknowledged
+
+    def close(self) -> None:
+        """End the thread after the try it is at."""
+        self._closing.set()
+        self._waiting.put(None)
+        if self._thread:
+            self._thread.join(_SECONDS_TO_END)
+            self._thread = None
+            self.disconnect()
+
+    def _work(self) -> None:
+        while (item := self._waiting.get()) is not None and not self._closing.is_set():
+            records, size = item
+            try:
+                self._deliver_patiently(records)
+            except BaseException as error:
+                self._failure = error
+                return
+            with self._lock:
+                self._held -= size
+                self._acknowledged += len(records)
+
+    def _deliver_patiently(self, records: Sequence[Record]) -> None:
+        while True:
+            try:
+                self.deliver(records)
+            except SinkUnavailable as error:
+                pause = self._backoff.failed()
+                if pause is None:
+                    raise
+                if self._closing.wait(max(pause, float(error.details.get("retry_after", 0.0)))):
+                    raise
+            else:
+                self._backoff.progressed()
+                return
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if isinstance(failure, TailraceError) and failure.outcome is not Outcome.STOP:
+            raise SinkUnavailable(failure.message) from failure
+        if failure is not None:
+            raise failure

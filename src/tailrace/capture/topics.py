@@ -1,0 +1,45 @@
+"""Which topic a namespace goes to, under which name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tailrace.errors import SettingsError
+
+DEFAULT_TEMPLATE = "{prefix}.{db}.{coll}"
+_LONGEST = 249
+_not_allowed = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRule:
+    """The topic of each namespace: a template with {prefix}, {db} and {coll}, or one name for everything.
+
+    Events about a whole database, or about the cluster, leave out what they lack: `shop` goes to `prefix.shop`. What
+    Kafka does not allow in names is written as `_` and two hex digits per byte.
+    """
+
+    prefix: str = "tailrace"
+    template: str = DEFAULT_TEMPLATE
+
+    def __post_init__(self) -> None:
+        try:
+            self.template.format(prefix="", db="", coll="")
+        except (KeyError, ValueError, IndexError) as error:
+            raise SettingsError(
+                f"the topic {self.template!r} is no template: {error}", hint="Use {prefix}, {db} and {coll}."
+            ) from None
+
+    def topic(self, namespace: str) -> str:
+        """Give the topic of a namespace."""
+        database, _, collection = namespace.partition(".")
+        name = self.template.format(prefix=self.prefix, db=database, coll=collection)
+        name = re.sub(r"\.{2,}", ".", _not_allowed.sub(_spelled, name)).strip(".")
+        if not name or len(name) > _LONGEST:
+            raise SettingsError(f"{name!r} cannot be the name of a topic", hint="Set capture.topic to a shorter one.")
+        return name
+
+
+def _spelled(character: re.Match[str]) -> str:
+    return "".join(f"_{byte:02x}" for byte in character.group().encode())
