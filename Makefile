@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint types fmt clean
+.PHONY: help env demo test crash lint types fmt clean
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ demo: env        ## Start a replica set and show live change events; ARGS=--seco
 
 test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
 	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+crash: env       ## Kill the producer a hundred times for each guarantee, and other long proofs of capture
+	$(BIN)/pytest tests/capture -m long $(ARGS)
 
 lint: env        ## Check style and formatting
 	$(BIN)/ruff check .

@@ -1,0 +1,43 @@
+"""A producer in a process of its own that tests may kill, at any moment or at a named point of the commit order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from pymongo import MongoClient
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    ["crash_process", "tailrace.capture.assembly", "tailrace.capture.sinks.kafka_exactly_once"]
+)
+
+
+def start_capture(flags: Mapping[str, Any], die_at: tuple[str, int] | None = None, **options: Any) -> Any:
+    """Start a producer with these settings; with `die_at` it kills itself when it is the n-th time at a point."""
+    process = _CONTEXT.Process(target=_run, args=(dict(flags), die_at, options), daemon=True)
+    process.start()
+    return process
+
+
+def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[str, Any]) -> None:
+    from tailrace.capture.assembly import Capture
+    from tailrace.settings import Settings
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = Settings.load(flags=flags)
+    times: dict[str, int] = {}
+
+    def hook(point: str) -> None:
+        times[point] = times.get(point, 0) + 1
+        if die_at == (point, times[point]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    client: MongoClient[dict[str, Any]] = MongoClient(settings.mongodb.uri.get_secret_value())
+    with client, Capture.open(settings, client) as capture:
+        producer = capture.producer(hook=hook, **options)
+        signal.signal(signal.SIGTERM, lambda *_: producer.stop())
+        producer.run()
