@@ -57,7 +57,8 @@ def test_a_stream_at_the_end_of_the_oplog_is_well(
     mongodb: ReplicaSet, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(store_url, "orders", mongodb.oplog_bounds()[1], counts=Counts(events=12))
-    assert run(["check", "--uri", mongodb.uri, "--store", store_url]) == 0
+    Path("tailrace.toml").write_text(f"[mongodb]\nuri = '{mongodb.uri}'\n[capture]\nposition_store = '{store_url}'")
+    assert run(["check"]) == 0
     printed = capsys.readouterr().out
     assert "orders on rs0   OK   idle" in printed
     assert "headroom 100%" in printed
@@ -189,7 +190,6 @@ def test_watch_goes_on_while_the_server_is_away(
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
-        (["orders"], 64, "--store"),
         (["--uri", "http://x"], 64, "not a MongoDB URI"),
         (["--store", "ftp://x", "--uri", "mongodb://127.0.0.1:1/"], 64, "no position store"),
         (["--warn", "2"], 64, "monitor.warn_ratio"),

@@ -20,6 +20,7 @@ from tailrace.settings import masked
 if TYPE_CHECKING:
     from tailrace.capture.positions import PositionStore
     from tailrace.monitor import Consumer, Observer, Report, Thresholds
+    from tailrace.settings import CaptureSettings
 
 _SECONDS_BETWEEN_SAMPLES = 1.0
 
@@ -28,19 +29,19 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Streams to look at; default all of the store.")] = None,
     uri: Annotated[
         list[str] | None,
-        typer.Option(help="Replica set, or a cluster's config server or mongos; repeat for several. [mongodb.uri]"),
+        typer.Option(help="Replica set, config server or mongos; repeat for several. Default mongodb.uri."),
     ] = None,
-    store: Annotated[str | None, typer.Option(help="Position store: file:, postgresql://, mongodb://, ...")] = None,
+    store: Annotated[str | None, typer.Option(help="Position store. Default capture.position_store.")] = None,
     at: Annotated[
         str | None, typer.Option(help="A position that no store keeps: ISO 8601, epoch seconds or `seconds,increment`.")
     ] = None,
     over: Annotated[float, typer.Option(help="Watch for so many seconds first, to see the trend.", min=0)] = 0,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again; alerts go to the log.")] = False,
-    every: Annotated[float | None, typer.Option(help="Seconds between looks. [monitor.every_seconds]")] = None,
+    every: Annotated[float | None, typer.Option(help="Seconds between looks. Default monitor.every_seconds.")] = None,
     looks: Annotated[int | None, typer.Option(help="End --watch by itself after so many looks.", min=1)] = None,
-    warn: Annotated[float | None, typer.Option(help="Share of the oplog. [monitor.warn_ratio]")] = None,
-    critical: Annotated[float | None, typer.Option(help="Share of the oplog. [monitor.critical_ratio]")] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics. [monitor.metrics_port]")] = None,
+    warn: Annotated[float | None, typer.Option(help="Share of the oplog. Default monitor.warn_ratio.")] = None,
+    critical: Annotated[float | None, typer.Option(help="Share of the oplog. Default monitor.critical_ratio.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics there. Default monitor.metrics_port.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; one line a look with --watch.")] = False,
 ) -> None:
     """Show the oplog window and each stream's place in it, with a forecast of when history is lost.
@@ -52,6 +53,7 @@ def check(
     from tailrace.monitor import Observer, Thresholds, serve_metrics, shard_readers
 
     settings = session.settings(
+        capture__position_store=store,
         monitor__warn_ratio=warn,
         monitor__critical_ratio=critical,
         monitor__every_seconds=every,
@@ -61,7 +63,7 @@ def check(
     monitor = settings.monitor
     uris = uri or [settings.mongodb.uri.get_secret_value()]
     with ExitStack() as opened:
-        consumers = opened.enter_context(_consumers(names or [], store, at))
+        consumers = opened.enter_context(_consumers(names or [], settings.capture, at))
         readers = opened.enter_context(shard_readers(uris, settings.mongodb.timeout_seconds))
         if monitor.metrics_port is not None:
             opened.enter_context(serve_metrics(monitor.metrics_port, monitor.metrics_address))
@@ -77,24 +79,21 @@ def check(
 
 
 @contextmanager
-def _consumers(names: list[str], url: str | None, at: str | None) -> Iterator[Callable[[], Sequence[Consumer]]]:
-    """Where the positions come from: a store, the command line, or nowhere."""
+def _consumers(
+    names: list[str], settings: CaptureSettings, at: str | None
+) -> Iterator[Callable[[], Sequence[Consumer]]]:
+    """Where the positions come from: the command line, or the store. An empty store leaves the window alone."""
+    from tailrace.capture.positions import open_store
     from tailrace.monitor import Consumer
 
-    if url is not None:
-        from tailrace.capture.positions import open_store
-
-        with open_store(url) as store:
-            yield lambda: [_consumer(store, name) for name in names or store.names()]
-    elif at is not None:
+    if at is not None:
         from tailrace.cli.token import parse_time
 
         fixed = [Consumer(names[0] if names else "position", parse_time(at))]
         yield lambda: fixed
-    elif names:
-        raise typer.BadParameter("a stream's position is in a store: name it with --store, or give a time with --at")
-    else:
-        yield list
+        return
+    with open_store(settings.position_store.get_secret_value()) as store:
+        yield lambda: [_consumer(store, name) for name in names or store.names()]
 
 
 def _consumer(store: PositionStore, name: str) -> Consumer:

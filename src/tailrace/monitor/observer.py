@@ -150,12 +150,16 @@ class Observer:
         return reports
 
     def run(self, every_seconds: float, stop: threading.Event) -> None:
-        """Look until told to stop; a server that cannot be read now is tried again at the next look."""
+        """Look until told to stop; what cannot be read now is tried again at the next look, and logged once."""
+        problem: str | None = None
         while not stop.is_set():
             try:
                 self.look()
+                problem = None
             except TailraceError as error:
-                _log.warning(error.message, code=error.code)
+                if error.code != problem:
+                    _log.warning(error.message, code=error.code, hint=error.hint)
+                problem = error.code
             stop.wait(every_seconds)
 
     @contextmanager
