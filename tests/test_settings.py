@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from tailrace.errors import SettingsError
-from tailrace.settings import Settings, describe, masked
+from tailrace.settings import Settings, describe, masked, shown_secret
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +77,20 @@ def test_a_bad_value_is_not_repeated_in_the_error(monkeypatch):
 def test_masking_takes_the_password_and_leaves_the_rest(user, password):
     shown = masked(f"cannot reach mongodb://{user}:{password}@host:27017/?tls=true now")
     assert shown == f"cannot reach mongodb://{user}:***@host:27017/?tls=true now"
+
+
+@pytest.mark.parametrize(
+    ("secret", "shown"),
+    [
+        ("https://hooks.example/services/T1/hunter2", "https://hooks.example/***"),
+        ("https://hooks.example?key=hunter2", "https://hooks.example/***"),
+        ("http://ann:hunter2@hooks.example", "http://ann:***@hooks.example"),
+        ("mongodb://ann:hunter2@host/shop?tls=true", "mongodb://ann:***@host/shop?tls=true"),
+        ("file:.tailrace/positions", "file:.tailrace/positions"),
+    ],
+)
+def test_the_path_of_a_web_address_is_a_secret_too(secret, shown):
+    assert shown_secret(SecretStr(secret)) == shown
 
 
 def test_every_setting_has_a_meaning():

@@ -172,13 +172,19 @@ def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tu
             yield from describe(kind, f"{prefix}{name}.")
         else:
             shown = kind.__name__ if isinstance(kind, type) else str(kind)
-            default = masked(info.default.get_secret_value()) if isinstance(info.default, SecretStr) else info.default
+            default = shown_secret(info.default) if isinstance(info.default, SecretStr) else info.default
             yield f"{prefix}{name}", shown, default, info.description or ""
 
 
 def masked(text: str) -> str:
     """The text with the password of every URI in it replaced by three stars."""
     return re.sub(r"(\w[\w+.-]*://[^:/?#\s@]*):[^@\s]*@", r"\1:***@", text)
+
+
+def shown_secret(secret: SecretStr) -> str:
+    """A secret as it may be shown: URIs without passwords, and web addresses, whose path is the secret, by host."""
+    text = masked(secret.get_secret_value())
+    return re.sub(r"^(https?://[^/?#]*)[/?#].+$", r"\1/***", text)
 
 
 def _read_file(file: Path | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tailrace.cli.session import session
-from tailrace.settings import Settings, describe, masked
+from tailrace.settings import Settings, describe, shown_secret
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -34,4 +34,4 @@ def _value(loaded: Settings, key: str) -> Any:
     value: Any = loaded
     for part in key.split("."):
         value = getattr(value, part)
-    return masked(value.get_secret_value()) if isinstance(value, SecretStr) else value
+    return shown_secret(value) if isinstance(value, SecretStr) else value
