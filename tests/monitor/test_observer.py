@@ -100,3 +100,5 @@ def test_the_metrics_show_the_worst_state_of_a_stream_on_any_shard() -> None:
     show_reports([report("a", State.IDLE), report("b", State.STALLED), report("c", State.LIVE)])
     shown = {state: REGISTRY.get_sample_value("tailrace_state", {"stream": "worst", "state": state}) for state in State}
     assert shown == {state: float(state is State.STALLED) for state in State}
+    # A counter at rest would raise TailracePositionNotCommitted for a stream that runs well elsewhere.
+    assert REGISTRY.get_sample_value("tailrace_batches_total", {"stream": "worst"}) is None

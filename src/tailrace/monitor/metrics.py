@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from tailrace.errors import EventTooLarge, EventUnconvertible, RecordRefused, SettingsError
 from tailrace.monitor.liveness import State
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
 
+_CAUSES_OF_DEAD_LETTERS = (RecordRefused.code, EventUnconvertible.code, EventTooLarge.code)
 _STREAM = ("stream",)
 _STREAM_AND_SHARD = ("stream", "shard")
 
@@ -104,6 +106,8 @@ class StreamMetrics:
         self._batches = _batches.labels(stream)
         self._commit_seconds = _commit_seconds.labels(stream)
         self._gaps = _gaps.labels(stream)
+        for cause in _CAUSES_OF_DEAD_LETTERS:
+            _dead_letters.labels(stream, cause)
 
     def events(self, op: str, namespace: str, count: int = 1) -> None:
         """Count events the sink has acknowledged; call it once per batch, operation type and namespace."""
@@ -132,8 +136,7 @@ class StreamMetrics:
 
     def state(self, state: State) -> None:
         """Show the state the stream is in now."""
-        for each in State:
-            _state.labels(self.stream, each.value).set(each is state)
+        show_state(self.stream, state)
 
     def position(self, cluster_time: Timestamp) -> None:
         """Show the cluster time of the position that was just committed."""
@@ -144,11 +147,22 @@ class StreamMetrics:
         _buffer_bytes.labels(self.stream).set(held)
         _buffer_limit.labels(self.stream).set(limit)
 
-    def place(self, shard: str, *, age: float, headroom: float, until_lost: float | None) -> None:
-        """Show where the position stands in one shard's oplog; `until_lost` is None when it is not losing ground."""
-        _age.labels(self.stream, shard).set(age)
-        _headroom.labels(self.stream, shard).set(headroom)
-        _until_lost.labels(self.stream, shard).set(math.inf if until_lost is None else until_lost)
+
+# What is known of a stream from outside, by its position alone: a process that only watches it counts nothing for it,
+# and counters that stand still would look like a stream that does.
+
+
+def show_place(stream: str, shard: str, *, age: float, headroom: float, until_lost: float | None) -> None:
+    """Show where a position stands in one shard's oplog; `until_lost` is None when it is not losing ground."""
+    _age.labels(stream, shard).set(age)
+    _headroom.labels(stream, shard).set(headroom)
+    _until_lost.labels(stream, shard).set(math.inf if until_lost is None else until_lost)
+
+
+def show_state(stream: str, state: State) -> None:
+    """Show the state a stream is in now."""
+    for each in State:
+        _state.labels(stream, each.value).set(each is state)
 
 
 def show_oplog(shard: str, *, window: float, used_bytes: int, limit_bytes: int) -> None:
@@ -161,7 +175,11 @@ def show_oplog(shard: str, *, window: float, used_bytes: int, limit_bytes: int) 
 @contextmanager
 def serve_metrics(port: int, address: str = "127.0.0.1") -> Iterator[int]:
     """Expose the registry at `/metrics` while the block runs; gives the port, which is a free one when 0 was asked."""
-    server, thread = start_http_server(port, addr=address, registry=REGISTRY)
+    try:
+        server, thread = start_http_server(port, addr=address, registry=REGISTRY)
+    except OSError as error:
+        message = f"metrics cannot be served at {address}:{port}: {error.strerror}"
+        raise SettingsError(message, hint="Choose another monitor.metrics_port.") from None
     try:
         yield server.server_port
     finally:

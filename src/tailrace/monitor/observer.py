@@ -199,9 +199,13 @@ def show_reports(reports: Sequence[Report]) -> None:
         if report.stream is None or report.place is None or report.liveness is None:
             continue
         place, state = report.place, report.liveness.state
-        metrics.StreamMetrics(report.stream).place(
-            oplog.shard, age=place.age_seconds, headroom=place.headroom_ratio, until_lost=place.forecast.until_lost
+        metrics.show_place(
+            report.stream,
+            oplog.shard,
+            age=place.age_seconds,
+            headroom=place.headroom_ratio,
+            until_lost=place.forecast.until_lost,
         )
         worst[report.stream] = max(worst.get(report.stream, state), state, key=severity)
     for stream, state in worst.items():
-        metrics.StreamMetrics(stream).state(state)
+        metrics.show_state(stream, state)
