@@ -68,8 +68,8 @@ def load(*folders: str) -> list[Case]:
 def parameters(cases: Iterable[Case], requirements: Requirements) -> list[Any]:
     """Each case with each server that it allows and each shell; a case that allows none is skipped, saying why.
 
-    The asynchronous shell runs each case on the oldest and the newest server here, on all of them with
-    `make conformance`: what differs between the shells is not what differs between servers.
+    `make conformance` runs all of them. `make test` leaves out what repeats: the first format says the same as
+    the unified one, and what differs between the shells is not what differs between servers.
     """
     if not SPEC_TESTS.is_dir():
         skip = pytest.mark.skip("the folder ../shared with the conformance data is not here")
@@ -90,9 +90,16 @@ def _of_case(case: Case, wanted: list[list[Mapping[str, Any]]]) -> Iterator[Any]
         yield pytest.param(case, None, None, id=case.name, marks=pytest.mark.skip(reason))
     for server in servers:
         for shell in SHELLS:
-            extra = shell == "async" and server not in (servers[0], servers[-1])
+            extra = _repeats(case, shell, servers.index(server), len(servers) - 1)
             name = f"{case.name}-{server.version}-{server.topology}-{shell}"
             yield pytest.param(case, server, shell, id=name, marks=[pytest.mark.long] if extra else [])
+
+
+def _repeats(case: Case, shell: str, index: int, last: int) -> bool:
+    """Whether a run is left to `make conformance`."""
+    if case.file.startswith("unified"):
+        return shell == "async" and index not in (0, last)
+    return index not in ((0, last) if shell == "sync" else (last,))
 
 
 def _allows(requirement: Mapping[str, Any], version: str, topology: str) -> bool:

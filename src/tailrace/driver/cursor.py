@@ -16,7 +16,8 @@ The pin in pyproject.toml (pymongo < 4.18) covers them.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeAlias
 
 import bson
@@ -27,6 +28,7 @@ from pymongo import AsyncMongoClient, MongoClient, _csot
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.command_cursor import AsyncCommandCursor
 from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import NotPrimaryError, OperationFailure
 from pymongo.message import _GetMore
 from pymongo.synchronous.collection import Collection
 from pymongo.synchronous.command_cursor import CommandCursor
@@ -89,16 +91,17 @@ def open_cursor(place: Place, command: Aggregate, session: Any) -> tuple[RawCurs
     codec = _raw_codec(place)
 
     def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[RawCursor, Reply]:
-        answer = conn.command(
-            command.database,
-            dict(command.command),
-            read_preference,
-            codec,
-            read_concern=place.read_concern,
-            session=session,
-            client=client,
-            user_fields=_FIRST_BATCH,
-        )
+        with _plain_errors():
+            answer = conn.command(
+                command.database,
+                dict(command.command),
+                read_preference,
+                codec,
+                read_concern=place.read_concern,
+                session=session,
+                client=client,
+                user_fields=_FIRST_BATCH,
+            )
         collection, info, reply = _opened(place, answer, conn.max_wire_version)
         cursor = RawCursor(collection, info, conn.address, session=session)
         cursor.max_wire_version, cursor.codec = conn.max_wire_version, codec
@@ -117,16 +120,17 @@ async def open_async_cursor(place: AsyncPlace, command: Aggregate, session: Any)
     codec = _raw_codec(place)
 
     async def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[AsyncRawCursor, Reply]:
-        answer = await conn.command(
-            command.database,
-            dict(command.command),
-            read_preference,
-            codec,
-            read_concern=place.read_concern,
-            session=session,
-            client=client,
-            user_fields=_FIRST_BATCH,
-        )
+        with _plain_errors():
+            answer = await conn.command(
+                command.database,
+                dict(command.command),
+                read_preference,
+                codec,
+                read_concern=place.read_concern,
+                session=session,
+                client=client,
+                user_fields=_FIRST_BATCH,
+            )
         collection, info, reply = _opened(place, answer, conn.max_wire_version)
         cursor = AsyncRawCursor(collection, info, conn.address, session=session)
         cursor.max_wire_version, cursor.codec = conn.max_wire_version, codec
@@ -163,6 +167,23 @@ def time_limit(timeout_ms: int | None, place: Place | AsyncPlace) -> AbstractCon
         return nullcontext()
     seconds = place._timeout if timeout_ms is None else timeout_ms / 1000
     return nullcontext() if seconds is None else pymongo.timeout(seconds)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Decode what a server says of an error: only events stay bytes."""
+    try:
+        yield
+    except OperationFailure as error:
+        details = _decoded(error.details)
+        raise type(error)(details["errmsg"], error.code, details, error._max_wire_version) from None
+    except NotPrimaryError as error:
+        details = _decoded(error.details)
+        raise NotPrimaryError(details["errmsg"], details) from None
+
+
+def _decoded(details: Any) -> dict[str, Any]:
+    return bson.decode(details.raw) if isinstance(details, RawBSONDocument) else details
 
 
 def _client_of(place: Any) -> Any:

@@ -19,7 +19,7 @@ from tailrace.driver.budget import ResumeBudget
 from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
 from tailrace.driver.fragments import FragmentAssembler
 from tailrace.driver.options import Token, WatchOptions, aggregate, as_document, original_position
-from tailrace.driver.rules import WIRE_VERSION_4_4, Failure, Origin
+from tailrace.driver.rules import CURSOR_NOT_FOUND, WIRE_VERSION_4_4, Failure
 
 Steps: TypeAlias = Generator[Step, Reply | None, None]
 
@@ -231,20 +231,23 @@ class ResumableStream:
         """Raise an error of a getMore that is not to be resumed."""
         failure = Failure.of(error)
         self._budget.failed()
-        code, times = self._same_errors
-        times = times + 1 if failure.origin is Origin.SERVER and failure.code == code else 1
-        self._same_errors = (failure.code, times)
         if not self._options.rules.resumes(failure, self._max_wire_version):
             if not error.timeout:
                 self.close()
             raise error
-        if self._budget.is_limited:
-            if not self._budget.may_retry:
-                self._budget.spent()
-                raise error
-        elif times >= SAME_ERRORS and failure.origin is Origin.SERVER:
+        if self._budget.is_limited and not self._budget.may_retry:
+            self._budget.spent()
+            raise error
+        if self._is_believed(failure):
             self.close()
             raise error
+
+    def _is_believed(self, failure: Failure) -> bool:
+        """Whether an error that is not known to pass has come too often without a batch between."""
+        code, times = self._same_errors
+        times = times + 1 if failure.code == code else 1
+        self._same_errors = (failure.code, times)
+        return times >= SAME_ERRORS and not failure.is_transient and failure.code != CURSOR_NOT_FOUND
 
     def _lose_cursor(self) -> None:
         self._token = self._current_token()
