@@ -1,0 +1,313 @@
+"""What is particular to Kafka: topics, partitions, headers, limits, and exactly-once delivery."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+from bson import Timestamp
+from confluent_kafka.admin import AdminClient
+
+from sink_sides import KafkaSide, change, records
+from tailrace.capture.dead_letters import FileDeadLetters, TopicDeadLetters
+from tailrace.capture.formats import make_format
+from tailrace.capture.kafka_client import KafkaAddress, ensure_topic
+from tailrace.capture.positions import Position, PositionStore, open_store
+from tailrace.capture.sinks import Sink, SinkOptions, open_sink
+from tailrace.capture.sinks.kafka import KafkaSink
+from tailrace.capture.topics import TopicRule
+from tailrace.errors import CaptureError, LeaseLost, SettingsError, StoreUnavailable
+from tailrace.stand import Kafka
+
+
+def position(seconds: int) -> Position:
+    return Position(bson.encode({"_data": f"82{seconds:08X}000000012B0229296E04"}), Timestamp(seconds, 1))
+
+
+def test_missing_topics_are_made_with_the_partitions_and_named_by_the_rule(kafka_side: KafkaSide) -> None:
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add([*records(1), *records(2, ns="shop.größe$")])
+        sink.flush(30)
+    admin = AdminClient({"bootstrap.servers": kafka_side.broker.bootstrap_servers})
+    topics = admin.list_topics(timeout=10).topics
+    for name in ("shop.orders", "shop.gr_c3_b6_c3_9fe_24"):
+        assert len(topics[f"{kafka_side.prefix}.{name}"].partitions) == 3
+
+
+def test_a_topic_that_exists_keeps_its_partitions(kafka_side: KafkaSide) -> None:
+    address = KafkaAddress(kafka_side.broker.bootstrap_servers)
+    admin = AdminClient(address.config())
+    ensure_topic(admin, f"{kafka_side.prefix}.shop.orders", 5, {})
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add(records(1))
+        sink.flush(30)
+    assert len(admin.list_topics(timeout=10).topics[f"{kafka_side.prefix}.shop.orders"].partitions) == 5
+
+
+def test_messages_carry_key_value_and_headers_and_one_key_stays_in_one_partition(kafka_side: KafkaSide) -> None:
+    sent = records(*range(100))
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add(sent)
+        sink.flush(30)
+    messages = kafka_side.messages()
+    by_value = {message.value(): message for message in messages}
+    for record in sent:
+        message = by_value[record.value]
+        assert (message.key(), message.headers()) == (record.key, record.headers)
+    places = {(message.key(), message.partition()) for message in messages}
+    assert Counter(key for key, _ in places) == dict.fromkeys({record.key for record in sent}, 1)
+    assert len({partition for _, partition in places}) > 1
+
+
+def test_a_tombstone_is_a_message_without_value(kafka_side: KafkaSide) -> None:
+    deleted = make_format("debezium").records(change(3, "delete"))
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add(deleted)
+        sink.flush(30)
+    assert [(message.key(), message.value()) for message in kafka_side.messages()] == [
+        (deleted[0].key, deleted[0].value),
+        (deleted[0].key, None),
+    ]
+
+
+def test_a_topic_with_a_low_limit_gets_small_batches_and_refuses_only_what_is_too_large(
+    kafka_side: KafkaSide, letters: Callable[[], list[Any]]
+) -> None:
+    address = KafkaAddress(kafka_side.broker.bootstrap_servers)
+    limit = {"max.message.bytes": "3000"}
+    ensure_topic(AdminClient(address.config()), f"{kafka_side.prefix}.shop.orders", 1, limit)
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add([*records(*range(200), size=1000), *records(200, size=20_000), *records(*range(201, 300), size=1000)])
+        assert sink.flush(60) == 300
+    assert kafka_side.numbers() == [number for number in range(300) if number != 200]
+    assert [letter["token"][2:10] for letter in letters()] == [f"{201:08X}"]
+
+
+def test_the_dead_letter_topic_holds_key_token_cause_and_the_raw_event_whatever_its_size(kafka_side: KafkaSide) -> None:
+    topic = f"{kafka_side.prefix}.dead-letters"
+    address = KafkaAddress(kafka_side.broker.bootstrap_servers)
+    with TopicDeadLetters(address, topic) as dead_letters:
+        kafka_side.dead_letters = dead_letters
+        (large,) = records(7, size=2_500_000)
+        with kafka_side.sink() as sink:
+            sink.setup()
+            sink.add([large])
+            sink.flush(60)
+        assert dead_letters.count == 1
+    parts = kafka_side.messages(topic)
+    headers = dict(parts[0].headers())
+    assert b"".join(part.value() for part in parts) == large.event
+    assert [dict(part.headers())["part"] for part in parts] == [b"1/3", b"2/3", b"3/3"]
+    assert {part.key() for part in parts} == {large.key}
+    assert headers["token"] == dict(large.headers)["token"]
+    assert (headers["cause"], headers["namespace"]) == (b"record-refused", b"shop.orders")
+    assert b"MSG_SIZE_TOO_LARGE" in headers["message"]
+
+
+# --- exactly once
+
+
+@pytest.fixture
+def store(kafka_side: KafkaSide) -> Iterator[PositionStore]:
+    with open_store(store_url(kafka_side)) as store:
+        yield store
+
+
+def store_url(side: KafkaSide) -> str:
+    return f"kafka://{side.broker.bootstrap_servers}/{side.prefix}.positions"
+
+
+def exactly_once(side: KafkaSide, store: PositionStore, name: str | None = None) -> Sink:
+    options = SinkOptions(topics=TopicRule(side.prefix), partitions=3)
+    url = f"kafka://{side.broker.bootstrap_servers}"
+    return open_sink(url, side.dead_letters, options, exactly_once=(store, name or side.prefix))
+
+
+def test_records_and_position_become_visible_together(kafka_side: KafkaSide, store: PositionStore) -> None:
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        assert sink.add(records(*range(50))) == 50
+        sink.flush(30)
+        assert sink.acknowledged() == 0
+        assert kafka_side.numbers() == []
+        with open_store(store_url(kafka_side)) as other:
+            assert other.load(kafka_side.prefix) is None
+        lease = sink.commit(position(50), lease)
+        assert sink.acknowledged() == 50
+        sink.add(records(*range(50, 60)))
+        sink.commit(position(60), lease)
+    assert sorted(kafka_side.numbers()) == list(range(60))
+    loaded = store.load(kafka_side.prefix)
+    assert loaded
+    assert loaded.cluster_time.time == 60
+
+
+def test_a_commit_without_records_moves_the_position(kafka_side: KafkaSide, store: PositionStore) -> None:
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        sink.commit(position(5), sink.commit(position(4), lease))
+    loaded = store.load(kafka_side.prefix)
+    assert loaded
+    assert loaded.cluster_time.time == 5
+
+
+def test_what_was_not_committed_is_never_seen(kafka_side: KafkaSide, store: PositionStore) -> None:
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        sink.commit(position(1), lease)
+        sink.add(records(*range(10)))
+        sink.flush(30)
+    with exactly_once(kafka_side, store) as again:
+        again.setup()
+        again.add(records(*range(10, 20)))
+        again.commit(position(2), lease)
+    assert sorted(kafka_side.numbers()) == list(range(10, 20))
+
+
+def test_a_lease_is_not_renewed_in_the_middle_of_a_transaction(kafka_side: KafkaSide, store: PositionStore) -> None:
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        sink.add(records(1))
+        with pytest.raises(StoreUnavailable, match="wait for their commit"):
+            store.renew(lease)
+        sink.commit(position(1), lease)
+    assert kafka_side.numbers() == [1]
+
+
+def test_a_zombie_is_fenced(kafka_side: KafkaSide, store: PositionStore) -> None:
+    """It sleeps with a transaction open, another takes over, and it can neither commit nor disturb the other."""
+    name = kafka_side.prefix
+    zombie_lease = store.acquire(name, "host/1", seconds=0.01)
+    with open_store(store_url(kafka_side)) as other_store:
+        zombie, other = exactly_once(kafka_side, store), exactly_once(kafka_side, other_store)
+        with zombie, other:
+            zombie.setup()
+            zombie.add(records(*range(10)))
+            zombie.flush(30)
+            lease = other_store.acquire(name, "host/2")
+            other.setup()
+            other.add(records(*range(10)))
+            lease = other.commit(position(10), lease)
+            with pytest.raises(CaptureError):
+                zombie.commit(position(99), zombie_lease)
+            with exactly_once(kafka_side, store) as reborn, pytest.raises(LeaseLost):
+                reborn.setup()
+            other.add(records(*range(10, 20)))
+            other.commit(position(20), lease)
+    assert sorted(kafka_side.numbers()) == list(range(20))
+    loaded = store.load(name)
+    assert loaded
+    assert (loaded.cluster_time.time, loaded.writer) == (20, "host/2")
+
+
+def test_in_a_transaction_too_large_records_are_set_aside_beforehand(
+    kafka_side: KafkaSide, store: PositionStore, letters: Callable[[], list[Any]]
+) -> None:
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        assert sink.add([*records(1), *records(2, size=2_000_000), *records(3)]) == 3
+        sink.commit(position(3), lease)
+        assert sink.acknowledged() == 3
+    assert sorted(kafka_side.numbers()) == [1, 3]
+    assert len(letters()) == 1
+
+
+def test_a_topic_with_a_low_limit_met_inside_a_transaction(kafka_side: KafkaSide, store: PositionStore) -> None:
+    address = KafkaAddress(kafka_side.broker.bootstrap_servers)
+    ensure_topic(AdminClient(address.config()), f"{kafka_side.prefix}.shop.small", 1, {"max.message.bytes": "3000"})
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        sink.add(records(*range(100), size=1000))
+        sink.add(records(*range(100, 200), size=1000, ns="shop.small"))
+        sink.commit(position(1), lease)
+    assert sorted(kafka_side.numbers()) == list(range(100))
+    assert len(kafka_side.messages(f"{kafka_side.prefix}.shop.small")) == 100
+
+
+def test_exactly_once_needs_positions_in_kafka(kafka_side: KafkaSide, tmp_path: Any) -> None:
+    with open_store(f"file:{tmp_path}") as store, pytest.raises(SettingsError, match="position"):
+        exactly_once(kafka_side, store)
+
+
+COMMIT_FOREVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import bson
+from bson import Timestamp
+from sink_sides import records
+from tailrace.capture.dead_letters import NoDeadLetters
+from tailrace.capture.positions import Position, open_store, this_process
+from tailrace.capture.sinks import SinkOptions, open_sink
+from tailrace.capture.topics import TopicRule
+_, _, servers, prefix = sys.argv
+with open_store(f"kafka://{servers}/{prefix}.positions") as store:
+    lease = store.acquire(prefix, this_process(), seconds=600)
+    options = SinkOptions(topics=TopicRule(prefix), partitions=3)
+    sink = open_sink(f"kafka://{servers}", NoDeadLetters(), options, exactly_once=(store, prefix))
+    sink.setup()
+    at = store.load(prefix)
+    number = at.cluster_time.time if at else 0
+    while True:
+        sink.add(records(*range(number, number + 7)))
+        number += 7
+        lease = sink.commit(Position(bson.encode({"_data": "82"}), Timestamp(number, 1)), lease)
+        print(number, flush=True)
+"""
+
+
+def test_a_producer_killed_at_any_moment_delivers_each_record_once(kafka_side: KafkaSide, store: PositionStore) -> None:
+    tests = str(Path(__file__).resolve().parents[2])
+    command = [sys.executable, "-c", COMMIT_FOREVER, tests, kafka_side.broker.bootstrap_servers, kafka_side.prefix]
+    for kills in range(4):
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert writer.stdout
+        try:
+            for _ in range(1 + 2 * kills):
+                assert writer.stdout.readline(), "the producer ended by itself"
+        finally:
+            writer.kill()
+            writer.wait(30)
+            writer.stdout.close()
+    lease = store.acquire(kafka_side.prefix, "the last one")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        sink.commit(store.load(kafka_side.prefix) or position(0), lease)
+    loaded = store.load(kafka_side.prefix)
+    assert loaded
+    assert loaded.cluster_time.time >= 7 * 4
+    assert sorted(kafka_side.numbers()) == list(range(loaded.cluster_time.time))
+
+
+@pytest.mark.long
+def test_records_wait_while_the_broker_is_away_and_arrive_once(
+    start_server: Callable[..., Any], dead_letters: FileDeadLetters
+) -> None:
+    """A broker of its own is killed and comes back: `pytest -m long`."""
+    side = KafkaSide(dead_letters, start_server(Kafka))
+    with side.sink() as sink:
+        assert isinstance(sink, KafkaSink)
+        sink.setup()
+        sink.add(records(*range(100)))
+        side.broker.kill()
+        sink.add(records(*range(100, 200)))
+        side.broker.restart()
+        assert sink.flush(60) == 200
+    assert sorted(side.numbers()) == list(range(200))
