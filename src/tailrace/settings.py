@@ -60,7 +60,10 @@ class CaptureSettings(Section):
     slice: str = Field("1/1", description="Which part of the documents this process takes, such as 2/4.")
     start: str = Field("snapshot", pattern="^(snapshot|now)$", description="Where a stream without a position begins.")
     recover: bool = Field(True, description="Recover lost history at once, instead of stopping with the gap open.")
-    sink: SecretStr = Field(SecretStr("kafka://127.0.0.1:9092"), description="Where records go, as a URL.")
+    sink: SecretStr = Field(
+        SecretStr("kafka://127.0.0.1:9092"),
+        description="Where records go: kafka://, file:, stdout:, http(s)://, redis:// or module:Class.",
+    )
     delivery: str = Field(
         "at-least-once", pattern="^(at-least-once|exactly-once)$", description="The guarantee of delivery."
     )
@@ -75,6 +78,7 @@ class CaptureSettings(Section):
         SecretStr("file:.tailrace/positions"), description="file:, postgresql://, mongodb://, kafka:// or redis://."
     )
     dead_letters: str = Field("topic", description="Where refused records go: topic, file:folder, or stop.")
+    webhook_secret: SecretStr | None = Field(None, description="Signs the posts of a webhook sink (HMAC).")
     inventory: str | None = Field(None, description="File of captured keys, for sinks that cannot be read back.")
     buffer_mb: int = Field(32, gt=0, description="How far reading may run ahead of delivery.")
     sink_buffer_mb: int = Field(64, gt=0, description="How much a sink holds that is not acknowledged.")

@@ -14,7 +14,6 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from tailrace.capture.backoff import BackoffPolicy
-from tailrace.capture.dead_letters import DeadLetters, FileDeadLetters, NoDeadLetters, TopicDeadLetters
 from tailrace.capture.delivery import Hook, no_hook
 from tailrace.capture.formats import make_format
 from tailrace.capture.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory
@@ -23,7 +22,7 @@ from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.positions import Position, open_store, this_process
 from tailrace.capture.producer import FirstStep, Producer, ProducerOptions
 from tailrace.capture.recovery import Recovery
-from tailrace.capture.sinks import Sink
+from tailrace.capture.sinks import Sink, SinkOptions, open_dead_letters, open_sink
 from tailrace.capture.slices import Slice
 from tailrace.capture.source import Scope, Selection, make_source
 from tailrace.capture.stored_records import codec_of
@@ -47,7 +46,9 @@ class Capture:
         self.topics = TopicRule(settings.topic_prefix, settings.topic or DEFAULT_TEMPLATE)
         self._sink_url = settings.sink.get_secret_value()
         self.kafka = KafkaAddress.parse(self._sink_url) if self._sink_url.startswith("kafka:") else None
-        self.dead_letters = self._opened.enter_context(self._make_dead_letters())
+        self.dead_letters = self._opened.enter_context(
+            open_dead_letters(settings.dead_letters, self._sink_url, self.topics)
+        )
 
     @classmethod
     def open(cls, settings: Settings, client: MongoClient[Any]) -> Capture:
@@ -149,35 +150,17 @@ class Capture:
             raise SettingsError("the sink is not Kafka: it cannot be read back", hint="Set capture.sink to kafka://...")
         return self.kafka
 
-    def _make_dead_letters(self) -> DeadLetters:
-        chosen = self._settings.dead_letters
-        if chosen == "stop":
-            return NoDeadLetters()
-        if chosen.startswith("file:"):
-            return FileDeadLetters(Path(chosen.removeprefix("file:")))
-        if chosen == "topic" and self.kafka is not None:
-            return TopicDeadLetters(self.kafka, f"{self._settings.topic_prefix}.dead-letters")
-        if chosen == "topic":
-            return FileDeadLetters(Path(".tailrace"))
-        raise SettingsError(f"dead letters cannot go to {chosen!r}", hint="Use topic, file:folder or stop.")
-
     def _make_sink(self) -> Sink:
-        from tailrace.capture.sinks.kafka import KafkaSink
-        from tailrace.capture.sinks.kafka_exactly_once import KafkaTransactionSink
-
-        chosen, kafka = self._settings, self._kafka()
-        buffer = chosen.sink_buffer_mb * _MEGABYTE
-        if chosen.delivery == "exactly-once":
-            return KafkaTransactionSink(
-                kafka,
-                self.topics,
-                self.dead_letters,
-                self.store,
-                chosen.name,
-                partitions=chosen.partitions,
-                buffer_bytes=buffer,
-            )
-        return KafkaSink(kafka, self.topics, self.dead_letters, partitions=chosen.partitions, buffer_bytes=buffer)
+        chosen = self._settings
+        options = SinkOptions(
+            topics=self.topics,
+            partitions=chosen.partitions,
+            is_json=chosen.format != "bson",
+            webhook_secret=chosen.webhook_secret.get_secret_value() if chosen.webhook_secret else None,
+            buffer_bytes=chosen.sink_buffer_mb * _MEGABYTE,
+        )
+        exactly_once = (self.store, chosen.name) if chosen.delivery == "exactly-once" else None
+        return open_sink(self._sink_url, self.dead_letters, options, exactly_once=exactly_once)
 
 
 def selection_of(settings: CaptureSettings) -> Selection:

@@ -128,6 +128,11 @@ class Producer:
         """Whether a snapshot is under way beside the stream."""
         return self._backfill is not None
 
+    @property
+    def delivered(self) -> int:
+        """Events that are safe in the sink, ever, under this name."""
+        return self._delivery.counts.events
+
     def stop(self) -> None:
         """Ask `run` to end; may be called from any thread or signal handler."""
         self._stopping.set()
