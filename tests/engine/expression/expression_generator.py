@@ -91,7 +91,9 @@ class Generator:
         return Timestamp(self.random.randint(0, 2**31), self.random.randint(0, 1000))
 
     def binary(self) -> Binary:
-        return Binary(bytes(self.random.randrange(256) for _ in range(self.random.randrange(5))), self.choice([0, 5, 128]))
+        return Binary(
+            bytes(self.random.randrange(256) for _ in range(self.random.randrange(5))), self.choice([0, 5, 128])
+        )
 
     def array(self) -> list[Any]:
         makers = [self.int32, self.string, self.number, self.scalar, self.small_object]
@@ -181,7 +183,9 @@ class Generator:
         return self.choice(["number", "string", "array", "object", "date", "bool", "any", "small"])
 
     def path(self) -> str:
-        return self.choice(["i", "a", "o.k", "deep.a.b", "docs.a", "new", "new.x", "deep.a.c.z", "x", "docs.n.m", "s.t"])
+        return self.choice(
+            ["i", "a", "o.k", "deep.a.b", "docs.a", "new", "new.x", "deep.a.c.z", "x", "docs.n.m", "s.t"]
+        )
 
     def inclusion(self) -> dict[str, Any]:
         paths = self.random.sample(["i", "s", "o", "docs.a", "deep.a.b", "a.k", "x.v", "missing", "deep.n", "nums"], 3)
@@ -264,9 +268,7 @@ def _of_doubles(name: str, count: int = 1) -> Maker:
 
 
 def _several(name: str, kind: str) -> Maker:
-    return lambda make, depth: {
-        name: [make.expression(kind, depth) for _ in range(make.random.randint(1, 4))]
-    }
+    return lambda make, depth: {name: [make.expression(kind, depth) for _ in range(make.random.randint(1, 4))]}
 
 
 def _named(name: str, **kinds: str | list[Any]) -> Maker:

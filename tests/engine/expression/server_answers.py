@@ -63,17 +63,21 @@ class Server:
         self._database = database
         self.version = version
         self._literal = version >= "6"
+        self._numbers: dict[bytes, int] = {}
 
     def answer(self, stages: Stages, documents: Sequence[bytes]) -> Answer:
         """Run the stages over the documents."""
         source: list[Mapping[str, Any]]
         if self._literal:
-            values = [RawBSONDocument(document) for document in documents]
             target: Any = 1
-            source = [{"$documents": {"$literal": values}}]
+            source = [{"$documents": {"$literal": [RawBSONDocument(document) for document in documents]}}]
         else:
-            target = self._stored(documents)
-            source = [{"$sort": {"_id": 1}}, {"$project": {"_id": 0, "d": 1}}, {"$replaceRoot": {"newRoot": "$d"}}]
+            target = "documents"
+            source = [
+                {"$match": {"_id": {"$in": self._stored(documents)}}},
+                {"$sort": {"_id": 1}},
+                {"$replaceRoot": {"newRoot": "$d"}},
+            ]
         command = {
             "aggregate": target,
             "pipeline": [*source, *(part for stage in stages for part in (_INHIBIT, stage))],
@@ -85,12 +89,16 @@ class Server:
             return failure.code or 0
         return [document.raw for document in reply["cursor"]["firstBatch"]]
 
-    def _stored(self, documents: Sequence[bytes]) -> str:
-        name = f"documents{hash(tuple(documents)) & 0xFFFFFFFFFFFF}"
-        if name not in self._database.list_collection_names():
-            wrapped = [{"_id": index, "d": RawBSONDocument(document)} for index, document in enumerate(documents)]
-            self._database[name].insert_many(wrapped)
-        return name
+    def _stored(self, documents: Sequence[bytes]) -> list[int]:
+        """Insert the documents that are not there yet, and give their numbers."""
+        new = [document for document in dict.fromkeys(documents) if document not in self._numbers]
+        for document in new:
+            self._numbers[document] = len(self._numbers)
+        if new:
+            self._database["documents"].insert_many(
+                [{"_id": self._numbers[document], "d": RawBSONDocument(document)} for document in new]
+            )
+        return [self._numbers[document] for document in documents]
 
 
 def our_answer(stages: Stages, documents: Sequence[bytes], version: str) -> Answer:

@@ -24,6 +24,7 @@ from tailrace.engine.expression.nodes import Associative, Evaluate, Node, Operat
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     INT32_MAX,
+    INT32_MIN,
     INT64_MIN,
     Sum,
     as_decimal,
@@ -154,14 +155,16 @@ def _duration(number: int) -> int:
 def parse_multiply(name: str, value: Value, scope: Scope) -> Node:
     """Read the factors."""
     code = TYPE_MISMATCH if scope.context.version >= (5, 0) else 16555
+    # Before 4.4 every factor had to fit 64 bits, doubles too.
+    must_fit = scope.context.version < (4, 4)
 
     def build(*operands: Evaluate) -> Evaluate:
-        return lambda slots: _product(operands, slots, code)
+        return lambda slots: _product(operands, slots, code, must_fit)
 
     return Associative(name, parse_operands(value, scope), build, commutative=True)
 
 
-def _product(operands: tuple[Evaluate, ...], slots: Slots, code: int) -> Value:
+def _product(operands: tuple[Evaluate, ...], slots: Slots, code: int, must_fit: bool) -> Value:
     product = Product()
     for operand in operands:
         value = operand(slots)
@@ -170,6 +173,8 @@ def _product(operands: tuple[Evaluate, ...], slots: Slots, code: int) -> Value:
         if not is_number(value):
             fail(code, f"$multiply only supports numeric types, not {type_name(value)}")
         product.times(value)
+        if must_fit and type(value) is float and not product.is_decimal:
+            as_long(value)
     return product.value()
 
 
@@ -183,6 +188,11 @@ class Product:
         self._long = 1
         self._decimal = Decimal(1)
         self._kind: type = int
+
+    @property
+    def is_decimal(self) -> bool:
+        """Say whether a decimal was among the factors."""
+        return self._kind is Decimal128
 
     def times(self, factor: Value) -> None:
         """Multiply by one more number."""
@@ -274,9 +284,10 @@ def _decimal_remainder(left: Decimal, right: Decimal) -> Decimal:
 
 
 def _double_remainder(left: float, right: float) -> float:
-    if math.isinf(left) or math.isnan(left) or math.isnan(right):
-        return math.nan
-    return math.fmod(left, right)
+    if math.isnan(left) or math.isnan(right):
+        return left + right
+    # What the processor gives for an invalid operation is a NaN with the sign set.
+    return -math.nan if math.isinf(left) else math.fmod(left, right)
 
 
 def truncated_remainder(left: int, right: int) -> int:
@@ -385,7 +396,10 @@ def _rounded(name: str, value: Value, places: int, mode: str) -> Value:
         51080,
         f"invalid conversion from Decimal128 result in {name} resulting from arguments: [{value}, {places}]",
     )
-    return Int64(result) if type(value) is Int64 or result > INT32_MAX else result
+    if type(value) is Int64 or result > INT32_MAX:
+        return Int64(result)
+    # The server casts what is too small, and so turns it around.
+    return (result - INT32_MIN) % 2**32 + INT32_MIN
 
 
 _round_or_trunc("$round", decimal.ROUND_HALF_EVEN)

@@ -97,7 +97,7 @@ def values_at(document: Document, names: Sequence[bytes], whole: bool) -> Iterat
 
 def _through(array: list[Value], rest: Sequence[bytes], whole: bool) -> Iterator[Value]:
     """Walk the values in an array that a path has come to, with the rest of the path to go."""
-    if not rest:
+    if not rest or (rest[0] == b"" and len(rest) == 1):
         if not whole:
             yield from array
         yield array

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from bson.decimal128 import Decimal128
@@ -39,7 +40,7 @@ from tailrace.engine.expression.numbers import (
     is_int32,
     to_decimal128,
 )
-from tailrace.engine.expression.parsing import Arguments, Scope, parse_operands, parser
+from tailrace.engine.expression.parsing import Arguments, Scope, Version, parse_operands, parser
 from tailrace.engine.expression.timezones import UTC_ZONE
 from tailrace.engine.expression.values import (
     TYPE_NUMBERS,
@@ -250,9 +251,11 @@ _CONVERSIONS: Final[dict[type, dict[int, Convert]]] = {
 }  # fmt: skip
 
 
-def convert(value: Value, target: int) -> Value:
+def convert(value: Value, target: int, version: Version) -> Value:
     """Convert a value that is not nothing to the type of a BSON type number."""
     conversion = _CONVERSIONS.get(type(value), {}).get(target)
+    if type(value) is Timestamp and version < (5, 1):
+        conversion = None
     if conversion is None and target == raw.BOOL:
         conversion = _true
     if conversion is None:
@@ -302,10 +305,12 @@ _CONVERT: Final = Arguments(
 @parser("$convert")
 def parse_convert(name: str, value: Value, scope: Scope) -> Node:
     """Read a value, the type to convert it to, and what to give when that is not possible."""
-    return Operator(name, _CONVERT.parse(value, scope), _build_convert)
+    return Operator(name, _CONVERT.parse(value, scope), partial(_build_convert, scope.context.version))
 
 
-def _build_convert(source: Evaluate, to: Evaluate, on_error: Evaluate | None, on_null: Evaluate | None) -> Evaluate:
+def _build_convert(
+    version: Version, source: Evaluate, to: Evaluate, on_error: Evaluate | None, on_null: Evaluate | None
+) -> Evaluate:
     def evaluate(slots: Slots) -> Value:
         target = to(slots)
         value = source(slots)
@@ -315,7 +320,7 @@ def _build_convert(source: Evaluate, to: Evaluate, on_error: Evaluate | None, on
         if kind is None:
             return None
         try:
-            return convert(value, kind)
+            return convert(value, kind, version)
         except Failure as failure:
             if failure.code == CONVERSION_FAILURE and on_error is not None:
                 return on_error(slots)
@@ -337,4 +342,4 @@ def parse_shortcut(name: str, value: Value, scope: Scope) -> Node:
     count = len(operands)
     check(count == 1, 50723, f"{name} requires a single argument, got {count}")
     children = [operands[0], Constant(_SHORTCUTS[name]), None, None]
-    return Operator(name, children, _build_convert)
+    return Operator(name, children, partial(_build_convert, scope.context.version))

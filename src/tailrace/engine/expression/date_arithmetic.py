@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from bson.int64 import Int64
@@ -18,7 +19,7 @@ from tailrace.engine.expression.dates import as_millis, evaluate_zone, is_date_l
 from tailrace.engine.expression.failures import DURATION_OVERFLOW, FAILED_TO_PARSE, check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import INT64_MIN, as_long, fits_int64, is_int64
-from tailrace.engine.expression.parsing import Arguments, Scope, parser
+from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.timezones import Zone
 from tailrace.engine.expression.values import Date, Value, is_nullish, type_name
@@ -160,7 +161,7 @@ def _units_between(start: Parts, end: Parts, unit: str, first_day: int) -> int:
     return end.month - start.month + years * 12
 
 
-def _difference(start: int, end: int, unit: str, zone: Zone, first_day: int) -> int:
+def _difference(start: int, end: int, unit: str, zone: Zone, first_day: int, version: Version) -> int:
     if unit == "millisecond":
         check(fits_int64(end - start), 5166308, "dateDiff overflowed")
         return end - start
@@ -169,6 +170,9 @@ def _difference(start: int, end: int, unit: str, zone: Zone, first_day: int) -> 
         return _units_between(before, after, unit, first_day)
     hours = after.hour - before.hour + (after.days - before.days) * 24
     turned = zone.offset(start // 1000) - zone.offset(end // 1000)
+    if version < (5, 1):
+        # Older servers knew of clock changes by whole hours only.
+        hours, turned = hours + _whole(turned, 3600), 0
     if unit == "hour":
         return hours + _whole(turned, 3600)
     minutes = after.minute - before.minute + hours * 60
@@ -192,10 +196,11 @@ _DIFF: Final = Arguments(
 @parser("$dateDiff", since=(5, 0))
 def parse_date_diff(name: str, value: Value, scope: Scope) -> Node:
     """Read two dates and the unit to count."""
-    return Operator(name, _DIFF.parse(value, scope), _build_date_diff)
+    return Operator(name, _DIFF.parse(value, scope), partial(_build_date_diff, scope.context.version))
 
 
 def _build_date_diff(
+    version: Version,
     start: Evaluate,
     end: Evaluate,
     unit: Evaluate,
@@ -216,7 +221,7 @@ def _build_date_diff(
                 fail(5166307, f"$dateDiff requires '{argument}' to be a date, but got {type_name(value)}")
         whole_unit = _unit("$dateDiff", name)
         first_day = _start_of_week("$dateDiff", week)
-        return Int64(_difference(as_millis(first), as_millis(last), whole_unit, zone, first_day))
+        return Int64(_difference(as_millis(first), as_millis(last), whole_unit, zone, first_day, version))
 
     return evaluate
 

@@ -271,7 +271,9 @@ def parse(text: str) -> Parsed:
         matches = [match for form in _FORMS if (match := form.match(trimmed, position))]
         if not matches:
             if _BLANK.match(trimmed, position) is None:
-                _unknown(text, parsed, f"Unexpected character '{trimmed[position]}'")
+                reason = f"Unexpected character '{trimmed[position]}'"
+                known = trimmed[position].isalnum() or trimmed[position] in "+-@"
+                _unknown(text, parsed, reason) if known else _bad(text, reason)
             position += 1
             continue
         best = max(matches, key=lambda match: match.end())

@@ -149,4 +149,5 @@ def double_power(base: float, exponent: float) -> float:
         odd = exponent.is_integer() and exponent % 2 == 1
         return -math.inf if base < 0 and odd else math.inf
     except ValueError:
-        return math.nan
+        # An invalid operation gives the processor's NaN, with the sign set.
+        return -math.nan

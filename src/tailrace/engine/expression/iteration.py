@@ -46,7 +46,7 @@ def parse_let(name: str, value: Value, scope: Scope) -> Node:
     operands = [parse_operand(operand, scope) for _, operand in variables.items()]
     names = [name_text(key) for key in variables.names()]
     for variable in names:
-        check_variable_for_writing(variable)
+        check_variable_for_writing(variable, scope.context.version)
     inner, slots = scope.define(*names)
     body = parse_operand(given["in"], inner)
     if not names:
@@ -77,11 +77,11 @@ _MAP: Final = Arguments(
 )
 
 
-def _element_variable(given: dict[str, Value]) -> str:
+def _element_variable(given: dict[str, Value], scope: Scope) -> str:
     name = given.get("as", "this")
     # The server reads a name that is no string as an empty one.
     variable = name if type(name) is str else ""
-    check_variable_for_writing(variable)
+    check_variable_for_writing(variable, scope.context.version)
     return variable
 
 
@@ -90,7 +90,7 @@ def parse_map(name: str, value: Value, scope: Scope) -> Node:
     """Read the array and the expression to apply to each element."""
     given = _MAP.read(value)
     source = parse_operand(given["input"], scope)
-    inner, (slot,) = scope.define(_element_variable(given))
+    inner, (slot,) = scope.define(_element_variable(given, scope))
     body = parse_operand(given["in"], inner)
 
     def build(array: Evaluate, each: Evaluate) -> Evaluate:
@@ -135,7 +135,7 @@ def parse_filter(name: str, value: Value, scope: Scope) -> Node:
     arguments = _FILTER if scope.context.version >= (5, 2) else _FILTER_BEFORE_5_2
     given = arguments.read(value)
     source = parse_operand(given["input"], scope)
-    inner, (slot,) = scope.define(_element_variable(given))
+    inner, (slot,) = scope.define(_element_variable(given, scope))
     condition = parse_operand(given["cond"], inner)
     limit = parse_operand(given["limit"], scope) if "limit" in given else None
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tailrace.engine.expression.failures import check, fail
+from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.nodes import (
     ROOT_SLOT,
     Associative,
@@ -326,6 +326,22 @@ def parse_rand(name: str, value: Value, scope: Scope) -> Node:
     size = len(value) if type(value) is list else len(value.names())
     check(size == 0, 3040501, "$rand does not currently accept arguments")
     return _Random(name, [], lambda: lambda slots: random.random(), folds=False)
+
+
+@parser("$meta")
+def parse_meta(name: str, value: Value, scope: Scope) -> Node:
+    """Refuse metadata: a change stream has none of what the operator asks for."""
+    if type(value) is not str:
+        fail(17307, "$meta only supports string arguments")
+    if value in _METADATA:
+        fail(40218, f"query requires {value} metadata, but it is not available")
+    raise Failure(17308, f"Unsupported argument to $meta: {value}")
+
+
+_METADATA: Final = frozenset(
+    {"textScore", "randVal", "searchScore", "searchHighlights", "geoNearDistance", "geoNearPoint", "recordId"}
+    | {"indexKey", "sortKey", "searchScoreDetails", "timeseriesBucketMinTime", "timeseriesBucketMaxTime"}
+)
 
 
 class _Random(Operator):

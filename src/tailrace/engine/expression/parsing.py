@@ -108,30 +108,26 @@ class _ConstantVariable(Node):
         return self.optimize().bind()
 
 
-def check_variable_for_reading(name: str) -> None:
+def check_variable_for_reading(name: str, version: Version) -> None:
     """Refuse a name that no variable can have."""
-    _check_variable(name, lambda char: char.isalpha())
+    codes = (FAILED_TO_PARSE,) * 3 if version >= (4, 4) else (16869, 16870, 16871)
+    _check_variable(name, lambda char: char.isalpha(), codes)
 
 
-def check_variable_for_writing(name: str) -> None:
+def check_variable_for_writing(name: str, version: Version) -> None:
     """Refuse a name that a user may not define; of the system's, only CURRENT."""
+    codes = (FAILED_TO_PARSE,) * 3 if version >= (4, 4) else (16866, 16867, 16868)
     if name != "CURRENT":
-        _check_variable(name, lambda char: "a" <= char <= "z")
+        _check_variable(name, lambda char: "a" <= char <= "z", codes)
 
 
-def _check_variable(name: str, starts: Callable[[str], bool]) -> None:
-    check(name, FAILED_TO_PARSE, "empty variable names are not allowed")
+def _check_variable(name: str, starts: Callable[[str], bool], codes: tuple[int, ...]) -> None:
+    check(name, codes[0], "empty variable names are not allowed")
     if not (ord(name[0]) > 127 or (name[0].isascii() and starts(name[0]))):
-        fail(
-            FAILED_TO_PARSE,
-            f"'{name}' starts with an invalid character for a user variable name",
-        )
+        fail(codes[1], f"'{name}' starts with an invalid character for a user variable name")
     for char in name[1:]:
         if not (ord(char) > 127 or char.isalnum() or char == "_"):
-            fail(
-                FAILED_TO_PARSE,
-                f"'{name}' contains an invalid character for a variable name: '{char}'",
-            )
+            fail(codes[2], f"'{name}' contains an invalid character for a variable name: '{char}'")
 
 
 # --- operands
@@ -156,7 +152,7 @@ def parse_field_path(text: str, scope: Scope) -> Node:
         names = split_path("CURRENT." + text[1:], hint)
         return scope.variable("CURRENT", names[1:], text)
     variable = text[2:].split(".", 1)[0]
-    check_variable_for_reading(variable)
+    check_variable_for_reading(variable, scope.context.version)
     node = scope.variable(variable, [], text)
     names = split_path(text[2:], hint)
     return scope.variable(variable, names[1:], text) if len(names) > 1 else node

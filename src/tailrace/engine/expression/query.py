@@ -57,7 +57,7 @@ def _parse(query: Document, scope: Scope, *, top: bool) -> Condition:
         if _is_expression(value):
             parts += _parse_operators(name, value, scope, top=top)
         elif type(value) is Regex:
-            parts.append(Leaf(name, tests.regex(value.pattern, value.options)))
+            parts.append(Leaf(name, tests.regex(value.pattern, value.options, scope.context.version)))
         else:
             parts.append(Leaf(name, tests.comparison("$eq", value)))
     return parts[0] if len(parts) == 1 else Junction("and", parts)
@@ -173,7 +173,7 @@ def _parse_operators(path: bytes, operators: Document, scope: Scope, *, top: boo
         Document,
         list,
     ):
-        code = 5626500 if scope.context.version >= (5, 0) else BAD_VALUE
+        code = 5626500 if scope.context.version >= (5, 1) else BAD_VALUE
         fail(code, "$geoNear, $near, and $nearSphere are not allowed in this context")
     parts = []
     for name, value in operators.items():
@@ -195,7 +195,7 @@ def _parse_operator(
         check(type(value) is not Regex, BAD_VALUE, "Can't have regex as arg to $ne.")
         return Not(Leaf(path, tests.comparison("$eq", value)))
     if name == b"$in" or name == b"$nin":
-        leaf = Leaf(path, _parse_in(operator, value))
+        leaf = Leaf(path, _parse_in(operator, value, scope))
         return Not(leaf) if name == b"$nin" else leaf
     if name == b"$exists":
         leaf = Leaf(path, tests.exists)
@@ -203,11 +203,11 @@ def _parse_operator(
     if name == b"$type":
         return Leaf(path, tests.type_test(name_text(path), value))
     if name == b"$mod":
-        return Leaf(path, tests.modulo(value, before_5=scope.context.version < (5, 0)))
+        return Leaf(path, tests.modulo(value, scope.context.version))
     if name == b"$size":
         return _parse_size(path, value)
     if name == b"$regex":
-        return _parse_regex(path, siblings)
+        return _parse_regex(path, siblings, scope)
     if name == b"$options":
         has_regex = b"$regex" in siblings.names()
         check(has_regex, BAD_VALUE, "$options needs a $regex")
@@ -248,17 +248,17 @@ _ON_PATHS: Final = frozenset(
 )
 
 
-def _parse_in(name: str, value: Value) -> Test:
+def _parse_in(name: str, value: Value, scope: Scope) -> Test:
     if type(value) is not list:
         fail(BAD_VALUE, f"{name} needs an array")
     for item in value:
         check(not _is_expression(item), BAD_VALUE, "cannot nest $ under $in")
-    return tests.membership(value)
+    return tests.membership(value, scope.context.version)
 
 
 def _parse_not(path: bytes, value: Value, scope: Scope, *, top: bool) -> Condition:
     if type(value) is Regex:
-        return Not(Leaf(path, tests.regex(value.pattern, value.options)))
+        return Not(Leaf(path, tests.regex(value.pattern, value.options, scope.context.version)))
     if type(value) is not Document:
         fail(BAD_VALUE, "$not needs a regex or a document")
     check(value.names(), BAD_VALUE, "$not cannot be empty")
@@ -277,7 +277,7 @@ def _parse_size(path: bytes, value: Value) -> Condition:
     return Leaf(path, test, whole_arrays=True)
 
 
-def _parse_regex(path: bytes, operators: Document) -> Condition:
+def _parse_regex(path: bytes, operators: Document, scope: Scope) -> Condition:
     pattern, options = "", ""
     for name, value in operators.items():
         if name == b"$regex":
@@ -295,7 +295,7 @@ def _parse_regex(path: bytes, operators: Document) -> Condition:
                 fail(BAD_VALUE, "$options has to be a string")
             check(not options, 51075, "options set in both $regex and $options")
             options = value
-    return Leaf(path, tests.regex(pattern, options))
+    return Leaf(path, tests.regex(pattern, options, scope.context.version))
 
 
 def _parse_elem_match(path: bytes, value: Value, scope: Scope) -> Condition:
@@ -331,7 +331,7 @@ def _parse_all(path: bytes, value: Value, scope: Scope) -> Condition:
     leaves: list[Condition] = []
     for item in value:
         if type(item) is Regex:
-            leaves.append(Leaf(path, tests.regex(item.pattern, item.options)))
+            leaves.append(Leaf(path, tests.regex(item.pattern, item.options, scope.context.version)))
             continue
         check(_first_name(item) not in _ON_PATHS, BAD_VALUE, "no $ expressions in $all")
         leaves.append(Leaf(path, tests.comparison("$eq", item)))

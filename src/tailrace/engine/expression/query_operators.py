@@ -31,6 +31,7 @@ from tailrace.engine.expression.numbers import (
     is_int64,
 )
 from tailrace.engine.expression.ordering import ValueSet, compare, is_nan, rank
+from tailrace.engine.expression.parsing import Version
 from tailrace.engine.expression.pcre import PatternError, compile_pattern
 from tailrace.engine.expression.regex_operators import check_options
 from tailrace.engine.expression.rendering import render
@@ -87,10 +88,10 @@ def _equal_to_string(right: str) -> Test:
     return test
 
 
-def membership(values: Sequence[Value]) -> Test:
+def membership(values: Sequence[Value], version: Version) -> Test:
     """Look a value up among constants and patterns."""
     equalities = ValueSet([value for value in values if type(value) is not Regex])
-    patterns = [regex(value.pattern, value.options) for value in values if type(value) is Regex]
+    patterns = [regex(value.pattern, value.options, version) for value in values if type(value) is Regex]
     for value in values:
         check(value is not UNDEFINED, BAD_VALUE, "InMatchExpression equality cannot be undefined")
     has_null = None in equalities
@@ -103,13 +104,17 @@ def membership(values: Sequence[Value]) -> Test:
     return test
 
 
-def regex(pattern: str, options: str) -> Test:
+def regex(pattern: str, options: str, version: Version) -> Test:
     """Search strings for a pattern; a regex value passes when it is the same one."""
-    check_options(options, "")
+    if version >= (5, 1):
+        # Older servers overlook letters that are no options.
+        check_options(options, "", version)
     no_null = "\0" not in pattern
     check(no_null, BAD_VALUE, "Regular expression cannot contain an embedded null byte")
     try:
         search = compile_pattern(pattern, options).search
+        # The server also compiles the pattern in parentheses, which an open comment or quotation spoils.
+        compile_pattern(f"(?:{pattern})", options)
     except PatternError as error:
         fail(51091, f"Regular expression is invalid: {error}")
     same = Regex(pattern, options)
@@ -178,17 +183,19 @@ def parse_integer(value: Value, *, least: int | None = None, bits: int = 32) -> 
     return number
 
 
-def modulo(given: Value, *, before_5: bool) -> Test:
+def modulo(given: Value, version: Version) -> Test:
     """Test the remainder of a division; before 5.0 numbers were forced into integers, whatever they were."""
     if type(given) is not list:
         fail(BAD_VALUE, "malformed mod, needs to be an array")
     check(given, BAD_VALUE, "malformed mod, not enough elements")
     check(is_number(given[0]), BAD_VALUE, "malformed mod, divisor not a number")
     check(len(given) > 1, BAD_VALUE, "malformed mod, not enough elements")
-    check(is_number(given[1]), BAD_VALUE, "malformed mod, remainder not a number")
+    if version >= (4, 4):
+        check(is_number(given[1]), BAD_VALUE, "malformed mod, remainder not a number")
     check(len(given) == 2, BAD_VALUE, "malformed mod, too many elements")
+    before_5 = version < (5, 0)
     if before_5:
-        divisor, remainder = (_forced(number, 31) for number in given)
+        divisor, remainder = (_forced(number, 31) if is_number(number) else 0 for number in given)
     else:
         divisor, remainder = _coerced(given[0], "divisor"), _coerced(given[1], "remainder")
     check(divisor != 0, BAD_VALUE, "divisor cannot be 0")
@@ -206,8 +213,8 @@ def _forced(value: Value, bits: int) -> int:
         return decimal_to_long(value.to_decimal())
     if type(value) is float and not -(2.0**bits) <= value < 2.0**bits:
         return -(2**bits)
-    number = int(value)
-    return number if -(2**bits) <= number < 2**bits else (number + 2**bits) % 2 ** (bits + 1) - 2**bits
+    number, size = int(value), 1 << bits
+    return number if -size <= number < size else (number + size) % (2 * size) - size
 
 
 def _coerced(value: Value, what: str) -> int:

@@ -7,18 +7,19 @@ from collections.abc import Callable
 
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
-from tailrace.engine.expression.parsing import Arguments, Scope, parser
+from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
 from tailrace.engine.expression.pcre import PatternError, compile_pattern
 from tailrace.engine.expression.values import Document, Regex, Value, is_nullish, kind_of
 
 
-def check_options(options: str, operator: str) -> None:
-    """Refuse letters that are no options."""
+def check_options(options: str, operator: str, version: Version) -> None:
+    """Refuse letters that are no options; `u`, which changes nothing, is one since 5.1."""
+    known = "imxsu" if version >= (5, 1) else "imxs"
     for letter in options:
-        check(letter in "imxsu", 51108, f"{operator} invalid flag in regex options: {letter}")
+        check(letter in known, 51108, f"{operator} invalid flag in regex options: {letter}")
 
 
-def read_pattern(operator: str, regex: Value, options: Value) -> re.Pattern[str] | None:
+def read_pattern(operator: str, regex: Value, options: Value, version: Version) -> re.Pattern[str] | None:
     """Compile the pattern that two arguments give; None when there is none."""
     is_pattern = is_nullish(regex) or type(regex) in (str, Regex)
     check(is_pattern, 51105, f"{operator} needs 'regex' to be of type string or regex")
@@ -49,7 +50,7 @@ def read_pattern(operator: str, regex: Value, options: Value) -> re.Pattern[str]
         51110,
         f"{operator}: regular expression options cannot contain an embedded null byte",
     )
-    check_options(letters, operator)
+    check_options(letters, operator, version)
     if type(pattern) is not str:
         return None
     try:
@@ -98,10 +99,11 @@ _OPERATORS: dict[str, Callable[[re.Pattern[str] | None, str | None], Value]] = {
 class _RegexOperator(Operator):
     """A search; a constant pattern is compiled when the tree is optimized."""
 
-    __slots__ = ()
+    __slots__ = ("_version",)
 
-    def __init__(self, name: str, children: list[Node | None]) -> None:
+    def __init__(self, name: str, children: list[Node | None], version: Version) -> None:
         super().__init__(name, children, self._search, folds=False)
+        self._version = version
 
     def optimize(self) -> Node:
         """Compile the pattern, if it is known."""
@@ -109,18 +111,18 @@ class _RegexOperator(Operator):
         _, regex, options = self.children
         if type(regex) is Constant and (options is None or type(options) is Constant):
             letters = options.value if options is not None else None
-            pattern = read_pattern(self.name, regex.value, letters)
+            pattern = read_pattern(self.name, regex.value, letters, self._version)
             self._build = lambda source, *_: self._search_constant(source, pattern)
         return self
 
     def _search(self, source: Evaluate, regex: Evaluate, options: Evaluate | None) -> Evaluate:
-        compute, name = _OPERATORS[self.name], self.name
+        compute, name, version = _OPERATORS[self.name], self.name, self._version
 
         def evaluate(slots: Slots) -> Value:
             text, pattern = source(slots), regex(slots)
             letters = options(slots) if options is not None else None
             checked = _text(name, text)
-            return compute(read_pattern(name, pattern, letters), checked)
+            return compute(read_pattern(name, pattern, letters, version), checked)
 
         return evaluate
 
@@ -150,4 +152,4 @@ def parse_regex_operator(name: str, value: Value, scope: Scope) -> Node:
             "regex": (31023, f"{name} requires 'regex' parameter"),
         },
     )
-    return _RegexOperator(name, arguments.parse(value, scope))
+    return _RegexOperator(name, arguments.parse(value, scope), scope.context.version)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.engine.expression.failures import check, fail
-from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
+from tailrace.engine.expression.nodes import Associative, Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.ordering import ValueSet
 from tailrace.engine.expression.parsing import (
     Arity,
@@ -39,31 +39,36 @@ def union(*operands: Evaluate) -> Evaluate:
     return evaluate
 
 
-@associative("$setIntersection", commutative=True)
-def intersection(*operands: Evaluate) -> Evaluate:
-    """Give what is in all of the arrays."""
+@parser("$setIntersection")
+def parse_intersection(name: str, value: Value, scope: Scope) -> Node:
+    """Read the arrays; servers before 4.4 stop looking once nothing is left."""
+    stops = scope.context.version < (4, 4)
 
-    def evaluate(slots: Slots) -> Value:
-        common: ValueSet | None = None
-        for operand in operands:
-            array = operand(slots)
-            if is_nullish(array):
-                return None
-            if type(array) is not list:
-                fail(
-                    17047,
-                    "All operands of $setIntersection must be arrays. One argument is of type: " + type_name(array),
-                )
-            other = ValueSet(array)
-            if common is None:
-                common = other
-            elif len(common) > 0:
-                # The server keeps the values of the smaller set: they may differ in number type.
-                small, large = (other, common) if len(common) > len(other) else (common, other)
-                common = ValueSet([value for value in small.in_order() if value in large])
-        return common.in_order() if common is not None else []
+    def build(*operands: Evaluate) -> Evaluate:
+        return lambda slots: _intersection(operands, slots, stops)
 
-    return evaluate
+    return Associative(name, parse_operands(value, scope), build, commutative=True)
+
+
+def _intersection(operands: tuple[Evaluate, ...], slots: Slots, stops: bool) -> Value:
+    common: ValueSet | None = None
+    for operand in operands:
+        if stops and common is not None and len(common) == 0:
+            break
+        array = operand(slots)
+        if is_nullish(array):
+            return None
+        if type(array) is not list:
+            found = type_name(array)
+            fail(17047, f"All operands of $setIntersection must be arrays. One argument is of type: {found}")
+        other = ValueSet(array)
+        if common is None:
+            common = other
+        elif len(common) > 0:
+            # The server keeps the values of the smaller set: they may differ in number type.
+            small, large = (other, common) if len(common) > len(other) else (common, other)
+            common = ValueSet([item for item in small.in_order() if item in large])
+    return common.in_order() if common is not None else []
 
 
 @function("$setDifference", arity=2)

@@ -140,7 +140,8 @@ class Unset(_Projection):
         with _context(name):
             for item in names:
                 path = item.encode("utf-8", "surrogateescape")
-                check(path not in spec.names(), 31250, f"Path collision at {item}")
+                code = 31250 if scope.context.version >= (4, 4) else 40176
+                check(path not in spec.names(), code, f"Path collision at {item}")
                 spec.set(path, False)
             _, self._tree = _parse_projection(spec, scope)
         self._kind = Exclusion
@@ -153,6 +154,8 @@ class AddFields(_Projection):
         if type(value) is not Document:
             fail(40272, f"{name} specification stage must be an object, got {type_name(value)}")
         with _context(name):
+            if scope.context.version < (4, 4):
+                check(value.names(), 40177, "specification must have at least one field")
             self._tree = parse_additions(value, scope)
         self._kind = Addition
 

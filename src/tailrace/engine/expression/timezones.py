@@ -2,6 +2,8 @@
 
 Local times that a clock change makes ambiguous, or skips, are resolved as the server's library does:
 it looks at the offset at the local time taken as UTC, and at the time that offset gives.
+Clock changes go on for ever here; the library of servers before 5.0 knows none after 2037. Servers before 6.0 take the
+first of two like hours west of Greenwich when a date is made of its parts; later ones take the second, as is done here.
 """
 
 from __future__ import annotations
@@ -65,14 +67,18 @@ class Zone:
         return split(seconds + self.offset(seconds), millisecond)
 
     def to_utc(self, local: int, *, from_summer: bool | None = None) -> int:
-        """Give the time of local seconds; `from_summer` tells how the clock stood before a shift."""
+        """Give the time of local seconds.
+
+        `from_summer` tells how the clock stood before the date was moved; for a date that is made anew the
+        server takes the clock of 1970.
+        """
         if self._info is None:
             return local - self._offset
         current = self.offset(local)
         actual = self.offset(local - current)
         begin = local - current
-        if current == actual and from_summer is not None:
-            look = self._look_around(local, current, from_summer)
+        if current == actual:
+            look = self._look_around(local, current, self.is_summer(0) if from_summer is None else from_summer)
             if look is not None:
                 actual, begin = look
         if current == actual:
