@@ -1,0 +1,210 @@
+"""A k-way merge of shard streams in the order of their resume tokens.
+
+Each shard gives events in order, and with them a promise: a token below which it will give nothing any more (that of
+its last event, or a high-water mark). An event may leave when no shard can give a smaller one, that is, when it is not
+above the smallest promise. That promise is also where the merged stream stands once everything up to it has left.
+
+The merge is pure: it is fed, it is asked, and the time is passed in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import attrgetter
+from typing import Final, Generic, Protocol, TypeVar
+
+from tailrace.token.resume_token import ResumeToken
+
+MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
+"""How much one shard may run ahead of the others before it has to wait."""
+
+
+class Sortable(Protocol):
+    """What the merge needs to know of an event."""
+
+    @property
+    def sort_key(self) -> bytes:
+        """The resume token's KeyString."""
+
+    @property
+    def token(self) -> bytes:
+        """The resume token, as BSON."""
+
+    @property
+    def raw(self) -> bytes:
+        """The event's bytes."""
+
+
+BEGINNING: Final = ResumeToken(b"")
+"""Before every position."""
+
+E = TypeVar("E", bound=Sortable)
+_sort_key = attrgetter("sort_key")
+
+
+class Order(Enum):
+    """How strictly events of different shards are ordered."""
+
+    STRICT = "strict"
+    """By resume token, as mongos does."""
+    PER_KEY = "per-key"
+    """Each shard's events at once: a document's events stay in order, since one shard has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Where one shard stands in the merge, and what it does to the others."""
+
+    shard: str
+    promise: ResumeToken
+    queued_events: int
+    queued_bytes: int
+    holds_back: bool
+    """Whether events of other shards wait for this one."""
+    held_for: float
+    """For how many seconds they have been waiting for it."""
+
+    @property
+    def reason(self) -> str:
+        """Why nothing, or something, waits for this shard."""
+        if not self.holds_back:
+            return "nothing waits for it"
+        return f"others have events above its promise, for {self.held_for:.1f} s"
+
+
+@dataclass(slots=True)
+class _Shard(Generic[E]):
+    """The events of one shard that have not left yet, and its promise."""
+
+    promise: ResumeToken
+    events: list[E] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    queued_bytes: int = 0
+    holding_since: float | None = None
+    is_leaving: bool = False
+
+    def take_up_to(self, key: bytes) -> list[E]:
+        """Give and forget the events that are not above the key."""
+        count = bisect_right(self.keys, key)
+        if not count:
+            return []
+        taken = self.events[:count]
+        del self.events[:count], self.keys[:count]
+        self.queued_bytes -= sum(len(event.raw) for event in taken)
+        return taken
+
+
+class Merge(Generic[E]):
+    """Merges the events of several shards; shards may come and go while it runs."""
+
+    def __init__(self, order: Order = Order.STRICT, *, max_queued_bytes: int = MAX_QUEUED_BYTES) -> None:
+        self._order = order
+        self._max_queued_bytes = max_queued_bytes
+        self._shards: dict[str, _Shard[E]] = {}
+        self._ready: deque[E] = deque()
+        self._position = BEGINNING
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The shards that take part, those that are being drained included."""
+        return tuple(self._shards)
+
+    @property
+    def position(self) -> ResumeToken:
+        """Where the merged stream stands: everything below it was handed out, nothing below it will come."""
+        return self._position
+
+    def add(self, shard: str, promise: ResumeToken) -> None:
+        """Let a shard take part from a promise on.
+
+        The merge never goes back: what a new shard has below the position must have been read elsewhere.
+        """
+        if shard in self._shards:
+            raise ValueError(f"shard {shard} takes part already")
+        self._shards[shard] = _Shard(max(promise, self._position))
+
+    def remove(self, shard: str) -> None:
+        """Let a shard leave: what it has given still comes out, in its place, and nobody waits for more."""
+        self._shards[shard].is_leaving = True
+        self._collect()
+
+    def feed(self, shard: str, events: Sequence[E], promise: ResumeToken) -> None:
+        """Take the next events of a shard, in its order, and its promise after them."""
+        queue = self._shards[shard]
+        if events:
+            queue.events.extend(events)
+            queue.keys.extend(map(_sort_key, events))
+            queue.queued_bytes += sum(len(event.raw) for event in events)
+        if promise > queue.promise:
+            queue.promise = promise
+        self._collect()
+
+    def wants(self, shard: str) -> bool:
+        """Whether the shard may be read further: not while too much of it waits for the others."""
+        return self._shards[shard].queued_bytes < self._max_queued_bytes
+
+    def take(self, max_events: int | None = None) -> list[E]:
+        """Hand out events that may leave, in order; the position is then behind the last of them."""
+        ready = self._ready
+        if max_events is None or len(ready) <= max_events:
+            taken = list(ready)
+            ready.clear()
+            self._position = max(self._position, self._limit())
+        else:
+            taken = [ready.popleft() for _ in range(max_events)]
+        if taken and self._order is Order.STRICT and taken[-1].sort_key > self._position.key:
+            self._position = ResumeToken.parse(taken[-1].token)
+        return taken
+
+    def holds(self, now: float) -> list[Hold]:
+        """Show where each shard stands, and for how long it has held the others back."""
+        waiting = self._waiting()
+        limit = self._limit()
+        shown = []
+        for name, shard in self._shards.items():
+            others_wait = any(other != name for other in waiting)
+            holds_back = others_wait and shard.promise == limit and not shard.is_leaving
+            if not holds_back:
+                shard.holding_since = None
+            elif shard.holding_since is None:
+                shard.holding_since = now
+            held_for = 0.0 if shard.holding_since is None else now - shard.holding_since
+            shown.append(Hold(name, shard.promise, len(shard.events), shard.queued_bytes, holds_back, held_for))
+        return shown
+
+    def _waiting(self) -> list[str]:
+        """Name the shards that have events which may not leave yet."""
+        return [name for name, shard in self._shards.items() if shard.events]
+
+    def _limit(self) -> ResumeToken:
+        """Give the smallest promise of the shards that may still give something."""
+        promises = [shard.promise for shard in self._shards.values() if not shard.is_leaving]
+        if promises:
+            return min(promises)
+        return max((shard.promise for shard in self._shards.values()), default=self._position)
+
+    def _collect(self) -> None:
+        """Move what may leave now into the queue of ready events."""
+        if self._order is Order.STRICT:
+            limit = self._limit().key
+            runs = [shard.take_up_to(limit) for shard in self._shards.values()]
+            self._ready.extend(_merged([run for run in runs if run]))
+        else:
+            for shard in self._shards.values():
+                self._ready.extend(shard.take_up_to(shard.promise.key))
+        drained = [name for name, shard in self._shards.items() if shard.is_leaving and not shard.events]
+        for name in drained:
+            del self._shards[name]
+
+
+def _merged(runs: list[list[E]]) -> Iterable[E]:
+    """Merge sorted runs; sorting finds and merges runs itself, in C."""
+    if len(runs) < 2:
+        return runs[0] if runs else ()
+    together = [event for run in runs for event in run]
+    together.sort(key=_sort_key)
+    return together
