@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tailrace import __version__
-from tailrace.cli import check, demo, engine, gaps, produce, recover, settings, snapshot, stand, token, verify
+from tailrace.cli import check, demo, engine, gaps, position, produce, recover, settings, snapshot, stand, token, verify
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
 from tailrace.settings import masked
@@ -41,6 +41,7 @@ app.command("settings")(settings.settings)
 app.command("verify")(verify.verify)
 app.command("snapshot")(snapshot.snapshot)
 app.add_typer(engine.app, name="engine")
+app.add_typer(position.app, name="position")
 app.add_typer(stand.app, name="stand")
 app.add_typer(token.app, name="token")
 

@@ -29,7 +29,7 @@ def decode(
     """Show what is inside a resume token: its time, its kind, and the event it stands for."""
     from tailrace.token import ResumeToken
 
-    position = _whole_token(token) if token.startswith("{") else None
+    position = whole_token(token) if token.startswith("{") else None
     if position is None:
         position = ResumeToken.from_hex(token, _from_base64(type_bits))
     described = _describe(position.decode())
@@ -73,7 +73,8 @@ def parse_time(text: str) -> Timestamp:
         ) from None
 
 
-def _whole_token(text: str) -> ResumeToken:
+def whole_token(text: str) -> ResumeToken:
+    """Read a token that is written as Extended JSON."""
     from bson import json_util
 
     from tailrace.token import ResumeToken

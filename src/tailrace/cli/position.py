@@ -1,0 +1,204 @@
+"""`tailrace position`: see, set, carry over and explain where streams stand."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tailrace.cli.session import session
+from tailrace.cli.times import shown_time
+from tailrace.cli.token import parse_time, whole_token
+from tailrace.errors import PositionInvalid
+
+if TYPE_CHECKING:
+    from tailrace.capture.positions import Lease, Position, PositionStore
+
+app = typer.Typer(help="See and set where streams stand; every change is kept.", no_args_is_help=True)
+
+Store = Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Reason = Annotated[str, typer.Option(help="Why; it is kept in the history.")]
+_SECONDS_TO_CHANGE = 30.0
+_WIDTH_OF_A_PIPE = 400
+
+
+@app.command()
+def show(
+    names: Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show positions: time, token, counts, and who writes them. Exit code 1 when one that was named has none."""
+    with _opened(store) as opened:
+        wanted = names or opened.names()
+        found = {name: (position, opened.holder(name)) for name in wanted if (position := opened.load(name))}
+    if as_json:
+        shown = [
+            {"name": name, "held_by": lease.owner if lease else None, **position.to_json()}
+            for name, (position, lease) in found.items()
+        ]
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        for name, (position, lease) in found.items():
+            _console().print(_described(name, position, lease))
+    for name in wanted:
+        if name not in found:
+            typer.echo(f"{name} has no position", err=True)
+    raise typer.Exit(0 if len(found) == len(wanted) else 1)
+
+
+@app.command("set")
+def set_position(
+    name: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Reason,
+    token: Annotated[str | None, typer.Option(help="A resume token: its `_data`, or the whole as JSON.")] = None,
+    at: Annotated[str | None, typer.Option(help="A time: ISO 8601, epoch seconds, or `seconds,increment`.")] = None,
+    store: Store = None,
+) -> None:
+    """Move a stream that does not run to a token or a time. What lies between is skipped, or delivered again."""
+    if (token is None) == (at is None):
+        raise typer.BadParameter("give either --token or --at")
+    with _opened(store) as opened, _changing(opened, name, reason) as lease:
+        before = opened.load(name)
+        position = _at_token(token) if token is not None else _at_time(at or "")
+        opened.save(_continuing(position, before), lease, reason=reason)
+    typer.echo(f"{name} stands at {shown_time(position.cluster_time)}")
+
+
+@app.command("export")
+def export_positions(
+    names: Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A file; default standard output.")] = None,
+    store: Store = None,
+) -> None:
+    """Write positions as JSON, for `import` into another store."""
+    with _opened(store) as opened:
+        positions = {name: opened.load(name) for name in names or opened.names()}
+    missing = [name for name, position in positions.items() if position is None]
+    if missing:
+        raise PositionInvalid(f"{missing[0]} has no position", hint="Run `tailrace position show` to list them.")
+    text = json.dumps({name: position.to_json() for name, position in positions.items() if position}, indent=2)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n")
+
+
+@app.command("import")
+def import_positions(
+    file: Annotated[Path, typer.Argument(help="What `export` wrote.", exists=True, dir_okay=False, allow_dash=True)],
+    reason: Reason,
+    store: Store = None,
+) -> None:
+    """Set positions to those of an export; streams that run are left alone, with an error."""
+    from tailrace.capture.positions import Position
+
+    try:
+        forms = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+        positions = {name: Position.from_json(form) for name, form in forms.items()}
+    except (ValueError, AttributeError) as error:
+        raise PositionInvalid(f"{file} is not an export of positions: {error}") from None
+    with _opened(store) as opened:
+        for name, position in positions.items():
+            with _changing(opened, name, reason) as lease:
+                opened.save(position, lease, reason=reason)
+            typer.echo(f"{name} stands at {shown_time(position.cluster_time)}")
+
+
+@app.command()
+def history(
+    name: Annotated[str, typer.Argument(help="The stream.")],
+    limit: Annotated[int, typer.Option(min=1, help="How many changes, the newest first.")] = 50,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed a position, when, how and why."""
+    with _opened(store) as opened:
+        changes = opened.history(name, limit)
+    if as_json:
+        typer.echo(json.dumps([change.to_json() for change in changes], indent=2))
+        return
+    table = Table("when", "who", "what", "why", "epoch", "position", box=None, header_style="bold")
+    for change in changes:
+        stands = shown_time(change.position.cluster_time) if change.position else "none"
+        table.add_row(f"{change.at:%Y-%m-%d %H:%M:%S}Z", change.who, change.what, change.why, str(change.epoch), stands)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Give the terminal's width to a person, and enough for a whole line to a program that reads it."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_OF_A_PIPE)
+
+
+@contextmanager
+def _opened(store: str | None) -> Iterator[PositionStore]:
+    from tailrace.capture.positions import open_store
+
+    settings = session.settings(capture__position_store=store)
+    with open_store(settings.capture.position_store.get_secret_value()) as opened:
+        yield opened
+
+
+@contextmanager
+def _changing(store: PositionStore, name: str, reason: str) -> Iterator[Lease]:
+    """Hold the lease of a stream while it is changed, so that no producer runs meanwhile."""
+    from tailrace.capture.positions import this_process
+
+    owner = f"{getpass.getuser()}@{this_process()}"
+    lease = store.acquire(name, owner, seconds=_SECONDS_TO_CHANGE, reason=reason)
+    try:
+        yield lease
+    finally:
+        store.release(lease, reason=reason)
+
+
+def _at_token(text: str) -> Position:
+    from tailrace.capture.positions import Position
+    from tailrace.token import ResumeToken
+
+    token = whole_token(text) if text.startswith("{") else ResumeToken.from_hex(text)
+    return Position(token.to_bson(), token.cluster_time)
+
+
+def _at_time(text: str) -> Position:
+    from tailrace.capture.positions import Position
+
+    return Position(None, parse_time(text))
+
+
+def _continuing(position: Position, before: Position | None) -> Position:
+    """Keep what a change of place does not touch: what was delivered, and which stream it is."""
+    if before is None:
+        return position
+    return replace(position, counts=before.counts, fingerprint=before.fingerprint)
+
+
+def _described(name: str, position: Position, lease: Lease | None) -> Table:
+    form: dict[str, Any] = position.to_json()
+    token = form["token"]
+    rows = {
+        "stands at": shown_time(position.cluster_time),
+        "token": "none: starts at the time" if token is None else str(token.get("_data", token)),
+        "delivered": f"{position.counts.events:,} events, {position.counts.bytes:,} bytes, "
+        f"{position.counts.dead_letters:,} dead letters",
+        "fingerprint": position.fingerprint or "none",
+        "saved": f"{position.saved_at:%Y-%m-%d %H:%M:%S}Z by {position.writer}" if position.saved_at else "never",
+        "held by": lease.owner if lease else "nobody",
+    }
+    if position.shards:
+        rows["shards"] = ", ".join(sorted(position.shards))
+    table = Table(name, "", box=None, header_style="bold")
+    for label, value in rows.items():
+        table.add_row(label, value)
+    return table
