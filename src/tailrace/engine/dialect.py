@@ -91,9 +91,26 @@ class Dialect:
         return self.since(*_AFTER_6_0_5)
 
     @cached_property
+    def keeps_version_2(self) -> bool:
+        """A client that comes with a token of version 2 gets tokens of version 2 for good."""
+        return self.since(*_AFTER_6_0_5)
+
+    @cached_property
     def splits_large_events(self) -> bool:
         """`$changeStreamSplitLargeEvent` exists."""
         return self.since(6, 0, 9)
+
+    @cached_property
+    def ends_at_invalidate(self) -> bool:
+        """The last position of an invalidated stream is the invalidate, even when a filter dropped it."""
+        return self.since(6, 0)
+
+    @cached_property
+    def finds_position_last(self) -> bool:
+        """The position is looked for behind images and the user's filter: resuming at an event that the
+        filter drops fails. Before 6.0 it is looked for first.
+        """
+        return self.since(6, 0)
 
     # --- images
 
@@ -115,9 +132,14 @@ class Dialect:
     # --- errors
 
     @cached_property
-    def error_prefix(self) -> str:
-        """What stands before the message of an error that reading gave, not opening."""
+    def first_batch_prefix(self) -> str:
+        """What stands before the message of an error that came while the first batch was read."""
         return "PlanExecutor error during aggregation :: caused by :: " if self.since(5, 0) else ""
+
+    @cached_property
+    def next_batch_prefix(self) -> str:
+        """What stands before the message of an error that came while a later batch was read."""
+        return "Executor error during getMore :: caused by :: " if self.since(5, 0) else ""
 
     @cached_property
     def names_unknown_fields(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from tailrace import raw
 from tailrace.oplog.entry import OplogEntry
+from tailrace.token.resume_token import ResumeToken
 
 
 class Change(NamedTuple):
@@ -29,17 +31,24 @@ class Event(NamedTuple):
     """A change event: its BSON bytes, and the header nobody has to decode for."""
 
     raw: bytes
-    sort_key: bytes
-    """The resume token's KeyString: comparing two of them compares two positions."""
     cluster_time: int
     """Seconds in the high 32 bits, increment in the low ones."""
     namespace: bytes
     """`database.collection`; `database` alone for dropDatabase; empty for invalidate."""
     operation_type: str
-    token: bytes
-    """The resume token: the document in `_id`."""
     change: Change | None = None
-    """What the event was made of, for stages that look up more; None for an invalidate."""
+    """What the event was made of, for stages that look up more; not all events have it."""
+
+    @property
+    def token(self) -> bytes:
+        """The resume token: the document in `_id`, which no stage may change."""
+        found = raw.field(self.raw, b"_id")
+        return raw.EMPTY if found is None else found.data
+
+    @property
+    def sort_key(self) -> bytes:
+        """The resume token's KeyString: comparing two of them compares two positions."""
+        return ResumeToken.parse(self.token).key
 
 
 class Stage(Protocol):

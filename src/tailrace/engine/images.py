@@ -5,7 +5,7 @@ Where images come from is passed in (`ImageStore`), so that the stage knows no c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 from bson.timestamp import Timestamp
@@ -56,11 +56,7 @@ class NoImages:
 
 
 class AddImages:
-    """Adds `fullDocument` to updates and `fullDocumentBeforeChange` to all that change a document.
-
-    `wanted` is the part of the user's filter that needs no image: an event it drops costs no lookup,
-    and is no error when its image is missing.
-    """
+    """Adds `fullDocument` to updates and `fullDocumentBeforeChange` to all that change a document."""
 
     def __init__(
         self,
@@ -69,7 +65,6 @@ class AddImages:
         dialect: Dialect,
         store: ImageStore,
         entry_at: EntryAt,
-        wanted: Callable[[bytes], bool] | None = None,
     ) -> None:
         self._events = events
         self._before = options.full_document_before_change
@@ -77,7 +72,6 @@ class AddImages:
         self._dialect = dialect
         self._store = store
         self._entry_at = entry_at
-        self._wanted = wanted
         self._by_name = dialect.looks_up_by_name and not options.match_collection_uuid_for_update_lookup
 
     @staticmethod
@@ -85,11 +79,17 @@ class AddImages:
         """Tell whether a stream needs the stage at all."""
         return options.full_document != "default" or options.full_document_before_change != "off"
 
+    @staticmethod
+    def fields_of(options: ChangeStreamOptions) -> list[str]:
+        """Name the fields that are not complete before the stage."""
+        before = ["fullDocumentBeforeChange"] if options.full_document_before_change != "off" else []
+        return before + (["fullDocument"] if options.full_document != "default" else [])
+
     def __iter__(self) -> Iterator[Event | None]:
         for event in self._events:
             if event is None or event.operation_type not in _WITH_PRE_IMAGE or event.change is None:
                 yield event
-            elif self._wanted is None or self._wanted(event.raw):
+            else:
                 yield self._with_images(event, event.change)
 
     def _with_images(self, event: Event, change: Change) -> Event:
@@ -116,7 +116,7 @@ class AddImages:
         if image is None and self._before == "required":
             found = f"the pre-image was not found for event: {_render(event)}"
             code = None if self._dialect.stores_pre_images else HistoryLost.server_code
-            raise ImageMissing(self._dialect.error_prefix + _NO_PRE_IMAGE + found, server_code=code)
+            raise ImageMissing(_NO_PRE_IMAGE + found, server_code=code)
         return _image_element(b"fullDocumentBeforeChange", image)
 
     def _pre_image(self, change: Change) -> bytes | None:
@@ -134,7 +134,7 @@ class AddImages:
         """Leave the field out when 4.4 or 5.0 recorded no pre-image: there `null` means that it is lost."""
         if self._before == "required":
             found = f"no pre-image optime was recorded for event: {_render(event)}"
-            raise ImageMissing(self._dialect.error_prefix + _NO_PRE_IMAGE + found, server_code=51770)
+            raise ImageMissing(_NO_PRE_IMAGE + found, server_code=51770)
         return b""
 
     # --- after
@@ -146,7 +146,7 @@ class AddImages:
             image = self._computed_post_image(change)
             if image is None and self._after == "required":
                 found = f"the post-image was not found for event: {_render(event)}"
-                raise ImageMissing(self._dialect.error_prefix + _NO_POST_IMAGE + found)
+                raise ImageMissing(_NO_POST_IMAGE + found)
         return _image_element(b"fullDocument", image)
 
     def _current(self, event: Event, change: Change) -> bytes | None:

@@ -37,6 +37,10 @@ class Invalidate:
         """The token of the invalidate that ended the stream."""
 
     def __iter__(self) -> Iterator[Event | None]:
+        # Nothing ends a stream of the cluster, so its events need not come through here.
+        return self._until_invalidated() if self._ending else iter(self._events)
+
+    def _until_invalidated(self) -> Iterator[Event | None]:
         for event in self._events:
             yield event
             if event is None or event.operation_type not in self._ending:
@@ -66,9 +70,7 @@ def invalidate_event(event: Event, token: ResumeToken) -> Event:
             parts.append(raw.element(kind, name, event.raw[start:end]))
     return Event(
         raw=raw.document(*parts),
-        sort_key=token.key,
         cluster_time=event.cluster_time,
         namespace=b"",
         operation_type="invalidate",
-        token=token.to_bson(),
     )

@@ -15,7 +15,7 @@ from tailrace.engine import refusals
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.scope import INTERNAL_DATABASES, Scope
 from tailrace.engine.server_types import type_name
-from tailrace.token.resume_token import ResumeToken, TokenData
+from tailrace.token.resume_token import ResumeToken, TokenData, TokenKind
 
 Document = Mapping[str, Any]
 
@@ -94,6 +94,7 @@ def parse_command(command: Document, database: str, dialect: Dialect) -> StreamS
     options = parse_options(pipeline[0]["$changeStream"], dialect)
     check_namespace(database, collection, options)
     start = read_token(options, dialect)
+    _check_start(start, options, collection, pipeline, dialect)
     for stage in pipeline[1:]:
         _check_stage(stage, database, collection, dialect)
     return StreamSpec(
@@ -184,6 +185,22 @@ def read_token(options: ChangeStreamOptions, dialect: Dialect) -> TokenData | No
     if options.resume_after is not None and data.from_invalidate:
         raise refusals.resume_after_invalidate(dialect)
     return data
+
+
+def _check_start(
+    start: TokenData | None,
+    options: ChangeStreamOptions,
+    collection: str | None,
+    pipeline: Sequence[Document],
+    dialect: Dialect,
+) -> None:
+    """Refuse tokens that this stream can never meet."""
+    if start is None or start.kind is not TokenKind.EVENT:
+        return
+    if options.resume_after is not None and collection is not None and start.uuid is None:
+        raise refusals.no_uuid(dialect)
+    if start.fragment is not None and not any(_SPLIT in stage for stage in pipeline):
+        raise refusals.fragment_without_split()
 
 
 # --- namespaces and stages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.engine.dialect import Dialect
-from tailrace.errors import InvalidResumeToken, StreamRefused
+from tailrace.errors import InvalidResumeToken, StreamFatal, StreamRefused
 
 
 def not_first(dialect: Dialect) -> StreamRefused:
@@ -111,6 +111,21 @@ def resume_after_invalidate(dialect: Dialect) -> InvalidResumeToken:
     end = "" if dialect.since(6, 0) else "."
     return InvalidResumeToken(
         f"Attempting to resume a change stream using 'resumeAfter' is not allowed from an invalidate notification{end}"
+    )
+
+
+def no_uuid(dialect: Dialect) -> InvalidResumeToken:
+    """The token is of a whole database's event, and cannot be one of a collection's stream."""
+    end = "" if dialect.since(6, 0) else "."
+    return InvalidResumeToken(
+        f"Attempted to resume a single-collection stream, but the resume token does not include a UUID{end}"
+    )
+
+
+def fragment_without_split() -> StreamFatal:
+    """The position is a part of an event, and the stream does not split events."""
+    return StreamFatal(
+        "To resume from a split event, the $changeStream pipeline must include a $changeStreamSplitLargeEvent stage"
     )
 
 

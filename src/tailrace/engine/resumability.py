@@ -86,14 +86,12 @@ class SkipToPosition:
 class EnsurePositionPresent:
     """Swallows the event of the position; a stream that does not have it cannot be resumed.
 
-    `error_prefix` is what the server puts before an error that reading gave. An event of which the
-    client has only some parts passes, to be split again further down.
+    An event of which the client has only some parts passes, to be split again further down.
     """
 
-    def __init__(self, events: Iterable[Event | None], client: TokenData, error_prefix: str) -> None:
+    def __init__(self, events: Iterable[Event | None], client: TokenData) -> None:
         self._events = events
         self._client = client
-        self._error_prefix = error_prefix
 
     def __iter__(self) -> Iterator[Event | None]:
         events = iter(self._events)
@@ -103,10 +101,7 @@ class EnsurePositionPresent:
                 continue
             status = compare_to_resume_token(token_data(event), self._client)
             if status is ResumeStatus.SURPASSED:
-                raise StreamFatal(
-                    f"{self._error_prefix}cannot resume stream; the resume token was not found. "
-                    + render_token(event.token)
-                )
+                raise StreamFatal("cannot resume stream; the resume token was not found. " + render_token(event.token))
             if status is ResumeStatus.FOUND_WHOLE:
                 yield event
             if status is not ResumeStatus.CHECK_NEXT:

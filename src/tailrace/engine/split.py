@@ -22,17 +22,15 @@ MAX_UNSPLIT: Final = MAX_EVENT - 8 * 1024
 class LimitSize:
     """Ends the stream at an event that no client could receive."""
 
-    def __init__(self, events: Iterable[Event | None], error_prefix: str) -> None:
+    def __init__(self, events: Iterable[Event | None]) -> None:
         self._events = events
-        self._error_prefix = error_prefix
 
     def __iter__(self) -> Iterator[Event | None]:
         for event in self._events:
             if event is not None and len(event.raw) > MAX_EVENT:
                 size = len(event.raw)
                 raise EventTooLarge(
-                    f"{self._error_prefix}BSONObj size: {size} (0x{size:X}) is invalid. "
-                    f"Size must be between 0 and {MAX_EVENT}(16MB)"
+                    f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {MAX_EVENT}(16MB)"
                 )
             yield event
 
@@ -47,11 +45,9 @@ class Split:
         self,
         events: Iterable[Event | None],
         client: TokenData | None,
-        error_prefix: str,
     ) -> None:
         self._events = events
         self._client = client if client is not None and client.fragment is not None else None
-        self._error_prefix = error_prefix
 
     def __iter__(self) -> Iterator[Event | None]:
         for event in self._events:
@@ -62,7 +58,7 @@ class Split:
             if have == 0 and len(event.raw) <= MAX_UNSPLIT:
                 yield event
             else:
-                yield from split_event(event, self._error_prefix)[have:]
+                yield from split_event(event)[have:]
 
     def _fragments_of_client(self, event: Event) -> int:
         """Tell how many fragments of the event the client has; only the first event can have any."""
@@ -72,7 +68,7 @@ class Split:
         return (client.fragment or 0) + 1
 
 
-def split_event(event: Event, error_prefix: str = "") -> list[Event]:
+def split_event(event: Event) -> list[Event]:
     """Split an event: small fields first, so that the first fragment says what happened."""
     elements = _by_size(event.raw)
     data = token_data(event)
@@ -83,18 +79,14 @@ def split_event(event: Event, error_prefix: str = "") -> list[Event]:
         count = _how_many_fit(elements, room)
         if count == 0:
             raise EventTooLarge(
-                f"{error_prefix}Splitting change event failed: fragment size "
+                f"Splitting change event failed: fragment size "
                 f"{MAX_EVENT - room + len(elements[0])} is greater than maxFragmentBsonSize {MAX_EVENT}",
                 server_code=7182500,
             )
         parts.append((token, elements[:count]))
         elements = elements[count:]
     return [
-        event._replace(
-            raw=raw.document(id_element(token), _split_element(number, len(parts)), *fields),
-            sort_key=token.key,
-            token=token.to_bson(),
-        )
+        event._replace(raw=raw.document(id_element(token), _split_element(number, len(parts)), *fields))
         for number, (token, fields) in enumerate(parts, 1)
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from bson.timestamp import Timestamp
@@ -18,14 +19,16 @@ from tailrace.engine.images import AddImages, ImageStore, NoImages
 from tailrace.engine.invalidate import Invalidate
 from tailrace.engine.match import Match, Relevant
 from tailrace.engine.options import StreamSpec
+from tailrace.engine.plain import OneByOne, PlainEvents
 from tailrace.engine.resumability import EnsurePositionPresent, SkipToPosition
+from tailrace.engine.sieve import sieve_of
 from tailrace.engine.sort_key import AddSortKey
 from tailrace.engine.split import LimitSize, Split
 from tailrace.engine.tokens import TokenVersion, fixed_version, version_of_client
 from tailrace.engine.transform import Transform
 from tailrace.engine.unwind import Unwind
-from tailrace.engine.user_stages import UserStages, compile_stages
-from tailrace.errors import HistoryLost
+from tailrace.engine.user_stages import FilterEvents, UserStages, compile_stages
+from tailrace.errors import ChangeStreamError
 from tailrace.oplog.entry import OplogEntry
 from tailrace.oplog.source import OplogSource
 from tailrace.token.resume_token import ResumeToken, TokenKind
@@ -33,13 +36,6 @@ from tailrace.token.resume_token import ResumeToken, TokenKind
 FIRST_BATCH: Final = 101
 """How many events a server puts into the first batch when nobody says."""
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-_WITHOUT_IMAGES: Final = frozenset(
-    {
-        "_id", "operationType", "clusterTime", "collectionUUID", "wallTime", "ns", "to", "documentKey",
-        "updateDescription", "rawUpdateDescription", "operationDescription", "stateBeforeChange",
-        "txnNumber", "lsid",
-    }
-)  # fmt: skip
 
 
 def to_int(time: Timestamp) -> int:
@@ -85,12 +81,13 @@ class EngineStream:
         self.is_closed = False
         self._dialect = dialect
         self._source = source
-        self._pipeline = compile_stages(spec, dialect, now)
-        self._default_version = 2 if spec.v2_tokens else 1
+        self._pipeline = compile_stages(spec, dialect, now, to_timestamp(latest))
+        self._default_version = self._version()
         self._position, self._position_time = self._start(latest)
         self._reader = source.open(self._position_time)
         self._reached = self._position_time
         self._held: Event | None = None
+        self._is_first_batch = True
         self._invalidate = self._first_stages()
         self._events = self._last_stages(images)
 
@@ -109,18 +106,35 @@ class EngineStream:
 
         At least one event comes, whatever its size. After an invalidate the stream is closed.
         """
+        try:
+            return self._read_batch(max_events, max_bytes)
+        except ChangeStreamError as error:
+            self.close()
+            raise self._told_as_server(error) from error.__cause__
+        finally:
+            self._is_first_batch = False
+
+    def _read_batch(self, max_events: int | None, max_bytes: int) -> list[Event]:
         batch: list[Event] = []
         size = 0
-        while max_events is None or len(batch) < max_events:
-            event = self._pull()
+        if max_events == 0:
+            return batch
+        held, self._held = self._held, None
+        for event in self._events if held is None else chain((held,), self._events):
             if event is None:
                 self._move_beyond(batch)
                 return batch
             size += len(event.raw)
-            if batch and size > max_bytes:
+            if size > max_bytes and batch:
                 self._held = event
                 break
             batch.append(event)
+            if len(batch) == max_events:
+                break
+        else:
+            self.close()
+            self._move_beyond(batch)
+            return batch
         self._move_to_last(batch)
         return batch
 
@@ -130,6 +144,12 @@ class EngineStream:
         self._reader.close()
 
     # --- position
+
+    def _version(self) -> int:
+        """Give the version of the stream's own tokens."""
+        client = self.spec.start_token
+        keeps_2 = client is not None and client.version == 2 and self._dialect.keeps_version_2
+        return 2 if self.spec.v2_tokens or keeps_2 else 1
 
     def _start(self, latest: int) -> tuple[ResumeToken, int]:
         """Give the position before the first event, and the time to read from."""
@@ -149,11 +169,12 @@ class EngineStream:
     def _move_beyond(self, batch: list[Event]) -> None:
         """Advance beyond entries that gave no event, so that a quiet stream does not age out.
 
-        A closed stream stands at its invalidate, even when the user's stages left that out.
+        A closed stream stands at its invalidate, even when the user's stages left that out (since 6.0).
         """
         self._move_to_last(batch)
         if self.is_closed:
-            self._position = self._invalidate.token or self._position
+            if self._dialect.ends_at_invalidate:
+                self._position = self._invalidate.token or self._position
         elif self._reached > self._position_time:
             time = to_timestamp(self._reached)
             self._position = ResumeToken.high_water_mark(time, self._default_version)
@@ -161,60 +182,91 @@ class EngineStream:
 
     # --- events
 
-    def _pull(self) -> Event | None:
-        if self._held is not None:
-            event, self._held = self._held, None
-            return event
-        try:
-            return next(self._events)
-        except StopIteration:
-            self.close()
-            return None
-
     def _entries(self) -> Iterator[bytes | None]:
         """Give all entries, and None after each batch: a reader may wait before the next one."""
-        try:
-            for batch in self._reader:
-                yield from batch.entries
-                self._reached = batch.reached
-                yield None
-        except HistoryLost as lost:
-            raise HistoryLost(self._dialect.error_prefix + lost.message) from lost
+        for batch in self._reader:
+            yield from batch.entries
+            self._reached = batch.reached
+            yield None
+
+    def _told_as_server(self, error: ChangeStreamError) -> ChangeStreamError:
+        """Put before the message what the server puts there, which is another for the first batch."""
+        prefix = self._dialect.first_batch_prefix
+        message = error.message.removeprefix(prefix)
+        error.message = (prefix if self._is_first_batch else self._dialect.next_batch_prefix) + message
+        error.args = (error.message,)
+        return error
 
     def _first_stages(self) -> Invalidate:
         spec, dialect = self.spec, self._dialect
-        relevant = Relevant(spec, dialect)
-        changes = Unwind(Match(self._entries(), relevant), relevant, self._entry_at)
-        events = Transform(changes, spec, dialect, self._token_version())
+        relevant, version = Relevant(spec, dialect), self._token_version()
+        pipeline = self._pipeline if self._pipeline is not None and self._filters_first() else None
+        transform = Transform(spec, dialect, version, pipeline.header_filter if pipeline else None)
+
+        def general(entries: Iterable[bytes | None]) -> Iterator[Event | None]:
+            return transform(Unwind(Match(entries, relevant), relevant, self._entry_at))
+
+        events: Iterable[Event | None]
+        book = transform.recipe_book(self._constant_version())
+        if book is None or AddImages.are_asked_for(spec.options):
+            events = general(self._entries())
+        else:
+            sieve = sieve_of(spec.stages) if pipeline else None
+            one_by_one = OneByOne(general)
+            events = PlainEvents(self._entries(), one_by_one, relevant, book, transform.is_wanted, sieve)
         return Invalidate(events, spec.scope, spec.start_token)
 
     def _last_stages(self, images: ImageStore) -> Iterator[Event | None]:
-        options, dialect, client = self.spec.options, self._dialect, self.spec.start_token
-        pipeline, prefix = self._pipeline, dialect.error_prefix
-        at_event = client is not None and client.kind is TokenKind.EVENT
+        client, dialect, pipeline = self.spec.start_token, self._dialect, self._pipeline
         events: Iterable[Event | None] = self._invalidate
         if client is not None:
             events = SkipToPosition(events, client)
-        if AddImages.are_asked_for(options):
-            # 6.0 looks images up before it looks for the position, so no filter can go before that.
-            may_filter = pipeline is not None and not (at_event and dialect.since(6, 0))
-            wanted = pipeline.partial_filter(_WITHOUT_IMAGES) if pipeline and may_filter else None
-            events = AddImages(events, options, dialect, images, self._entry_at, wanted)
-        if client is not None and at_event:
-            events = EnsurePositionPresent(events, client, prefix)
-        if pipeline is not None and not pipeline.is_identity:
-            events = UserStages(events, pipeline, prefix)
-        if pipeline is not None and pipeline.splits_large_events:
-            events = Split(events, client, prefix)
+        if dialect.finds_position_last:
+            events = self._ensured(self._with_images(events, images))
         else:
-            events = LimitSize(events, prefix)
+            events = self._with_images(self._ensured(events), images)
+        if pipeline is not None and not pipeline.is_identity:
+            events = UserStages(events, pipeline)
+        splits = pipeline is not None and pipeline.splits_large_events
+        events = Split(events, client) if splits else LimitSize(events)
         if self.spec.from_router:
             events = AddSortKey(events, dialect)
         return iter(events)
 
-    def _token_version(self) -> TokenVersion:
+    def _ensured(self, events: Iterable[Event | None]) -> Iterable[Event | None]:
+        """Look for the position, when it is an event: 6.0 looks for it in what the user's filter leaves."""
         client = self.spec.start_token
-        if client is None or not self._dialect.keeps_token_version:
+        if client is None or not self._starts_at_event():
+            return events
+        return EnsurePositionPresent(events, client)
+
+    def _with_images(self, events: Iterable[Event | None], images: ImageStore) -> Iterable[Event | None]:
+        """Look images up, after as much of the user's filter as can do without them."""
+        options, asked = self.spec.options, AddImages.are_asked_for(self.spec.options)
+        before_position = self._starts_at_event() and self._dialect.finds_position_last
+        if self._pipeline is not None and (asked or before_position):
+            wanted = self._pipeline.filter_without(AddImages.fields_of(options))
+            if wanted is not None:
+                events = FilterEvents(events, wanted)
+        return AddImages(events, options, self._dialect, images, self._entry_at) if asked else events
+
+    def _filters_first(self) -> bool:
+        """Tell whether the user's filter may go before the search for the position."""
+        return self._dialect.finds_position_last or not self._starts_at_event()
+
+    def _starts_at_event(self) -> bool:
+        return self.spec.start_token is not None and self.spec.start_token.kind is TokenKind.EVENT
+
+    def _constant_version(self) -> int | None:
+        """Give the version of all tokens, None when it changes behind the client's position."""
+        client = self.spec.start_token
+        kept = client is not None and self._dialect.keeps_token_version
+        changes = kept and client is not None and client.version != self._default_version
+        return None if changes else self._default_version
+
+    def _token_version(self) -> TokenVersion:
+        client, constant = self.spec.start_token, self._constant_version()
+        if client is None or constant is not None:
             return fixed_version(self._default_version)
         return version_of_client(
             client,

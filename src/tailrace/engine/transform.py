@@ -15,7 +15,9 @@ from tailrace.engine import commands
 from tailrace.engine.commands import Described
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Change, Event
+from tailrace.engine.expression.pipeline import HeaderFilter
 from tailrace.engine.options import StreamSpec
+from tailrace.engine.recipe import RecipeBook
 from tailrace.engine.scope import VIEW_CATALOG, split_namespace
 from tailrace.engine.tokens import TokenVersion, event_token, id_element
 from tailrace.errors import OplogEntryInvalid
@@ -30,18 +32,18 @@ class Transform:
 
     def __init__(
         self,
-        changes: Iterable[Change | None],
         spec: StreamSpec,
         dialect: Dialect,
         version: TokenVersion,
+        wanted: HeaderFilter | None = None,
     ) -> None:
-        self._changes = changes
         self._dialect = dialect
         self._version = version
         self._expanded = spec.options.show_expanded_events
         self._raw_updates = spec.options.show_raw_update_description
         self._disambiguate = self._expanded and dialect.has_disambiguated_paths
         self._ns_elements: dict[bytes, bytes] = {}
+        self._wanted = wanted
         self._by_op: dict[bytes, Callable[[Change], Event | None]] = {
             b"i": self._insert,
             b"u": self._update,
@@ -50,8 +52,9 @@ class Transform:
             b"n": self._note,
         }
 
-    def __iter__(self) -> Iterator[Event | None]:
-        for change in self._changes:
+    def __call__(self, changes: Iterable[Change | None]) -> Iterator[Event | None]:
+        """Give the events of changes."""
+        for change in changes:
             if change is None:
                 yield None
                 continue
@@ -65,6 +68,18 @@ class Transform:
         if make is None:
             raise OplogEntryInvalid("an entry of an unknown kind", entry=change.operation.raw)
         return make(change)
+
+    def recipe_book(self, version: int | None) -> RecipeBook | None:
+        """Give what makes plain events fast; None where they depend on more than their entry."""
+        if version is None or self._raw_updates or self._disambiguate:
+            return None
+        return RecipeBook(
+            version=version,
+            has_wall_time=self._dialect.has_wall_time,
+            shows_uuid=self._expanded,
+            type_element=type_element,
+            namespace_element=self.namespace_element,
+        )
 
     # --- documents
 
@@ -106,28 +121,34 @@ class Transform:
         *,
         full_document: bytes | None = None,
         tail: bytes = b"",
-    ) -> Event:
+    ) -> Event | None:
         operation = change.operation
         uuid, namespace = operation.uuid, operation.namespace
+        if self._wanted is not None and not self.is_wanted(operation_type, namespace):
+            return None
         version = self._version(change.time, change.number)
         token = event_token(version, change.time, change.number, uuid, operation_type, key)
         parts = [
             change.session,
             *self._head(change, id_element(token), operation_type, uuid),
             raw.element(raw.DOCUMENT, b"fullDocument", full_document) if full_document is not None else b"",
-            self._ns(namespace),
+            self.namespace_element(namespace),
             raw.element(raw.DOCUMENT, b"documentKey", key),
             tail,
         ]
         return Event(
             raw.document(*parts),
-            token.key,
             change.time,
             namespace,
             operation_type.decode(),
-            token.to_bson(),
             change,
         )
+
+    def is_wanted(self, operation_type: bytes, namespace: bytes) -> bool:
+        """Ask the user's filter by type and namespace. Never for commands: they may end the stream."""
+        database, collection = split_namespace(namespace)
+        wanted = self._wanted
+        return wanted is None or wanted(operation_type.decode(), database.decode(), collection.decode())
 
     # --- commands, views and no-ops
 
@@ -152,18 +173,16 @@ class Transform:
             *self._head(change, id_element(token), what.operation_type, shown_uuid),
         ]
         if what.has_namespace:
-            parts.append(self._ns(what.namespace))
+            parts.append(self.namespace_element(what.namespace))
         if self._expanded and what.description is not None:
             parts.append(raw.element(raw.DOCUMENT, b"operationDescription", what.description))
         if what.state_before is not None:
             parts.append(raw.element(raw.DOCUMENT, b"stateBeforeChange", what.state_before))
         return Event(
             raw.document(*parts),
-            token.key,
             change.time,
             what.namespace,
             what.operation_type.decode(),
-            token.to_bson(),
             change,
         )
 
@@ -171,14 +190,15 @@ class Transform:
 
     def _head(self, change: Change, token: bytes, operation_type: bytes, uuid: bytes | None) -> Iterator[bytes]:
         yield token
-        yield _type_element(operation_type)
+        yield type_element(operation_type)
         yield b"\x11clusterTime\x00" + change.time.to_bytes(8, "little")
         if self._expanded and uuid is not None:
             yield b"\x05collectionUUID\x00\x10\x00\x00\x00\x04" + uuid
         if self._dialect.has_wall_time and change.wall is not None:
             yield b"\x09wallTime\x00" + change.wall
 
-    def _ns(self, namespace: bytes) -> bytes:
+    def namespace_element(self, namespace: bytes) -> bytes:
+        """Give the `ns` of an event."""
         element = self._ns_elements.get(namespace)
         if element is None:
             if len(self._ns_elements) >= _NAMESPACES_REMEMBERED:
@@ -193,7 +213,8 @@ class Transform:
         return namespace.endswith(VIEW_CATALOG) and split_namespace(namespace)[1] == VIEW_CATALOG
 
 
-def _type_element(operation_type: bytes) -> bytes:
+def type_element(operation_type: bytes) -> bytes:
+    """Give the `operationType` of an event."""
     element = _TYPES_REMEMBERED.get(operation_type)
     if element is None:
         element = raw.element(raw.STRING, b"operationType", raw.string(operation_type))

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+from bson.timestamp import Timestamp
 
 from tailrace import raw
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Event
+from tailrace.engine.expression import Pipeline, compile_pipeline
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.tokens import render_token
 from tailrace.errors import StreamFatal
 
-if TYPE_CHECKING:
-    from tailrace.engine.expression import Pipeline
 
-
-def compile_stages(spec: StreamSpec, dialect: Dialect, now: datetime | None) -> Pipeline | None:
+def compile_stages(
+    spec: StreamSpec, dialect: Dialect, now: datetime | None, cluster_time: Timestamp
+) -> Pipeline | None:
     """Compile the stages behind `$changeStream`; None when there are none."""
     if not spec.stages:
         return None
-    from tailrace.engine.expression import compile_pipeline
+    return compile_pipeline(
+        spec.stages,
+        server_version=str(dialect),
+        now=now,
+        cluster_time=cluster_time,
+        database=spec.scope.database.decode(),
+    )
 
-    return compile_pipeline(spec.stages, server_version=str(dialect), now=now)
+
+class FilterEvents:
+    """Drops events early, before work is done for them that the user's filter makes vain."""
+
+    def __init__(self, events: Iterable[Event | None], wanted: Callable[[bytes], bool]) -> None:
+        self._events = events
+        self._wanted = wanted
+
+    def __iter__(self) -> Iterator[Event | None]:
+        wanted = self._wanted
+        for event in self._events:
+            if event is None or wanted(event.raw):
+                yield event
 
 
 class UserStages:
@@ -33,11 +52,9 @@ class UserStages:
         self,
         events: Iterable[Event | None],
         run: Callable[[bytes], bytes | None],
-        error_prefix: str,
     ) -> None:
         self._events = events
         self._run = run
-        self._error_prefix = error_prefix
 
     def __iter__(self) -> Iterator[Event | None]:
         run = self._run
@@ -59,7 +76,7 @@ class UserStages:
             return
         shown = "{}" if found is None else f"{{_id: {raw.to_python(*found)!r}}}"
         raise StreamFatal(
-            f"{self._error_prefix}Encountered an event whose _id field, which contains the resume token, "
+            "Encountered an event whose _id field, which contains the resume token, "
             "was modified by the pipeline. Modifying the _id field of an event makes it impossible to "
             "resume the stream from that point. Only transformations that retain the unmodified _id "
             f"field are allowed. Expected: {{_id: {render_token(event.token)}}} but found: {shown}"
