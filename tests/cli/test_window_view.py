@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 
 import pytest
@@ -73,7 +74,7 @@ def test_the_bar_has_its_width_and_one_consumer_wherever_that_is(headroom: float
 
 def test_colours_are_the_levels_a_consumer_there_would_raise() -> None:
     spans = bar_of(full_oplog(), None, THRESHOLDS, width=20).spans
-    assert [span.style for span in spans if span.end > 1] == (["red"] * 5 + ["yellow"] * 5 + ["dim"] + ["green"] * 9)
+    assert [span.style for span in spans if span.start > 0] == (["red"] * 5 + ["yellow"] * 5 + ["dim"] + ["green"] * 9)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,18 @@ def test_the_forecast_is_a_sentence(forecast: Forecast, sentence: str) -> None:
 def test_one_look_says_that_it_saw_no_trend() -> None:
     # Half of the window, less the hundredth that the server drops at once.
     assert forecast_line(float(START), place_at(0.5)).startswith("4 h 54 min if the consumer stopped now (one look")
+
+
+@given(st.floats(0.0, 2.0))
+def test_the_picture_fits_into_80_columns(filled: float) -> None:
+    oplog = replace(full_oplog(), used_bytes=int(filled * 50 * GB))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(view_of(Report(float(START), oplog), THRESHOLDS))
+    assert isinstance(console.file, io.StringIO)
+    _, _, bar, times, legend, *_ = console.file.getvalue().splitlines()
+    assert len(bar.rstrip()) == len(times.rstrip()) == 63
+    assert times.split()[-1] == time.strftime("%H:%M", time.localtime(START + 36_000))
+    assert "free" in legend
 
 
 def test_a_report_is_a_picture_and_also_one_line() -> None:

@@ -51,7 +51,7 @@ def bar_of(oplog: Oplog, place: Place | None, thresholds: Thresholds, width: int
     free = 1 - oplog.used_bytes / oplog.capacity_bytes
     consumer = None if place is None or place.lost else min(width - 1, int(place.headroom_ratio * width))
     half = min(width - 1, int((1 - thresholds.warn_ratio) * width))
-    bar = Text(_LOST if place is not None and place.lost else " ", "bold red")
+    bar = Text().append(_LOST if place is not None and place.lost else " ", "bold red")
     for cell in range(width):
         headroom = (cell + 0.5) / width
         if cell == consumer:
@@ -70,12 +70,16 @@ def _level_at(headroom: float, thresholds: Thresholds) -> Level:
 
 
 def _bar_with_scale(oplog: Oplog, place: Place | None, thresholds: Thresholds) -> list[Text]:
+    """Give the bar, the times of its ends below it, and what its signs mean; all of it fits into 80 columns."""
     left, right = _clock(oplog.first.time), _clock(oplog.last.time)
-    bar = Text(f"  {left} ").append_text(bar_of(oplog, place, thresholds)).append(f"  {right}")
+    free = int((1 - oplog.used_bytes / oplog.capacity_bytes) * BAR_WIDTH)
+    first_at = min(free, BAR_WIDTH - len(left) - len(right) - 1)
+    times = f"{' ' * first_at}{left}".ljust(BAR_WIDTH - len(right)) + right
     legend = [f"{_HALF} {thresholds.warn_ratio:.0%} of the oplog to the right", f"{_FREE} free"]
     if place is not None:
         legend.insert(0, f"{_LOST} consumer, out of the oplog" if place.lost else f"{_CONSUMER} consumer")
-    return [bar, Text(f"  {' ' * len(left)}  {'   '.join(legend)}", "dim")]
+    bar = Text("  ").append_text(bar_of(oplog, place, thresholds))
+    return [bar, Text(f"   {times}"), Text(f"   {'   '.join(legend)}", "dim")]
 
 
 def _numbers(report: Report) -> Table:
