@@ -1,0 +1,46 @@
+"""Names of writers, and whether they still live."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tailrace.capture.positions import open_store, this_process
+from tailrace.capture.positions.owner import has_ended
+
+NAME = "from tailrace.capture.positions import this_process; print(this_process(), flush=True); input()"
+
+
+def test_a_process_knows_its_own_name_and_lives() -> None:
+    assert this_process() == this_process()
+    assert not has_ended(this_process())
+
+
+def test_another_process_is_known_to_live_and_to_have_ended() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        name = other.stdout.readline().strip()
+        assert not has_ended(name)
+        other.kill()
+        other.wait(30)
+        assert has_ended(name)
+        assert not has_ended(f"elsewhere{name}")
+
+
+def test_nothing_is_said_of_names_that_are_no_processes() -> None:
+    for name in ("", "host", "host/1", "a/b/c/d", "Ada"):
+        assert not has_ended(name)
+
+
+def test_a_number_that_another_process_got_since_is_another_process() -> None:
+    machine_and_pid, _, start = this_process().rpartition("/")
+    assert has_ended(f"{machine_and_pid}/{int(start) + 1}")
+
+
+def test_nobody_waits_for_the_lease_of_a_dead_process(tmp_path: object) -> None:
+    gone = subprocess.run([sys.executable, "-c", NAME], input="\n", capture_output=True, text=True, check=True)
+    with open_store(f"file:{tmp_path}") as store:
+        store.acquire("orders", gone.stdout.strip(), seconds=600)
+        assert store.acquire("orders", this_process()).epoch == 2
