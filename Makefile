@@ -29,6 +29,10 @@ test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
 crash: env       ## Kill the producer a hundred times for each guarantee, and other long proofs of capture
 	$(BIN)/pytest tests/capture -m long $(ARGS)
 
+differential-expressions: env  ## Random stages against a real server: CASES=1000000 SEED=1
+	CASES=$(or $(CASES),200000) SEED=$(or $(SEED),1) $(BIN)/pytest -m long --timeout 36000 \
+		tests/engine/expression/test_expression_differential.py $(ARGS)
+
 lint: env        ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -173,7 +173,7 @@ def _product(operands: tuple[Evaluate, ...], slots: Slots, code: int, must_fit: 
         if not is_number(value):
             fail(code, f"$multiply only supports numeric types, not {type_name(value)}")
         product.times(value)
-        if must_fit and type(value) is float and not product.is_decimal:
+        if must_fit and type(value) is float and math.isfinite(value) and not product.is_decimal:
             as_long(value)
     return product.value()
 

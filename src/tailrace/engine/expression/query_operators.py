@@ -212,7 +212,7 @@ def _forced(value: Value, bits: int) -> int:
     if type(value) is Decimal128:
         return decimal_to_long(value.to_decimal())
     if type(value) is float and not -(2.0**bits) <= value < 2.0**bits:
-        return -(2**bits)
+        return -(1 << bits)
     number, size = int(value), 1 << bits
     return number if -size <= number < size else (number + size) % (2 * size) - size
 
