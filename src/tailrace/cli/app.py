@@ -11,7 +11,21 @@ import typer
 from typer.exceptions import TyperException
 
 from tailrace import __version__
-from tailrace.cli import check, demo, engine, gaps, position, produce, recover, settings, snapshot, stand, token, verify
+from tailrace.cli import (
+    check,
+    demo,
+    engine,
+    gaps,
+    position,
+    produce,
+    recover,
+    settings,
+    snapshot,
+    stand,
+    token,
+    verify,
+    watch,
+)
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
 from tailrace.settings import masked
@@ -39,6 +53,7 @@ app.command("produce")(produce.produce)
 app.command("recover")(recover.recover)
 app.command("settings")(settings.settings)
 app.command("verify")(verify.verify)
+app.command("watch")(watch.watch)
 app.command("snapshot")(snapshot.snapshot)
 app.add_typer(engine.app, name="engine")
 app.add_typer(position.app, name="position")

@@ -42,7 +42,8 @@ class ChangeStream(Shell[D, RawCursor]):
     a token raises `ResumeTokenMissing`. After an error that a resume could have answered, but did not in
     the time it had, the stream stays alive: the next call tries again, and no event is skipped.
 
-    Iterate from one thread; `close()` may be called from another, and ends an iteration that waits.
+    Iterate from one thread; `close()` may be called from another, and ends an iteration that waits: when its
+    getMore returns, because servers notice a killed cursor only then (after `max_await_time_ms`, or a second).
     """
 
     def __init__(self, target: Target, pipeline: Sequence[Mapping[str, Any]], options: WatchOptions) -> None:

@@ -1,0 +1,176 @@
+"""`tailrace watch`: print change events as they happen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.cli.session import connected, session
+from tailrace.cli.token import parse_time
+from tailrace.errors import (
+    ChangeStreamError,
+    HistoryLost,
+    InvalidResumeToken,
+    ServerUnreachable,
+    StreamFatal,
+    StreamRefused,
+)
+
+if TYPE_CHECKING:
+    from pymongo.errors import OperationFailure
+
+    from tailrace.driver import Batch
+
+_TOKEN = "A token as JSON, its `_data`, or a file that --save-token wrote."
+
+
+def watch(
+    namespace: Annotated[str | None, typer.Argument(metavar="NS|DB", help="db.collection, or a database.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Watch the whole cluster.")] = False,
+    pipeline: Annotated[str, typer.Option(help="Stages to append, as a JSON array.")] = "[]",
+    resume_after: Annotated[str | None, typer.Option(help=_TOKEN)] = None,
+    start_after: Annotated[str | None, typer.Option(help=f"{_TOKEN} Also after an invalidate.")] = None,
+    start_at: Annotated[
+        str | None, typer.Option(help="ISO 8601, epoch seconds, or a cluster time `seconds,increment`.")
+    ] = None,
+    full_document: Annotated[str | None, typer.Option(help="updateLookup, whenAvailable or required.")] = None,
+    full_document_before_change: Annotated[str | None, typer.Option(help="whenAvailable or required.")] = None,
+    show_expanded_events: Annotated[bool, typer.Option("--show-expanded-events", help="DDL too (6.0).")] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    save_token: Annotated[Path | None, typer.Option(help="Keep the newest resume token in this file.")] = None,
+    canonical: Annotated[bool, typer.Option("--canonical", help="Canonical Extended JSON: no type is lost.")] = False,
+    resume_for: Annotated[float, typer.Option(min=0, help="Seconds to go on trying in an outage.")] = 60,
+    uri: Annotated[str | None, typer.Option(help="URI of MongoDB; else mongodb.uri of the settings.")] = None,
+) -> None:
+    """Print change events: pretty and coloured on a terminal, one JSON document a line into a pipe."""
+    from tailrace.driver import watch as open_stream
+
+    if (namespace is None) != everything:
+        raise typer.BadParameter("name a collection (db.collection) or a database, or say --all")
+    options = {
+        "resume_after": _read_token(resume_after),
+        "start_after": _read_token(start_after),
+        "start_at_operation_time": None if start_at is None else parse_time(start_at),
+        "full_document": full_document,
+        "full_document_before_change": full_document_before_change,
+        "show_expanded_events": show_expanded_events or None,
+        "resume_for": timedelta(seconds=resume_for) if resume_for else None,
+    }
+    stages = _read_pipeline(pipeline)
+    show = _printer(canonical)
+    with connected(session.settings(mongodb__uri=uri)) as client, _one_line_errors():
+        database, _, collection = (namespace or "").partition(".")
+        target: Any = client if everything else client[database]
+        with open_stream(target[collection] if collection else target, stages, **options) as stream:
+            for events, token in _up_to(count, stream.batches()):
+                show(events)
+                # Only what was printed counts as seen.
+                if save_token is not None and token is not None:
+                    _save(token, save_token)
+
+
+def _up_to(count: int | None, batches: Iterable[Batch]) -> Iterator[tuple[list[bytes], bytes | None]]:
+    """Give batches with the token after each, ending with the event that makes the count full."""
+    from tailrace.driver import token_of
+
+    left = count
+    for batch in batches:
+        events = list(batch.events)
+        if left is not None and len(events) >= left:
+            yield events[:left], token_of(events[left - 1])
+            return
+        left = None if left is None else left - len(events)
+        yield events, batch.resume_token
+
+
+def _printer(canonical: bool) -> Callable[[list[bytes]], None]:
+    import bson
+    from bson import json_util
+    from bson.codec_options import CodecOptions, DatetimeConversion
+    from rich.console import Console
+
+    chosen = json_util.CANONICAL_JSON_OPTIONS if canonical else json_util.RELAXED_JSON_OPTIONS
+    # Dates that Python cannot hold are data too.
+    codec: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+    console = Console()
+
+    def show(events: list[bytes]) -> None:
+        for event in events:
+            text = json_util.dumps(bson.decode(event, codec), json_options=chosen)
+            if console.is_terminal:
+                console.print_json(text)
+            else:
+                sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    return show
+
+
+def _read_pipeline(text: str) -> list[dict[str, Any]]:
+    from bson import json_util
+
+    try:
+        stages = json_util.loads(text)
+    except (ValueError, TypeError) as error:
+        raise typer.BadParameter(f"--pipeline is not JSON: {error}") from None
+    if not isinstance(stages, list):
+        raise typer.BadParameter("--pipeline is not a JSON array of stages")
+    return stages
+
+
+def _read_token(text: str | None) -> dict[str, Any] | None:
+    """Read a token from the command line or, when there is such a file, from that file."""
+    from bson import json_util
+
+    if text is None:
+        return None
+    written = text if text.startswith("{") or not Path(text).is_file() else Path(text).read_text()
+    try:
+        token = json_util.loads(written) if written.lstrip().startswith("{") else {"_data": written.strip()}
+    except (ValueError, TypeError) as error:
+        raise InvalidResumeToken(f"the token is not JSON: {error}", server_code=9) from None
+    return dict(token)
+
+
+def _save(token: bytes, path: Path) -> None:
+    """Replace the file as a whole: whoever reads it, also after a crash, sees an old token or a new one."""
+    import os
+
+    import bson
+    from bson import json_util
+
+    draft = path.with_name(f"{path.name}.new")
+    with draft.open("w") as file:
+        file.write(json_util.dumps(bson.decode(token)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn what pymongo raises into errors with a code, a hint and an exit code."""
+    from pymongo.errors import ConnectionFailure, OperationFailure
+
+    try:
+        yield
+    except OperationFailure as error:
+        raise _server_error(error) from error
+    except ConnectionFailure as error:
+        raise ServerUnreachable(f"the stream ended, and no server can continue it: {error}") from error
+
+
+def _server_error(error: OperationFailure) -> ChangeStreamError:
+    kinds: dict[int | None, type[ChangeStreamError]] = {
+        260: InvalidResumeToken,
+        280: StreamFatal,
+        286: HistoryLost,
+    }
+    message = str((error.details or {}).get("errmsg", error))
+    return kinds.get(error.code, StreamRefused)(message, server_code=error.code)
