@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test crash lint types fmt clean differential-expressions
+.PHONY: help env demo test conformance failover crash lint types fmt clean differential-expressions
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,6 +32,12 @@ crash: env       ## Kill the producer a hundred times for each guarantee, and ot
 differential-expressions: env  ## Random stages against a real server: CASES=1000000 SEED=1
 	CASES=$(or $(CASES),200000) SEED=$(or $(SEED),1) $(BIN)/pytest -m long --timeout 36000 \
 		tests/engine/expression/test_expression_differential.py $(ARGS)
+
+conformance: env ## Run the driver specification's tests on every server version that each allows, sync and async
+	$(BIN)/pytest -m 'long or not long' tests/driver/test_unified_spec.py tests/driver/test_legacy_spec.py $(ARGS)
+
+failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
+	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)
 
 lint: env        ## Check style and formatting
 	$(BIN)/ruff check .
