@@ -92,6 +92,8 @@ class EnsurePositionPresent:
     def __init__(self, events: Iterable[Event | None], client: TokenData) -> None:
         self._events = events
         self._client = client
+        self.is_met = False
+        """Whether the event of the position has come by."""
 
     def __iter__(self) -> Iterator[Event | None]:
         events = iter(self._events)
@@ -102,7 +104,8 @@ class EnsurePositionPresent:
             status = compare_to_resume_token(token_data(event), self._client)
             if status is ResumeStatus.SURPASSED:
                 raise StreamFatal("cannot resume stream; the resume token was not found. " + render_token(event.token))
+            self.is_met = status is not ResumeStatus.CHECK_NEXT
             if status is ResumeStatus.FOUND_WHOLE:
                 yield event
-            if status is not ResumeStatus.CHECK_NEXT:
+            if self.is_met:
                 yield from events

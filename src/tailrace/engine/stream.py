@@ -28,7 +28,7 @@ from tailrace.engine.tokens import TokenVersion, fixed_version, version_of_clien
 from tailrace.engine.transform import Transform
 from tailrace.engine.unwind import Unwind
 from tailrace.engine.user_stages import FilterEvents, UserStages, compile_stages
-from tailrace.errors import ChangeStreamError
+from tailrace.errors import ChangeStreamError, OplogEntryInvalid
 from tailrace.oplog.entry import OplogEntry
 from tailrace.oplog.source import OplogSource
 from tailrace.token.resume_token import ResumeToken, TokenKind
@@ -88,6 +88,8 @@ class EngineStream:
         self._reached = self._position_time
         self._held: Event | None = None
         self._is_first_batch = True
+        self._is_drained = False
+        self._position_check: EnsurePositionPresent | None = None
         self._invalidate = self._first_stages()
         self._events = self._last_stages(images)
 
@@ -101,6 +103,19 @@ class EngineStream:
         """The time until which the oplog was read."""
         return self._reached
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was read has been given, and the event to resume after was met.
+
+        From here on a stream of the same options that begins behind `reached` gives the same events.
+        """
+        return self._is_drained and (self._position_check is None or self._position_check.is_met)
+
+    @property
+    def token_version(self) -> int:
+        """The version of the tokens that this stream makes behind its start."""
+        return self._default_version
+
     def next_batch(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> list[Event]:
         """Pull events until the batch is full or the oplog has nothing more for now.
 
@@ -111,6 +126,9 @@ class EngineStream:
         except ChangeStreamError as error:
             self.close()
             raise self._told_as_server(error) from error.__cause__
+        except RecursionError as error:
+            self.close()
+            raise OplogEntryInvalid("an oplog entry is nested deeper than servers allow") from error
         finally:
             self._is_first_batch = False
 
@@ -119,9 +137,11 @@ class EngineStream:
         size = 0
         if max_events == 0:
             return batch
+        self._is_drained = False
         held, self._held = self._held, None
         for event in self._events if held is None else chain((held,), self._events):
             if event is None:
+                self._is_drained = True
                 self._move_beyond(batch)
                 return batch
             size += len(event.raw)
@@ -238,7 +258,8 @@ class EngineStream:
         client = self.spec.start_token
         if client is None or not self._starts_at_event():
             return events
-        return EnsurePositionPresent(events, client)
+        self._position_check = EnsurePositionPresent(events, client)
+        return self._position_check
 
     def _with_images(self, events: Iterable[Event | None], images: ImageStore) -> Iterable[Event | None]:
         """Look images up, after as much of the user's filter as can do without them."""
