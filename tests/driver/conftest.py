@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pymongo import common
 
 from driver.shells import SHELLS, Recorder, Shell
 from driver.spec_servers import Standalone
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_heartbeats() -> Iterator[None]:
+    """Let clients look again soon after a "not primary" that a fail point made up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.05)
+        yield
 
 
 @pytest.fixture(params=SHELLS)

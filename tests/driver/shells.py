@@ -15,9 +15,9 @@ from tailrace.driver import AsyncChangeStream, Batch, ChangeStream, watch
 SECONDS_TO_ANSWER = 60
 CLIENT_OPTIONS = {
     "serverSelectionTimeoutMS": 20_000,
-    # After a "not primary" that a fail point made up, the server is still primary and has no news to push: the
-    # client believes in it again at its next heartbeat.
-    "heartbeatFrequencyMS": 500,
+    # After a "not primary" that a fail point made up, the server is still primary and has no news to push:
+    # a client that asks, instead of waiting for news, believes in it again at once.
+    "serverMonitoringMode": "poll",
 }
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import bson
 import pytest
-from bson import DatetimeMS, Timestamp
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson import DatetimeMS, Int64, Timestamp
+from bson.codec_options import CodecOptions, DatetimeConversion, TypeCodec, TypeRegistry
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient
 from pymongo.collation import Collation
@@ -222,6 +222,39 @@ def test_events_decode_with_the_users_codec_options(
         orders.insert_one({"when": far})
         assert stream.next()["fullDocument"]["when"] == far
         assert isinstance(raw_stream.next(), RawBSONDocument)
+
+
+class Money:
+    """A user's own type."""
+
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+
+class MoneyCodec(TypeCodec):
+    python_type = Money
+    bson_type = Int64
+
+    def transform_python(self, value: Money) -> Int64:
+        return Int64(value.cents)
+
+    def transform_bson(self, value: int) -> Money:
+        return Money(value)
+
+
+def test_the_users_types_are_encoded_in_pipelines_and_decoded_in_events(
+    mongodb: ReplicaSet, orders: Any, shell: Shell, connect: Connect
+) -> None:
+    client, _ = connect(mongodb.uri)
+    target = watched(client, orders).with_options(CodecOptions(type_registry=TypeRegistry([MoneyCodec()])))
+    pipeline = [{"$match": {"fullDocument.price": Money(500)}}]
+    with shell.watch(target, pipeline) as stream:
+        orders.insert_many([{"price": Int64(400)}, {"price": Int64(500)}])
+        event = stream.next()
+        orders.insert_one({"price": Int64(500)})
+        assert event["fullDocument"]["price"].cents == 500
+    with shell.watch(target, pipeline, resume_after=event["_id"]) as stream:
+        assert stream.next()["fullDocument"]["price"].cents == 500
 
 
 def test_a_stream_starts_at_a_time(mongodb: ReplicaSet, orders: Any, shell: Shell, connect: Connect) -> None:

@@ -88,23 +88,13 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
 def open_cursor(place: Place, command: Aggregate, session: Any) -> tuple[RawCursor, Reply]:
     """Run the aggregate on a server of the read preference and keep what it opened."""
     client = _client_of(place)
-    codec = _raw_codec(place)
 
     def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[RawCursor, Reply]:
         with _plain_errors():
-            answer = conn.command(
-                command.database,
-                dict(command.command),
-                read_preference,
-                codec,
-                read_concern=place.read_concern,
-                session=session,
-                client=client,
-                user_fields=_FIRST_BATCH,
-            )
+            answer = conn.command(**_request(place, command, read_preference, session))
         collection, info, reply = _opened(place, answer, conn.max_wire_version)
         cursor = RawCursor(collection, info, conn.address, session=session)
-        cursor.max_wire_version, cursor.codec = conn.max_wire_version, codec
+        cursor.max_wire_version, cursor.codec = conn.max_wire_version, _raw_codec(place)
         cursor._maybe_pin_connection(conn)
         return cursor, reply
 
@@ -117,23 +107,13 @@ def open_cursor(place: Place, command: Aggregate, session: Any) -> tuple[RawCurs
 async def open_async_cursor(place: AsyncPlace, command: Aggregate, session: Any) -> tuple[AsyncRawCursor, Reply]:
     """Run the aggregate on a server of the read preference and keep what it opened."""
     client = _client_of(place)
-    codec = _raw_codec(place)
 
     async def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[AsyncRawCursor, Reply]:
         with _plain_errors():
-            answer = await conn.command(
-                command.database,
-                dict(command.command),
-                read_preference,
-                codec,
-                read_concern=place.read_concern,
-                session=session,
-                client=client,
-                user_fields=_FIRST_BATCH,
-            )
+            answer = await conn.command(**_request(place, command, read_preference, session))
         collection, info, reply = _opened(place, answer, conn.max_wire_version)
         cursor = AsyncRawCursor(collection, info, conn.address, session=session)
-        cursor.max_wire_version, cursor.codec = conn.max_wire_version, codec
+        cursor.max_wire_version, cursor.codec = conn.max_wire_version, _raw_codec(place)
         await cursor._maybe_pin_connection(conn)
         return cursor, reply
 
@@ -188,6 +168,20 @@ def _decoded(details: Any) -> dict[str, Any]:
 
 def _client_of(place: Any) -> Any:
     return place.client if isinstance(place, Database | AsyncDatabase) else place.database.client
+
+
+def _request(place: Place | AsyncPlace, command: Aggregate, read_preference: Any, session: Any) -> dict[str, Any]:
+    """Give the arguments of `Connection.command` that send an aggregate."""
+    return {
+        "dbname": command.database,
+        "spec": dict(command.command),
+        "read_preference": read_preference,
+        "codec_options": _raw_codec(place),
+        "read_concern": place.read_concern,
+        "session": session,
+        "client": _client_of(place),
+        "user_fields": _FIRST_BATCH,
+    }
 
 
 def _raw_codec(place: Place | AsyncPlace) -> CodecOptions[Any]:
