@@ -31,7 +31,7 @@ class Store:
         self.current = current
         self.asked: list[tuple[Any, ...]] = []
 
-    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         self.asked.append((namespace, uuid, bson.decode(key)))
         return None if self.current is None else bson.encode(self.current)
 

@@ -26,7 +26,7 @@ SPLIT = [{"$changeStreamSplitLargeEvent": {}}]
 class Store:
     """Every pre-image is big."""
 
-    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         return None
 
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:

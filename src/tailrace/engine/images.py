@@ -31,10 +31,11 @@ _NO_POST_IMAGE: Final = "Change stream was configured to require a post-image fo
 class ImageStore(Protocol):
     """Where images are kept."""
 
-    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
-        """Read the majority-committed document with this key; None when it is gone.
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
+        """Read the majority-committed document with this key, not older than the time `since`.
 
         With a UUID from the collection that has it, renamed or not; without from the one of that name.
+        None when the document is gone.
         """
         ...
 
@@ -46,7 +47,7 @@ class ImageStore(Protocol):
 class NoImages:
     """An `ImageStore` that has nothing."""
 
-    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Find no document."""
         return None
 
@@ -153,7 +154,7 @@ class AddImages:
         uuid, key = change.operation.uuid, change.operation.o2
         if uuid is None or key is None:
             raise OplogEntryInvalid("an update without its key", entry=change.operation.raw)
-        return self._store.current_document(event.namespace, None if self._by_name else uuid, key)
+        return self._store.current_document(event.namespace, None if self._by_name else uuid, key, change.time)
 
     def _computed_post_image(self, change: Change) -> bytes | None:
         """Apply the update to the stored pre-image, as the server does."""

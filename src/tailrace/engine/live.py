@@ -173,20 +173,23 @@ class LiveImages:
         self._client = client
         self._patience = patience
 
-    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Read the majority-committed document with this key, by the collection's UUID or its name."""
         database, collection = split_namespace(namespace)
         found_in = collection.decode() if uuid is None else Binary(uuid, 4)
-        return self._first(database.decode(), {"find": found_in, "filter": RawBSONDocument(key)})
+        query = {"find": found_in, "filter": RawBSONDocument(key)}
+        return self._first(database.decode(), query, since)
 
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
         """Read the pre-image that the server stored for an operation."""
         key = {"nsUUID": Binary(uuid, 4), "ts": to_timestamp(time), "applyOpsIndex": Int64(index)}
-        found = self._first("config", {"find": "system.preimages", "filter": {"_id": key}})
+        found = self._first("config", {"find": "system.preimages", "filter": {"_id": key}}, time)
         return None if found is None else bytes(RawBSONDocument(found)["preImage"].raw)
 
-    def _first(self, database: str, query: dict[str, Any]) -> bytes | None:
-        command = {**query, "limit": 1, "singleBatch": True, "readConcern": {"level": "majority"}}
+    def _first(self, database: str, query: dict[str, Any], since: int) -> bytes | None:
+        """Read one document from a node that has reached a time: a new primary may have to catch up."""
+        concern = {"level": "majority", "afterClusterTime": to_timestamp(since)}
+        command = {**query, "limit": 1, "singleBatch": True, "readConcern": concern}
         try:
             reply = self._until_answered(lambda: self._client[database].command(command, codec_options=_RAW))
         except OperationFailure as error:

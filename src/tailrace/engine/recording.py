@@ -58,7 +58,7 @@ class RecordedShard:
     times: list[int] = field(default_factory=list)
     pre_images: dict[tuple[bytes, int, int], bytes] = field(default_factory=dict)
 
-    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes) -> bytes | None:
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Refuse: the documents of that time are gone."""
         raise RecordingInvalid("a recording holds no documents")
 
