@@ -9,7 +9,7 @@ from typing import Any
 
 import bson
 import pytest
-from bson import json_util
+from bson import Decimal128, json_util
 
 from tailrace.engine.expression import compile_pipeline
 from tailrace.errors import PipelineFailed, StreamRefused
@@ -90,6 +90,15 @@ def test_an_event_that_cannot_be_computed_fails_with_the_code_of_the_server() ->
         pipeline(bson.encode({"n": 0}))
     assert caught.value.server_code == 2
     assert caught.value.message == "PlanExecutor error during aggregation :: caused by :: can't $divide by zero"
+
+
+@pytest.mark.parametrize("name", ["$exp", "$ln", "$log10", "$sin", "$atanh"])
+def test_decimals_are_refused_where_only_the_decimal_library_of_the_server_knows_the_last_digit(name: str) -> None:
+    pipeline = compile_pipeline([{"$set": {"r": {name: "$n"}}}], server_version="6.0.5")
+    assert pipeline(bson.encode({"n": 0.5})) is not None
+    with pytest.raises(PipelineFailed, match=r"of a decimal is not supported") as caught:
+        pipeline(bson.encode({"n": Decimal128("0.5")}))
+    assert caught.value.server_code_name == "NotImplemented"
 
 
 @pytest.mark.parametrize("version", ["4.2.6", "5.0.4", "6.0.5"])

@@ -134,6 +134,7 @@ def parse_accumulator(name: str, value: Value, scope: Scope) -> Node:
 
 _SEVERAL: Final = Arguments(
     names=("n", "input"),
+    in_order=True,
     not_object=(5787900, "specification must be an object; found {}"),
     unknown=(5787901, "Unknown argument for 'n' operator: {}"),
     required={
@@ -143,6 +144,7 @@ _SEVERAL: Final = Arguments(
 )
 _SEVERAL_ENDS: Final = Arguments(
     names=_SEVERAL.names,
+    in_order=True,
     not_object=(5787801, "specification must be an object; found {}"),
     unknown=_SEVERAL.unknown,
     required=_SEVERAL.required,

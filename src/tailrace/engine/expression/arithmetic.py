@@ -23,8 +23,6 @@ from tailrace.engine.expression.failures import (
 from tailrace.engine.expression.nodes import Associative, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
-    INT32_MAX,
-    INT32_MIN,
     INT64_MIN,
     Sum,
     as_decimal,
@@ -32,7 +30,6 @@ from tailrace.engine.expression.numbers import (
     as_int,
     as_long,
     decimal_to_long,
-    exact_decimal,
     fits_int64,
     int_or_long,
     is_int32,
@@ -41,7 +38,6 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.parsing import (
     Arity,
-    Delayed,
     Scope,
     associative,
     call_with,
@@ -128,7 +124,9 @@ def subtract(left: Value, right: Value) -> Value:
     if type(right) is Date:
         return Int64(_duration(left.millis - right.millis))
     if is_number(right):
-        return Date(_duration(left.millis - as_long(right)))
+        millis = as_long(right)
+        # The server adds the opposite, which the smallest integer does not have.
+        return Date(_duration(left.millis + _duration(-millis)))
     raise Failure(TYPE_MISMATCH, f"can't $subtract {type_name(right)} from Date")
 
 
@@ -321,86 +319,3 @@ def absolute(value: Value) -> Value:
         return abs(value)
     check(value != INT64_MIN, 28680, "can't take $abs of long long min")
     return Int64(abs(value)) if type(value) is Int64 else int_or_long(abs(value))
-
-
-def _rounding(name: str, of_double: Callable[[float], int], mode: str) -> None:
-    @numeric(name)
-    def compute(value: Value) -> Value:
-        if type(value) is Decimal128:
-            whole = value.to_decimal().quantize(Decimal(1), rounding=mode, context=DECIMAL128)
-            return to_decimal128(whole)
-        if type(value) is float and math.isfinite(value):
-            return math.copysign(float(of_double(value)), value)
-        return value
-
-
-_rounding("$ceil", math.ceil, decimal.ROUND_CEILING)
-_rounding("$floor", math.floor, decimal.ROUND_FLOOR)
-
-
-def quantized(number: Decimal, exponent: int, mode: str) -> Decimal:
-    """Round to a power of ten; a number with no digits below it stays as it is."""
-    normal = _normalized(number)
-    if normal.is_finite() and _exponent(normal) > exponent:
-        return normal
-    return number.quantize(Decimal((0, (1,), exponent)), rounding=mode, context=DECIMAL128)
-
-
-def _normalized(number: Decimal) -> Decimal:
-    """Move the exponent as far down as 34 digits allow, as adding the smallest zero does."""
-    return DECIMAL128.add(number, Decimal((0, (0,), -6176)))
-
-
-def _exponent(number: Decimal) -> int:
-    exponent = number.as_tuple().exponent
-    assert isinstance(exponent, int)
-    return exponent
-
-
-def _round_or_trunc(name: str, mode: str) -> None:
-    def compute(value: Value, *precision: Delayed) -> Value:
-        if is_nullish(value):
-            return None
-        if not is_number(value):
-            fail(51081, f"{name} only supports numeric types, not {type_name(value)}")
-        if not precision:
-            return _rounded(name, value, 0, mode)
-        given = precision[0]()
-        if is_nullish(given):
-            return None
-        places = as_long(given)
-        check(is_int32(given), 51082, f"precision argument to  {name} must be a integral value")
-        check(
-            -20 <= places <= 100,
-            51083,
-            f"cannot apply {name} with precision value {places} value must be in [-20, 100]",
-        )
-        return _rounded(name, value, places, mode)
-
-    function(name, arity=Arity(1, 2), delayed=1)(compute)
-
-
-def _rounded(name: str, value: Value, places: int, mode: str) -> Value:
-    if type(value) is Decimal128:
-        number = value.to_decimal()
-        return value if number.is_infinite() else to_decimal128(quantized(number, -places, mode))
-    if type(value) is float:
-        if math.isinf(value):
-            return value
-        return float(quantized(exact_decimal(value), -places, mode))
-    if places >= 0:
-        return value
-    result = int(quantized(Decimal(int(value)), -places, mode))
-    check(
-        fits_int64(result),
-        51080,
-        f"invalid conversion from Decimal128 result in {name} resulting from arguments: [{value}, {places}]",
-    )
-    if type(value) is Int64 or result > INT32_MAX:
-        return Int64(result)
-    # The server casts what is too small, and so turns it around.
-    return (result - INT32_MIN) % 2**32 + INT32_MIN
-
-
-_round_or_trunc("$round", decimal.ROUND_HALF_EVEN)
-_round_or_trunc("$trunc", decimal.ROUND_DOWN)

@@ -304,6 +304,7 @@ def _zip(slots: Slots, inputs: tuple[Evaluate, ...], defaults: tuple[Evaluate, .
 
 _SORT_ARRAY: Final = Arguments(
     names=("input", "sortBy"),
+    in_order=True,
     not_object=(2942500, "$sortArray requires an object as an argument, found: {}"),
     unknown=(2942501, "$sortArray found an unknown argument: {}"),
     required={
@@ -316,8 +317,7 @@ _SORT_ARRAY: Final = Arguments(
 @parser("$sortArray", since=(6, 0))
 def parse_sort_array(name: str, value: Value, scope: Scope) -> Node:
     """Read the array and the order."""
-    given = _SORT_ARRAY.read(value)
-    key = parse_sort_pattern(given["sortBy"])
+    operand, key = _SORT_ARRAY.parse(value, scope, sortBy=parse_sort_pattern)
 
     def compute(array: Value) -> Value:
         if is_nullish(array):
@@ -329,5 +329,4 @@ def parse_sort_array(name: str, value: Value, scope: Scope) -> Node:
             )
         return sorted(array, key=key)
 
-    operand = parse_operand(given["input"], scope)
     return Operator(name, [operand], lambda *given: call_with(compute, given), folds=False)

@@ -290,6 +290,7 @@ def _target(value: Value) -> int:
 
 _CONVERT: Final = Arguments(
     names=("input", "to", "onError", "onNull"),
+    in_order=True,
     not_object=(
         FAILED_TO_PARSE,
         "$convert expects an object of named arguments but found: {}",

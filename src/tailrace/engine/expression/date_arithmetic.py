@@ -83,6 +83,7 @@ def parse_date_add(name: str, value: Value, scope: Scope) -> Node:
     missing = (5166402, f"{name} requires startDate, unit, and amount to be present")
     arguments = Arguments(
         names=_ADD_NAMES,
+        in_order=True,
         not_object=(5166400, f"{name} expects an object as its argument"),
         unknown=(
             5166401,
@@ -183,6 +184,7 @@ def _difference(start: int, end: int, unit: str, zone: Zone, first_day: int, ver
 
 _DIFF: Final = Arguments(
     names=("startDate", "endDate", "unit", "timezone", "startOfWeek"),
+    from_last=True,
     not_object=(5166301, "$dateDiff only supports an object as its argument"),
     unknown=(5166302, "Unrecognized argument to $dateDiff: {}"),
     required={
@@ -247,6 +249,7 @@ def _week_argument(operand: Evaluate | None, unit: Value, slots: Slots) -> Value
 
 _TRUNC: Final = Arguments(
     names=("date", "unit", "binSize", "timezone", "startOfWeek"),
+    from_last=True,
     not_object=(5439007, "$dateTrunc only supports an object as its argument"),
     unknown=(
         5439008,

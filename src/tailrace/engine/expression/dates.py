@@ -289,7 +289,7 @@ def _build_date_from_parts(*operands: Evaluate | None) -> Evaluate:
 # --- text
 
 _TO_STRING: Final = Arguments(
-    names=("format", "date", "timezone", "onNull"),
+    names=("date", "format", "timezone", "onNull"),
     not_object=(18629, "$dateToString only supports an object as its argument"),
     unknown=(18534, "Unrecognized argument to $dateToString: {}"),
     required={"date": (18628, "Missing 'date' parameter to $dateToString")},
@@ -315,8 +315,8 @@ def _format(operator: str, code: int, value: Value, *, parsing: bool) -> str | N
 
 
 def _build_date_to_string(
-    form: Evaluate | None,
     date: Evaluate,
+    form: Evaluate | None,
     timezone: Evaluate | None,
     on_null: Evaluate | None,
 ) -> Evaluate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.engine.expression.conditions import as_document
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import as_int, is_int32
@@ -41,6 +42,8 @@ def parse_let(name: str, value: Value, scope: Scope) -> Node:
     """Read the variables, which see only the outer ones, and the expression that uses them."""
     given = _LET.read(value)
     variables = given["vars"]
+    if type(variables) is list:
+        variables = as_document(variables)
     if type(variables) is not Document:
         fail(10065, f"invalid parameter: expected an object (vars), found {type_name(variables)}")
     operands = [parse_operand(operand, scope) for _, operand in variables.items()]
@@ -178,6 +181,7 @@ def _filter_limit(value: Value) -> int | None:
 
 _REDUCE: Final = Arguments(
     names=("input", "initialValue", "in"),
+    in_order=True,
     not_object=(40075, "$reduce requires an object as an argument, found: {}"),
     unknown=(40076, "$reduce found an unknown argument: {}"),
     required={
@@ -191,13 +195,8 @@ _REDUCE: Final = Arguments(
 @parser("$reduce")
 def parse_reduce(name: str, value: Value, scope: Scope) -> Node:
     """Read the array, the value to begin with and how to go on."""
-    given = _REDUCE.read(value)
     inner, (this, so_far) = scope.define("this", "value")
-    children = [
-        parse_operand(given["input"], scope),
-        parse_operand(given["initialValue"], scope),
-        parse_operand(given["in"], inner),
-    ]
+    children = _REDUCE.parse(value, scope, **{"in": lambda body: parse_operand(body, inner)})
 
     def build(array: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluate:
         def evaluate(slots: Slots) -> Value:

@@ -134,6 +134,7 @@ def _build_cond(condition: Evaluate, when_true: Evaluate, when_false: Evaluate) 
 
 _CONDITION: Final = Arguments(
     names=("if", "then", "else"),
+    in_order=True,
     not_object=(0, ""),
     unknown=(17083, "Unrecognized parameter to $cond: {}"),
     required={
@@ -284,6 +285,7 @@ def parse_switch(name: str, value: Value, scope: Scope) -> Node:
 
 _BRANCH: Final = Arguments(
     names=("case", "then"),
+    in_order=True,
     not_object=(40062, "$switch expected each branch to be an object, found: {}"),
     unknown=(40063, "$switch found an unknown argument to a branch: {}"),
     required={

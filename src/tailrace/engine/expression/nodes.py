@@ -18,6 +18,7 @@ Evaluate: TypeAlias = Callable[[Slots], Value]
 """A bound expression."""
 
 ROOT_SLOT = 0
+NO_SLOT = -1
 MAX_DEPTH = 200
 
 

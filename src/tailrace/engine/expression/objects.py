@@ -122,7 +122,7 @@ _REFERENCE = "'{0}' is a field path reference which is not allowed in this conte
 
 def _constant_name(operator: str, node: Node, codes: tuple[int, int, int], what: str = "field") -> bytes:
     """Read the name of a field, which must be a literal string."""
-    if type(node) is FieldPath:
+    if isinstance(node, FieldPath):
         fail(codes[0], _REFERENCE.format(node.text))
     needs = f"{operator} requires '{what}' to evaluate to"
     if type(node) is not Constant:
@@ -180,6 +180,7 @@ def _set_arguments(name: str) -> Arguments:
         del required["value"]
     return Arguments(
         names=tuple(required),
+        in_order=True,
         not_object=(4161100, f"{name} only supports an object as its argument"),
         unknown=(4161101, name + " found an unknown argument: {}"),
         required=required,

@@ -19,6 +19,7 @@ from tailrace.engine.expression.failures import (
     fail,
 )
 from tailrace.engine.expression.nodes import (
+    NO_SLOT,
     ROOT_SLOT,
     ArrayLiteral,
     Associative,
@@ -79,29 +80,27 @@ class Scope:
             return FieldPath(self.slots[name], names, text)
         if name in ("ROOT", "CURRENT"):
             return FieldPath(ROOT_SLOT, names, text)
-        if name == "REMOVE":
-            return Constant(MISSING)
-        for constants in (self.constants, self.context.constants):
+        for constants in (self.constants, self.context.constants, {"REMOVE": MISSING}):
             if name in constants:
-                return _ConstantVariable(constants[name], names)
+                return _ConstantVariable(constants[name], names, text)
         raise Failure(17276, f"Use of undefined variable: {name}")
 
 
-class _ConstantVariable(Node):
+class _ConstantVariable(FieldPath):
     """A variable of fixed value; it becomes a constant when the tree is optimized, not before.
 
     The difference shows where a literal is asked for, as in `$getField`.
     """
 
-    __slots__ = ("_names", "_value")
+    __slots__ = ("_value",)
 
-    def __init__(self, value: Value, names: list[bytes]) -> None:
+    def __init__(self, value: Value, names: list[bytes], text: str) -> None:
+        super().__init__(NO_SLOT, names, text)
         self._value = value
-        self._names = names
 
     def optimize(self) -> Node:
         """Give the constant."""
-        return Constant(follow(self._value, self._names, 0))
+        return Constant(follow(self._value, self.names, 0))
 
     def bind(self) -> Evaluate:
         """Give the value."""
@@ -326,29 +325,56 @@ def call_delayed(compute: Callable[..., Value], operands: tuple[Evaluate, ...], 
     return lambda slots: compute(*[operand(slots) for operand in now], *[partial(operand, slots) for operand in later])
 
 
+Read = Callable[[Value], Any]
+"""Reads the value of one argument."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The named arguments of an operator, and the server's codes for what is wrong with them."""
+    """The named arguments of an operator, and the server's codes for what is wrong with them.
+
+    Some operators read their arguments as they come (`in_order`), others look at all names first; those then read from
+    the first of `names` to the last, or the other way round (`from_last`). It decides which of two errors is reported.
+    """
 
     names: tuple[str, ...]
     not_object: tuple[int, str]
     unknown: tuple[int, str]
     required: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    in_order: bool = False
+    from_last: bool = False
 
     def read(self, value: Value) -> dict[str, Value]:
-        """Give the arguments by name."""
+        """Give the arguments by name, as they stand."""
+        return self._read_in_order(value, lambda _, argument: argument)
+
+    def parse(self, value: Value, scope: Scope, **readers: Read) -> list[Any]:
+        """Read the arguments, as expressions or with their own readers, in the order of `names`.
+
+        None stands for an argument that was left out.
+        """
+
+        def read(name: str, argument: Value) -> Any:
+            return readers[name](argument) if name in readers else parse_operand(argument, scope)
+
+        if self.in_order:
+            nodes = self._read_in_order(value, read)
+        else:
+            given = self.read(value)
+            order = reversed(self.names) if self.from_last else self.names
+            nodes = {name: read(name, given[name]) for name in order if name in given}
+        return [nodes.get(name) for name in self.names]
+
+    def _read_in_order(self, value: Value, read: Callable[[str, Value], Any]) -> dict[str, Any]:
         if type(value) is not Document:
             fail(self.not_object[0], self.not_object[1].format(type_name(value)))
-        given = {name_text(name): argument for name, argument in value.items()}
-        for name in given:
+        given: dict[str, Any] = {}
+        for key, argument in value.items():
+            name = name_text(key)
             if name not in self.names:
                 fail(self.unknown[0], self.unknown[1].format(name))
+            given[name] = read(name, argument)
         for name, failure in self.required.items():
             if name not in given:
                 fail(*failure)
         return given
-
-    def parse(self, value: Value, scope: Scope) -> list[Node | None]:
-        """Read the arguments as expressions, in the order of `names`; None for one left out."""
-        given = self.read(value)
-        return [parse_operand(given[name], scope) if name in given else None for name in self.names]

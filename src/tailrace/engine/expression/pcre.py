@@ -360,6 +360,17 @@ class _Translator:
         return self._character(character)
 
 
+def is_utf8(text: str) -> bool:
+    """Say whether a string is one to PCRE, which looks at no bytes that are not UTF-8."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str, options: str) -> re.Pattern[str]:
     """Compile a pattern of the server; raises `PatternError` for one that is wrong."""

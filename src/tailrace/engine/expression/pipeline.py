@@ -22,6 +22,7 @@ from tailrace.engine.expression import (  # noqa: F401
     logic,
     objects,
     regex_operators,
+    rounding,
     sets,
     strings,
     trigonometry,

@@ -32,7 +32,7 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.ordering import ValueSet, compare, is_nan, rank
 from tailrace.engine.expression.parsing import Version
-from tailrace.engine.expression.pcre import PatternError, compile_pattern
+from tailrace.engine.expression.pcre import PatternError, compile_pattern, is_utf8
 from tailrace.engine.expression.regex_operators import check_options
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.values import (
@@ -121,7 +121,7 @@ def regex(pattern: str, options: str, version: Version) -> Test:
 
     def test(value: Value) -> bool:
         if type(value) is str:
-            return search(value) is not None
+            return search(value) is not None and is_utf8(value)
         if type(value) is Symbol:
             return search(value.text) is not None
         return type(value) is Regex and value == same

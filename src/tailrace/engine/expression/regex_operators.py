@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
-from tailrace.engine.expression.pcre import PatternError, compile_pattern
+from tailrace.engine.expression.pcre import PatternError, compile_pattern, is_utf8
 from tailrace.engine.expression.values import Document, Regex, Value, is_nullish, kind_of
 
 
@@ -134,7 +134,10 @@ class _RegexOperator(Operator):
 def _text(name: str, value: Value) -> str | None:
     valid = is_nullish(value) or type(value) is str
     check(valid, 51104, f"{name} needs 'input' to be of type string")
-    return value if type(value) is str else None
+    if type(value) is not str:
+        return None
+    check(is_utf8(value), 51156, f"Error occurred while executing the regular expression in {name}. Result code: -10")
+    return value
 
 
 @parser(*_OPERATORS)
@@ -142,6 +145,7 @@ def parse_regex_operator(name: str, value: Value, scope: Scope) -> Node:
     """Read the text, the pattern and its options."""
     arguments = Arguments(
         names=("input", "regex", "options"),
+        in_order=True,
         not_object=(
             51103,
             f"{name} expects an object of named arguments but found: {kind_of(value)}",

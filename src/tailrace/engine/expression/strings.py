@@ -292,6 +292,7 @@ def parse_trim(name: str, value: Value, scope: Scope) -> Node:
     """Read what to trim and, perhaps, the characters to trim."""
     arguments = Arguments(
         names=("input", "chars"),
+        in_order=True,
         not_object=(50696, name + " only supports an object as an argument, found {}"),
         unknown=(50694, name + " found an unknown argument: {}"),
         required={"input": (50695, f"{name} requires an 'input' field")},
@@ -326,6 +327,7 @@ def parse_replace(name: str, value: Value, scope: Scope) -> Node:
     """Read what to search, and what to put in its place."""
     arguments = Arguments(
         names=("input", "find", "replacement"),
+        in_order=True,
         not_object=(51751, name + " requires an object as an argument, found: {}"),
         unknown=(51750, name + " found an unknown argument: {}"),
         required={

@@ -1,21 +1,19 @@
-"""Trigonometric operators.
-
-Doubles are computed by the C library, as on the server. Decimals are computed by way of doubles: they
-keep the type, and 15 of the 34 digits the server would give.
-"""
+"""Trigonometric operators; decimals are refused, as for powers and logarithms."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 
 from bson.decimal128 import Decimal128
 
 from tailrace.engine.expression.arithmetic import numeric
+from tailrace.engine.expression.exponents import refuse_decimals
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.numbers import (
+    DECIMAL128,
     as_double,
-    double_to_decimal,
     format_double,
     to_decimal128,
 )
@@ -23,10 +21,6 @@ from tailrace.engine.expression.parsing import Delayed, function
 from tailrace.engine.expression.values import Value, is_nullish, is_number, type_name
 
 _INFINITY = math.inf
-
-
-def _typed(value: Value, result: float) -> Value:
-    return to_decimal128(double_to_decimal(result)) if type(value) is Decimal128 else result
 
 
 def _function(
@@ -41,6 +35,7 @@ def _function(
 
     @numeric(name)
     def evaluate(value: Value) -> Value:
+        refuse_decimals(name, value)
         number = as_double(value)
         if bounded and math.isnan(number):
             return value
@@ -52,7 +47,7 @@ def _function(
                 f"cannot apply {name} to {format_double(number)}, value must be in "
                 f"{bounded[0]}{format_double(lower)},{format_double(upper)}{bounded[1]}",
             )
-        return _typed(value, compute(number))
+        return compute(number)
 
 
 def _saturating(compute: Callable[[float], float], odd: bool) -> Callable[[float], float]:
@@ -83,8 +78,20 @@ _function("$asinh", math.asinh)
 _function("$cosh", _saturating(math.cosh, odd=False))
 _function("$sinh", _saturating(math.sinh, odd=True))
 _function("$tanh", math.tanh)
-_function("$degreesToRadians", lambda number: number * (math.pi / 180.0))
-_function("$radiansToDegrees", lambda number: number * (180.0 / math.pi))
+
+
+def _conversion(name: str, factor: float, exact: Decimal) -> None:
+    """Register a conversion of angles, which decimals take without loss."""
+
+    @numeric(name)
+    def evaluate(value: Value) -> Value:
+        if type(value) is Decimal128:
+            return to_decimal128(DECIMAL128.multiply(value.to_decimal(), exact))
+        return as_double(value) * factor
+
+
+_conversion("$degreesToRadians", math.pi / 180.0, Decimal("0.01745329251994329576923690768488613"))
+_conversion("$radiansToDegrees", 180.0 / math.pi, Decimal("57.29577951308232087679815481410517"))
 
 
 @function("$atan2", arity=2, delayed=1)
@@ -99,5 +106,5 @@ def arc_tangent_2(y: Value, second: Delayed) -> Value:
         return None
     if not is_number(x):
         fail(51045, f"$atan2 only supports numeric types, not {type_name(x)}")
-    result = math.atan2(as_double(y), as_double(x))
-    return _typed(x if type(x) is Decimal128 else y, result)
+    refuse_decimals("$atan2", y, x)
+    return math.atan2(y, x)

@@ -108,12 +108,13 @@ class Document:
     removed stays as MISSING and keeps its place, as on the server: setting it again puts it back there.
     """
 
-    __slots__ = ("_changed", "_fields", "_raw")
+    __slots__ = ("_changed", "_fields", "_peeked", "_raw")
 
     def __init__(self, data: bytes = raw.EMPTY) -> None:
         self._raw = data
         self._fields: dict[bytes, Value] | None = None
         self._changed = False
+        self._peeked = False
 
     @classmethod
     def of(cls, fields: dict[bytes, Value]) -> Document:
@@ -122,6 +123,7 @@ class Document:
         document._raw = raw.EMPTY
         document._fields = fields
         document._changed = True
+        document._peeked = True
         return document
 
     def _index(self) -> dict[bytes, Value]:
@@ -137,6 +139,11 @@ class Document:
         """Give the value of a field, MISSING when there is none."""
         fields = self._fields
         if fields is None:
+            if not self._peeked:
+                # Many filters look at one field of a document, and at nothing else.
+                self._peeked = True
+                span = raw.find(self._raw, name)
+                return MISSING if span is None else decode(self._raw, *span)
             fields = self._index()
         value = fields.get(name, MISSING)
         if type(value) is tuple:
