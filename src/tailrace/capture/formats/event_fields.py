@@ -22,6 +22,7 @@ _RECOVERED_HEADER = ("recovered", b"true")
 _KEY_HEADER = ("key", b"documentKey")
 _DATA = b"\x02_data\0"
 _MOST_NAMESPACES = 10_000
+_new = tuple.__new__
 _namespaces: dict[bytes, str] = {}
 _operation_headers: dict[str, tuple[str, bytes]] = {}
 
@@ -71,7 +72,8 @@ def make_record(
         headers.append(_RECOVERED_HEADER)
     if is_key_missing:
         headers.append(_KEY_HEADER)
-    return Record(key, value, headers, namespace, operation, token, time, event)
+    # What Record(...) does, in a third of the time.
+    return _new(Record, (key, value, headers, namespace, operation, token, time, event))
 
 
 def _token_text(token: bytes) -> bytes:

@@ -48,6 +48,8 @@ Document = dict[str, Any]
 _OPTIONS: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _DATETIMES: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _LAST_YEAR_MS: Final = 253402300799999
+_CODE: Final = 0x0D
+_CODE_WITH_SCOPE: Final = 0x0F
 _may_hold_non_finite = re.compile(rb"[\xf0-\xff][\x7f\xff]").search
 _decode = bson.decode
 _dumps = orjson.dumps
@@ -68,13 +70,12 @@ def decode_for_people(event: bytes) -> Document:
 
 def relaxed(value: Any, event: bytes) -> bytes:
     """Write a decoded event, or a part of it, as relaxed Extended JSON; `event` is where it was decoded from."""
-    may_hold_code = b"\x0d" in event or b"\x0f" in event
-    option = orjson.OPT_PASSTHROUGH_SUBCLASS if may_hold_code else None
+    option = orjson.OPT_PASSTHROUGH_SUBCLASS if _CODE in event or _CODE_WITH_SCOPE in event else None
     try:
         text = _dumps(value, _relaxed_value, option)
     except (orjson.JSONEncodeError, RecursionError):
         return _dumps_deep(value, json_util.RELAXED_JSON_OPTIONS)
-    if b"null" in text and _may_hold_non_finite(event):
+    if (0x7F in event or 0xFF in event) and b"null" in text and _may_hold_non_finite(event):
         return _dumps(_convert(value, _RELAXED))
     return text
 
@@ -128,17 +129,16 @@ def _relaxed_value(value: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _second(seconds: int) -> str:
-    """The text of a second; events that come together share theirs."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
-
-
 def date_text(milliseconds: int) -> str | None:
-    """Give a date as ISO 8601; None before 1970 and after 9999, where Extended JSON has numbers."""
+    """Give a date as ISO 8601; None before 1970 and after 9999, where Extended JSON has numbers.
+
+    Events that come together share their time, so most dates are found in the cache.
+    """
     if not 0 <= milliseconds <= _LAST_YEAR_MS:
         return None
     seconds, rest = divmod(milliseconds, 1000)
-    return f"{_second(seconds)}.{rest:03d}Z" if rest else f"{_second(seconds)}Z"
+    text = datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
+    return f"{text}.{rest:03d}Z" if rest else f"{text}Z"
 
 
 def _relaxed_date(value: DatetimeMS) -> Any:

@@ -167,7 +167,7 @@ class KafkaSink(Sink):
     def _send(self, batch: Batch) -> None:
         produce, report, topics = self._producer.produce, batch.report, self._topics.known
         try:
-            for key, value, headers, namespace, *_ in batch.records:
+            for key, value, headers, namespace, _, _, _, _ in batch.records:
                 name = topics[namespace].name
                 try:
                     produce(name, value, key, on_delivery=report, headers=headers)  # type: ignore[arg-type]
