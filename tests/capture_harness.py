@@ -69,13 +69,14 @@ class Harness:
     room: Callable[[], bool] = lambda: True
     format: Any = None
     inventory: KeyInventory | None = None
+    store_url: str | None = None
 
     def producer(self, hook: Callable[[str], None] = lambda _: None, **options: Any) -> Producer:
         selection = Selection(Namespaces.parse(self.namespaces), **{"max_await_ms": 100, **self.selection})
         chosen = {"name": "orders", "backoff": QUICK, "commit_interval": 0.0, **self.options, **options}
         return Producer(
             make_source(self.kind, self.client, selection),
-            open_store(f"file:{self.folder / 'positions'}"),
+            open_store(self.store_url or f"file:{self.folder / 'positions'}"),
             self.format or make_format("bson"),
             lambda: ListSink(self.delivered, lambda: self.room()),
             self._set_aside,

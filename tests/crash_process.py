@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -23,11 +24,29 @@ def start_capture(flags: Mapping[str, Any], die_at: tuple[str, int] | None = Non
     return process
 
 
+def fill_disk(process: Any) -> None:
+    """Let no file of the process grow over a hundred bytes from now on, as on a full disk."""
+    os.kill(process.pid, signal.SIGUSR1)
+
+
+def empty_disk(process: Any) -> None:
+    """Give the process its disk back."""
+    os.kill(process.pid, signal.SIGUSR2)
+
+
+def _set_file_limit(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
 def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[str, Any]) -> None:
     from tailrace.capture.assembly import Capture
     from tailrace.settings import Settings
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: _set_file_limit(100))
+    signal.signal(signal.SIGUSR2, lambda *_: _set_file_limit(resource.RLIM_INFINITY))
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # the test runner's file would be full too
+    os.dup2(nowhere, 1)
     settings = Settings.load(flags=flags)
     times: dict[str, int] = {}
 

@@ -26,6 +26,9 @@ from tailrace.capture.sinks import Sink
 from tailrace.errors import Backpressure, EventUnconvertible
 from tailrace.monitor import StreamMetrics
 
+_REST_AFTER_A_SAVE = 9
+"""A slow store is asked less often, so that saving never takes more than a tenth of the time."""
+
 Hook = Callable[[str], None]
 """Called at named points of the commit order; tests kill the process there."""
 SetAside = Callable[[bytes, EventUnconvertible], None]
@@ -79,7 +82,7 @@ class Delivery:
         self._pause = pause
         self._pending: deque[Parcel] = deque()
         self._unsaved: Position | None = None
-        self._last_commit = 0.0
+        self._next_commit = 0.0
         self.saved = leader.position
         self.counts = self.saved.counts if self.saved else Counts()
 
@@ -142,9 +145,10 @@ class Delivery:
         self._take_safe(safe)
         if self._unsaved is not None and (now or self._is_time()):
             self._hook("before-save")
+            began = time.monotonic()
             self._leader.save(self._unsaved)
             self._hook("after-save")
-            self._saved(self._unsaved)
+            self._saved(self._unsaved, time.monotonic() - began)
         else:
             self._leader.keep()
 
@@ -158,10 +162,11 @@ class Delivery:
         if position is None:
             raise ValueError("a transactional sink is used from a first position on")
         self._hook("before-commit")
+        began = time.monotonic()
         self._leader.renewed(self._sink.commit(self._counted(position), self._leader.lease))
         self._hook("after-commit")
         self._take_safe(self._pending[-1].added)
-        self._saved(self._unsaved or position)
+        self._saved(self._unsaved or position, time.monotonic() - began)
 
     def _take_safe(self, safe: int) -> None:
         while self._pending and self._pending[0].added <= safe:
@@ -181,11 +186,11 @@ class Delivery:
         size = sum(parcel.size for parcel in self._pending)
         return replace(position, counts=self.counts.plus(events=events, bytes=size, batches=len(self._pending)))
 
-    def _saved(self, position: Position) -> None:
+    def _saved(self, position: Position, seconds: float) -> None:
         self.saved = position
         self._unsaved = None
-        self._last_commit = time.monotonic()
+        self._next_commit = time.monotonic() + max(self._commit_interval, seconds * _REST_AFTER_A_SAVE)
         self._metrics.position(position.cluster_time)
 
     def _is_time(self) -> bool:
-        return time.monotonic() - self._last_commit >= self._commit_interval
+        return time.monotonic() >= self._next_commit

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tailrace.errors import StoreUnavailable
 
 _TABLE = "create table if not exists keys (namespace text, key blob, primary key (namespace, key)) without rowid"
 
@@ -16,6 +19,7 @@ class LocalKeys:
     """
 
     def __init__(self, file: Path) -> None:
+        self._file = file
         file.parent.mkdir(parents=True, exist_ok=True)
         self._table = sqlite3.connect(file, check_same_thread=False)
         self._table.execute("pragma journal_mode = wal")
@@ -26,9 +30,16 @@ class LocalKeys:
     def apply(self, changes: Iterable[tuple[str, bytes, bool]]) -> None:
         """Add keys and remove others (namespace, key, whether it is gone), in one step; the last of a key counts."""
         last = {(namespace, key): gone for namespace, key, gone in changes}
-        with self._table:
+        with self._disk_errors(), self._table:
             self._table.executemany("insert or ignore into keys values (?, ?)", (at for at in last if not last[at]))
             self._table.executemany("delete from keys where namespace = ? and key = ?", (at for at in last if last[at]))
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailable(f"cannot keep captured keys in {self._file}: {error}") from error
 
     def all(self) -> Iterator[tuple[str, bytes]]:
         """Give every key, namespace by namespace."""
