@@ -402,6 +402,28 @@ def test_without_a_budget_there_is_one_attempt() -> None:
     assert stream.alive
 
 
+def test_a_budget_waits_for_servers_that_start_up_or_lost_an_election() -> None:
+    stream = make(WatchOptions(), ResumeBudget(timedelta(hours=1), Clock(), lambda: 1.0))
+    opened(stream, max_wire_version=17)
+    steps = stream.advance()
+    proceed(steps, None)
+    unlabelled = NotPrimaryError("not primary", {"code": 10107, "errmsg": "not primary"})
+    assert isinstance(proceed(steps, unlabelled), Aggregate)
+    starting = OperationFailure("majority reads not yet", 134, {"code": 134, "errmsg": "not yet"})
+    assert proceed(steps, starting) is None
+    assert stream.alive
+    assert isinstance(proceed(stream.advance(), None), Pause)
+
+
+def test_the_pipeline_is_the_one_that_was_given() -> None:
+    stage = {"$match": {"operationType": "insert"}}
+    stream = ResumableStream(Scope.of_cluster(), [stage], WatchOptions(), ResumeBudget(None, never, never))
+    stage["$match"]["operationType"] = "delete"
+    command = proceed(stream.open(), None)
+    assert isinstance(command, Aggregate)
+    assert command.command["pipeline"][1] == {"$match": {"operationType": "insert"}}
+
+
 def test_a_dead_token_ends_the_stream_whatever_the_budget() -> None:
     stream = make(WatchOptions(), ResumeBudget(timedelta(hours=1), Clock(), lambda: 1.0))
     opened(stream)

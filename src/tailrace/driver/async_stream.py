@@ -70,7 +70,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
     async def batches(self) -> AsyncIterator[Batch]:
         """Give all events as BSON, a reply at a time: the fastest way to read a stream.
 
-        Every reply gives a batch, also an empty one, so that its `resume_token` can be kept.
+        Every getMore gives a batch, also an empty one, so that its `resume_token` can be kept.
         """
         while self._stream.alive:
             if not self._stream.has_events:

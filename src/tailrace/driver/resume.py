@@ -8,6 +8,7 @@ shell performs each and sends the reply in, or throws the error in.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Final, TypeAlias
 
 import bson
@@ -52,7 +53,7 @@ class ResumableStream:
         budget: ResumeBudget,
     ) -> None:
         self._scope = scope
-        self._pipeline = list(pipeline)
+        self._pipeline = deepcopy(list(pipeline))  # a resume sends what the user gave, not what became of it
         self._options = options
         self._budget = budget
         self._fragments: FragmentAssembler | None = None
@@ -214,8 +215,9 @@ class ResumableStream:
 
     def _resume(self) -> Steps:
         """Make one attempt to open a cursor where the lost one was."""
-        if self._budget.pause > 0:
-            yield Pause(self._budget.pause)
+        pause = self._budget.pause
+        if pause > 0:
+            yield Pause(pause)
         try:
             yield from self._open()
         except PyMongoError as error:
@@ -231,7 +233,8 @@ class ResumableStream:
         """Raise an error of a getMore that is not to be resumed."""
         failure = Failure.of(error)
         self._budget.failed()
-        if not self._options.rules.resumes(failure, self._max_wire_version):
+        passes = self._budget.is_limited and failure.is_transient
+        if not passes and not self._options.rules.resumes(failure, self._max_wire_version):
             if not error.timeout:
                 self.close()
             raise error

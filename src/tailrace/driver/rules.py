@@ -41,6 +41,13 @@ ALLOW_LIST: Final = NOT_PRIMARY | {
     13388,  # StaleConfig
 }
 
+STARTING_UP: Final = frozenset({
+    94,  # NotYetInitialized
+    134,  # ReadConcernMajorityNotAvailableYet
+    202,  # NetworkInterfaceExceededTimeLimit
+    246,  # SnapshotUnavailable
+})  # fmt: skip
+
 
 class Origin(Enum):
     """Where an error came from."""
@@ -84,10 +91,11 @@ class Failure:
 
     @property
     def is_transient(self) -> bool:
-        """Whether opening a cursor may succeed later: what a resume budget waits for."""
+        """Whether the same command may succeed later: what a resume budget waits for."""
         if self.origin is not Origin.SERVER:
             return self.origin is Origin.NETWORK
-        return self.code in ALLOW_LIST or self.is_not_primary or RESUMABLE_LABEL in self.labels
+        passing = self.code in ALLOW_LIST or self.code in STARTING_UP or self.is_not_primary
+        return passing or RESUMABLE_LABEL in self.labels
 
 
 class ResumeRules(Enum):

@@ -79,7 +79,7 @@ class ChangeStream(Shell[D, RawCursor]):
     def batches(self) -> Iterator[Batch]:
         """Give all events as BSON, a reply at a time: the fastest way to read a stream.
 
-        Every reply gives a batch, also an empty one, so that its `resume_token` can be kept.
+        Every getMore gives a batch, also an empty one, so that its `resume_token` can be kept.
         """
         while self._stream.alive:
             if not self._stream.has_events:
@@ -156,6 +156,7 @@ class ChangeStream(Shell[D, RawCursor]):
             assert self._cursor is not None
             return self._cursor.get_more(step)
         if isinstance(step, Aggregate):
+            self._ahead = None  # what was read ahead belongs to a cursor that is gone
             self._cursor, reply = open_cursor(self._watched.place, step, self._session)
             return reply
         time.sleep(step.seconds)
