@@ -12,6 +12,7 @@ from pymongo.database import Database
 
 from engine.expression.expression_cases import curated_cases
 from engine.expression.expression_generator import Generator
+from engine.expression.odd_specifications import OddGenerator
 from engine.expression.server_answers import Difference, Server, differences
 
 _DOCUMENTS = 12
@@ -58,6 +59,16 @@ def test_curated_cases_come_out_as_on_the_server(database: Database[Any]) -> Non
 
 def test_random_stages_come_out_as_on_the_server(database: Database[Any]) -> None:
     assert _compare_random(_server(database), seed=11, wanted=12_000) >= 12_000
+
+
+def test_odd_specifications_are_refused_as_on_the_server(database: Database[Any]) -> None:
+    server, make = _server(database), OddGenerator(5)
+    found: list[Difference] = []
+    for _ in range(60):
+        documents = [make.document(identity) for identity in range(3)]
+        for _ in range(40):
+            found += differences(server, [make.odd_stage()], documents)
+    _report(60 * 40 * 3, found)
 
 
 @pytest.mark.mongodb("4.2.6", "5.0.4")

@@ -159,13 +159,14 @@ def parse_field_path(text: str, scope: Scope) -> Node:
 
 def parse_object(document: Document, scope: Scope) -> Node:
     """Read `{$operator: ...}` or an object literal."""
-    names = [name_text(name) for name in document.names()]
-    if names and names[0].startswith("$"):
+    names = document.names()
+    if names and names[0].startswith(b"$"):
         return parse_expression(document, scope)
-    for name in names:
-        check_field_name(name, scope.context.path_hint)
-    children = [parse_operand(value, scope) for _, value in document.items()]
-    return ObjectLiteral(document.names(), children)
+    children = []
+    for key, value in document.items():
+        check_field_name(name_text(key), scope.context.path_hint)
+        children.append(parse_operand(value, scope))
+    return ObjectLiteral(names, children)
 
 
 def parse_expression(document: Document, scope: Scope) -> Node:
@@ -198,6 +199,11 @@ OLDEST: Version = (4, 2)
 def _lookup(name: str, version: Version) -> Parser | None:
     since, parse = _PARSERS.get(name, (OLDEST, None))
     return parse if version >= since else None
+
+
+def operator_names(version: Version) -> list[str]:
+    """List the operators that a server of this version knows and that are supported."""
+    return sorted(name for name, (since, _) in _PARSERS.items() if since <= version)
 
 
 def is_expression_name(name: str, version: Version) -> bool:

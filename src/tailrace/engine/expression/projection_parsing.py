@@ -230,8 +230,8 @@ def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
                 40183,
                 f"cannot use dotted field name '{name_text(name)}' in a sub object: " + render_document(spec.whole),
             )
-        below = split_path(name_text(name), spec.scope.context.path_hint)
-        _check_addition(spec, [*path, *below], item)
+        below = split_path(name_text(b".".join([*path, name])), spec.scope.context.path_hint)
+        _check_addition(spec, below, item)
 
 
 def _parse_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:

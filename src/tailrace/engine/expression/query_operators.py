@@ -242,9 +242,7 @@ def _cut(value: Value) -> int | None:
 def bit_test(name: str, given: Value) -> Test:
     """Look at bits of integers and binaries."""
     positions = _bit_positions(name, given)
-    mask = 0
-    for position in positions:
-        mask |= 1 << min(position, 63)
+    mask = _bit_mask(given, positions)
     want_set = name in ("$bitsAllSet", "$bitsAnySet")
     combine = all if name in ("$bitsAllSet", "$bitsAllClear") else any
 
@@ -276,6 +274,19 @@ def _bit_positions(name: str, given: Value) -> list[int]:
         return [bit for bit in range(len(given.data) * 8) if _bit(given.data, bit)]
     shown = f"{name}: {render(given)}"
     raise Failure(BAD_VALUE, f"{name} takes an Array, a number, or a BinData but received: {shown}")
+
+
+def _bit_mask(given: Value, positions: list[int]) -> int:
+    """Give the bits to look at in an integer; everything from bit 63 on is the sign."""
+    mask = 0
+    for position in positions:
+        mask |= 1 << min(position, 63)
+    if type(given) is Binary:
+        # The server takes bytes for signed: one over 127 asks for all the bits above it too.
+        for index, byte in enumerate(given.data[:8]):
+            if byte > 127:
+                mask |= -(1 << (8 * index + 7)) & (2**64 - 1)
+    return mask
 
 
 def _bit(data: bytes, position: int) -> bool:
