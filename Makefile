@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test conformance failover crash lint types fmt clean differential-expressions
+.PHONY: help env demo test conformance failover crash lint types fmt clean differential differential-expressions
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,6 +28,9 @@ test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
 
 crash: env       ## Kill the producer a hundred times for each guarantee, and other long proofs of capture
 	$(BIN)/pytest tests/capture -m long $(ARGS)
+
+differential: env ## The engine's events against every server version's own: OPS=200000 SEED=1
+	OPS=$(or $(OPS),200000) SEED=$(or $(SEED),1) $(BIN)/pytest --timeout 36000 tests/engine/test_differential.py $(ARGS)
 
 differential-expressions: env  ## Random stages against a real server: CASES=1000000 SEED=1
 	CASES=$(or $(CASES),200000) SEED=$(or $(SEED),1) $(BIN)/pytest -m long --timeout 36000 \
