@@ -43,8 +43,8 @@ class DebeziumFormat(DecodedFormat):
         now = self._clock()
         return orjson.dumps(
             {
-                "before": _image(document.get("fullDocumentBeforeChange")),
-                "after": _image(document.get("fullDocument")),
+                "before": _image(document.get("fullDocumentBeforeChange"), event),
+                "after": _image(document.get("fullDocument"), event),
                 "updateDescription": _update_description(document.get("updateDescription"), event),
                 "source": self._source(document, op, event, place.cluster_time),
                 "op": op,
@@ -82,8 +82,8 @@ class DebeziumFormat(DecodedFormat):
         }
 
 
-def _image(document: Any) -> str | None:
-    return None if document is None else extended_json.strict(document)
+def _image(document: Any, event: bytes) -> str | None:
+    return None if document is None else extended_json.strict(document, event)
 
 
 def _update_description(update: Mapping[str, Any] | None, event: bytes) -> dict[str, Any] | None:

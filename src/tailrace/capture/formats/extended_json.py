@@ -98,12 +98,15 @@ def canonical(value: Any) -> bytes:
         return _dumps_deep(value, json_util.CANONICAL_JSON_OPTIONS)
 
 
-def strict(value: Any) -> str:
-    """Write a document as Debezium does inside its records."""
+def strict(value: Any, event: bytes) -> str:
+    """Write a document as Debezium does inside its records; `event` is where it was decoded from."""
     try:
-        return _dumps(_convert(value, _STRICT)).decode()
+        text = _dumps(value, _strict_value, orjson.OPT_PASSTHROUGH_SUBCLASS)
+        if b"null" in text and _may_hold_non_finite(event):
+            text = _dumps(_convert(value, _STRICT))
     except (orjson.JSONEncodeError, RecursionError):
-        return _dumps_deep(value, _STRICT_OPTIONS).decode()
+        text = _dumps_deep(value, _STRICT_OPTIONS)
+    return text.decode()
 
 
 def _dumps_deep(value: Any, options: JSONOptions) -> bytes:
@@ -124,6 +127,15 @@ def _relaxed_value(value: Any) -> Any:
         return {"$oid": value.binary.hex()}
     try:
         return _RELAXED[kind](value)
+    except KeyError:
+        raise TypeError(f"{kind.__name__} is not a type of BSON") from None
+
+
+def _strict_value(value: Any) -> Any:
+    """The same in the older spelling, where numbers of 64 bits are written out."""
+    kind = type(value)
+    try:
+        return _STRICT[kind](value)
     except KeyError:
         raise TypeError(f"{kind.__name__} is not a type of BSON") from None
 
