@@ -41,7 +41,7 @@ def events_of(
     if v2:
         command["$_generateV2ResumeTokens"] = True
     spec = parse_command(command, "admin", dialect)
-    shard = RecordedShard(entries, list(range(1 << 32, (1 << 32) + len(entries))))
+    shard = RecordedShard(entries, [(1 << 32) + number for number in range(1, len(entries) + 1)])
     events = open_stream(spec, RecordedOplog(shard), dialect, latest=1).next_batch()
     return [event._replace(change=None) for event in events]
 
