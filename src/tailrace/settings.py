@@ -85,6 +85,7 @@ class CaptureSettings(Section):
     commit_interval_seconds: float = Field(0.1, ge=0, description="Least time between two saves of the position.")
     lease_seconds: float = Field(15.0, gt=1, description="How long a silent process keeps its stream.")
     snapshot_workers: int = Field(2, gt=0, description="Chunks that are read at once.")
+    snapshot_chunk_mb: float = Field(8.0, gt=0, description="About how much of a collection is read at once.")
     snapshot_documents_per_second: float = Field(0, ge=0, description="Limit for reading snapshots; 0 is none.")
     retry_seconds: float = Field(600.0, gt=0, description="How long an outage is waited out.")
 

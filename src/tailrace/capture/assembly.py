@@ -81,6 +81,7 @@ class Capture:
             lease_seconds=chosen.lease_seconds,
             snapshot_workers=chosen.snapshot_workers,
             snapshot_documents_per_second=chosen.snapshot_documents_per_second,
+            chunk_bytes=int(chosen.snapshot_chunk_mb * _MEGABYTE),
             first_step=first_step,
             stop_when_idle=stop_when_idle,
             backoff=BackoffPolicy(budget=chosen.retry_seconds),
