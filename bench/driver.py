@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import socket
 import struct
 import threading
@@ -130,10 +131,12 @@ def fill(client: Client, count: int) -> Timestamp:
     return Timestamp(start.time, start.inc + 1)
 
 
-def seconds(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
+def measured(work: Callable[[], None]) -> tuple[float, float]:
+    """Seconds that passed, and seconds of this process's CPU, which other work on the machine does not change."""
+    gc.collect()
+    began, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - cpu
 
 
 def throughput(client: Client, count: int, rounds: int) -> None:
@@ -148,13 +151,17 @@ def throughput(client: Client, count: int, rounds: int) -> None:
     }
     drain_raw(client, start, count)  # so that the first rival does not pay for a cold cache
     taken: dict[str, list[float]] = {name: [] for name in rivals}
+    burnt: dict[str, list[float]] = {name: [] for name in rivals}
     for number in range(rounds):
         names = list(rivals) if number % 2 == 0 else list(reversed(rivals))
         for name in names:
-            taken[name].append(seconds(lambda work=rivals[name]: work(client, start, count)))  # type: ignore[misc]
+            passed, cpu = measured(lambda work=rivals[name]: work(client, start, count))  # type: ignore[misc]
+            taken[name].append(passed)
+            burnt[name].append(cpu)
     print(f"\ndraining {count:,} events, {rounds} rounds in turn")
     for name, times in taken.items():
-        print(f"  {name:<24}{count / median(times):>10,.0f} events/s (best {count / min(times):,.0f})")
+        rates = f"{count / median(times):>10,.0f} events/s (best {count / min(times):>9,.0f})"
+        print(f"  {name:<24}{rates}, client CPU {1e6 * min(burnt[name]) / count:.1f} us/event")
     for ours, theirs, goal in (
         ("batches()", "raw getMore loop", 0.95),
         ("decoded", "pymongo watch()", 1.3),

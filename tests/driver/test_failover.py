@@ -13,7 +13,8 @@ from typing import Any
 import bson
 import pytest
 from pymongo import MongoClient
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.errors import PyMongoError
+from pymongo.write_concern import WriteConcern
 
 from tailrace.driver import watch
 from tailrace.stand import FaultProxy, Node, ReplicaSet
@@ -33,8 +34,8 @@ CLIENT_OPTIONS: dict[str, Any] = {
 class Writer(threading.Thread):
     """Inserts 0, 1, 2, ... one after the other, whatever happens to the servers.
 
-    The number is the `_id`: an insert that failed is tried again, and one that had succeeded without
-    the client knowing it cannot happen twice.
+    The number is the `_id`: a write that failed is tried again, and one that had succeeded without the client
+    knowing it changes nothing. A majority has to have each: what a lost primary alone had is rolled back.
     """
 
     def __init__(self, uri: str) -> None:
@@ -44,12 +45,10 @@ class Writer(threading.Thread):
         self.written = 0
 
     def run(self) -> None:
-        orders = self._client.shop.get_collection("orders")
+        orders = self._client.shop.get_collection("orders", write_concern=WriteConcern("majority"))
         while not self._stopping.is_set():
             try:
-                orders.insert_one({"_id": self.written})
-            except DuplicateKeyError:
-                pass
+                orders.update_one({"_id": self.written}, {"$setOnInsert": {"n": 1}}, upsert=True)
             except PyMongoError:
                 time.sleep(0.02)
                 continue

@@ -275,7 +275,7 @@ def test_from_4_4_on_the_label_decides() -> None:
 def opened(stream: ResumableStream, **reply: Any) -> None:
     steps = stream.open()
     assert isinstance(proceed(steps, None), Aggregate)
-    fields = {"cursor_id": 1, "namespace": "shop.orders", "events": [], "post_batch_resume_token": None}
+    fields = {"cursor_id": 1, "namespace": "shop.orders", "batch": [], "post_batch_resume_token": None}
     fields |= {"operation_time": Timestamp(1, 1), "max_wire_version": 8}
     assert proceed(steps, Reply(**{**fields, **reply})) is None
 
@@ -318,7 +318,7 @@ def test_a_time_limit_of_the_server_ends_the_call_and_not_the_stream() -> None:
 
 def test_an_event_without_token_closes_the_stream() -> None:
     stream = make(WatchOptions())
-    opened(stream, events=[bson.encode({"operationType": "insert"})])
+    opened(stream, batch=[bson.encode({"operationType": "insert"})])
     with pytest.raises(ResumeTokenMissing, match="Cannot provide resume functionality"):
         stream.take()
     assert not stream.alive
@@ -326,7 +326,7 @@ def test_an_event_without_token_closes_the_stream() -> None:
 
 def test_a_batch_without_tokens_closes_the_stream_when_the_server_does_not_see_to_them() -> None:
     stream = make(WatchOptions())
-    opened(stream, events=[event(1), bson.encode({"operationType": "insert"})])
+    opened(stream, batch=[event(1), bson.encode({"operationType": "insert"})])
     with pytest.raises(ResumeTokenMissing):
         stream.take_batch()
 

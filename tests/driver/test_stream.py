@@ -23,7 +23,6 @@ from driver.scripted_server import ScriptedServer
 from driver.shells import Recorder, Shell
 from tailrace.driver import token_of, watch
 from tailrace.driver.read_ahead import ReadAhead
-from tailrace.driver.resume import READ_AHEAD_FROM
 from tailrace.stand import FaultProxy, ReplicaSet
 
 Connect = Callable[..., tuple[Any, Recorder]]
@@ -376,10 +375,14 @@ def test_a_server_without_post_batch_tokens_and_sessions_works(shell: Shell, con
 # --- reading ahead
 
 
+EVENTS_PER_BATCH = 1000
+"""Of so many events that `Reply.promises_more`."""
+
+
 @pytest.fixture
 def backlog(orders: Any) -> Any:
-    """More events than fit in a batch of the size from which on the stream reads ahead."""
-    orders.insert_many([{"n": n} for n in range(5 * READ_AHEAD_FROM)])
+    """Several large batches of events."""
+    orders.insert_many([{"n": n} for n in range(5 * EVENTS_PER_BATCH)])
     return orders
 
 
@@ -396,24 +399,24 @@ def test_reading_ahead_gives_every_event_once(fails: bool, mongodb: ReplicaSet, 
     start = client.local["oplog.rs"].find_one({"ns": orders.full_name, "op": "i"}, sort=[("$natural", 1)])["ts"]
     ReadAhead.__init__ = count  # type: ignore[method-assign]
     try:
-        with watch(orders, start_at_operation_time=start, batch_size=READ_AHEAD_FROM) as stream:
+        with watch(orders, start_at_operation_time=start, batch_size=EVENTS_PER_BATCH) as stream:
             seen = [next(stream)["fullDocument"]["n"]]
             if fails:
                 mongodb.primary.set_fail_point(
                     "failCommand", {"times": 1}, {"failCommands": ["getMore"], "closeConnection": True}
                 )
-            seen += [next(stream)["fullDocument"]["n"] for _ in range(5 * READ_AHEAD_FROM - 1)]
+            seen += [next(stream)["fullDocument"]["n"] for _ in range(5 * EVENTS_PER_BATCH - 1)]
     finally:
         ReadAhead.__init__ = original  # type: ignore[method-assign]
         mongodb.primary.set_fail_point("failCommand", "off")
-    assert seen == list(range(5 * READ_AHEAD_FROM))
+    assert seen == list(range(5 * EVENTS_PER_BATCH))
     assert len(started) >= 3
 
 
 def test_closing_while_reading_ahead_ends_at_once(backlog: Any) -> None:
     client = backlog.database.client
     start = client.local["oplog.rs"].find_one({"ns": backlog.full_name, "op": "i"}, sort=[("$natural", 1)])["ts"]
-    stream = watch(backlog, start_at_operation_time=start, batch_size=READ_AHEAD_FROM)
+    stream = watch(backlog, start_at_operation_time=start, batch_size=EVENTS_PER_BATCH)
     next(stream)
     stream.close()
     assert not stream.alive

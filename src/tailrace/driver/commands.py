@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from bson.timestamp import Timestamp
+
+from tailrace.driver.batch import UncutBatch
+
+LARGE_BATCH: Final = 256 * 1024
+"""Bytes from which on fetching the next batch ahead is worth a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,17 @@ class Reply:
 
     cursor_id: int
     namespace: str
-    events: Sequence[bytes]
+    batch: Sequence[bytes] | UncutBatch
     post_batch_resume_token: bytes | None
     operation_time: Timestamp | None
     max_wire_version: int
+
+    @property
+    def events(self) -> Sequence[bytes]:
+        """The events, cut out now if they were not."""
+        return self.batch.cut() if isinstance(self.batch, UncutBatch) else self.batch
+
+    @property
+    def promises_more(self) -> bool:
+        """Whether the batch is so large that the stream is behind: the next getMore will not have to wait."""
+        return bool(self.cursor_id) and isinstance(self.batch, UncutBatch) and self.batch.size >= LARGE_BATCH

@@ -35,7 +35,7 @@ from pymongo.synchronous.command_cursor import CommandCursor
 from pymongo.synchronous.database import Database
 
 from tailrace import raw
-from tailrace.driver.batch import cut_documents
+from tailrace.driver.batch import UncutBatch
 from tailrace.driver.commands import Aggregate, GetMore, Reply
 
 Place: TypeAlias = Database[Any] | Collection[Any]
@@ -237,13 +237,13 @@ def _last_reply(cursor: Any) -> Reply:
     found, data = answer["cursor"], cursor._data
     token = found.get("postBatchResumeToken")
     # With automatic decryption pymongo has read the reply once more, into raw documents.
-    decrypted = bool(data) and not isinstance(data[0], bytes)
-    events = [event.raw for event in data] if decrypted else found["nextBatch"]
+    decrypted = not data or isinstance(data[0], RawBSONDocument)
+    batch = [event.raw for event in data] if decrypted else data[0]
     data.clear()
     return Reply(
         found["id"],
         found.get("ns", ""),
-        events,
+        batch,
         None if token is None else token.raw,
         answer.get("operationTime"),
         cursor.max_wire_version,
@@ -262,7 +262,7 @@ def _read_reply(payload: bytes | memoryview) -> dict[str, Any]:
     inner = raw.document(before, data[batch[2] : cursor[2] - 1])
     answer = bson.decode(raw.document(data[4 : cursor[1]], inner, data[cursor[2] : -1]))
     token = raw.field(inner, b"postBatchResumeToken")
-    answer["cursor"]["nextBatch"] = cut_documents(data, batch[1])
+    answer["cursor"]["nextBatch"] = [UncutBatch(data, batch[1], batch[2])]
     if token is not None:
         answer["cursor"]["postBatchResumeToken"] = RawBSONDocument(token.data)
     return answer

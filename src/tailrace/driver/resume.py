@@ -25,8 +25,6 @@ from tailrace.driver.rules import CURSOR_NOT_FOUND, WIRE_VERSION_4_4, Failure
 Steps: TypeAlias = Generator[Step, Reply | None, None]
 
 WIRE_VERSION_4_0: Final = 7
-READ_AHEAD_FROM: Final = 1000
-"""Events in a batch from which on the stream counts as behind: the next getMore will not have to wait."""
 SAME_ERRORS: Final = 3
 """How often in a row a server may answer getMore with the same code before it is believed.
 
@@ -152,13 +150,6 @@ class ResumableStream:
             self._same_errors = (None, 0)
             self._accept(reply)
 
-    @property
-    def read_ahead(self) -> GetMore | None:
-        """The next command, when a large batch says that the server has more: it can run already now."""
-        if self._closed or not self._cursor_id or len(self._events) < READ_AHEAD_FROM:
-            return None
-        return self._get_more()
-
     def interrupted(self) -> None:
         """Note that a command was abandoned half-way: its events will be read again after a resume."""
         self._lose_cursor()
@@ -198,18 +189,17 @@ class ResumableStream:
         reply = yield self._aggregate()
         assert reply is not None  # shells answer every command
         self._max_wire_version = reply.max_wire_version
-        if not self._opened_before:
-            self._opened_before = True
-            self._save_time(reply)
+        is_first, self._opened_before = not self._opened_before, True
         self._must_open = False
         self._accept(reply)
+        if is_first:
+            self._save_time()
 
-    def _save_time(self, reply: Reply) -> None:
+    def _save_time(self) -> None:
         """Remember when the stream began, for servers that give no token before the first event."""
         has_position = self._token is not None or self._saved_time is not None
-        gives_token = bool(reply.events) or reply.post_batch_resume_token is not None
-        if not has_position and not gives_token and self._max_wire_version >= WIRE_VERSION_4_0:
-            self._saved_time = reply.operation_time
+        if not has_position and not self._events and self._max_wire_version >= WIRE_VERSION_4_0:
+            self._saved_time = self._operation_time
 
     # --- failures
 
@@ -275,7 +265,7 @@ class ResumableStream:
         self._events, self._position = reply.events, 0
         self._post_batch_token = reply.post_batch_resume_token
         if self._fragments:
-            self._events = self._fragments.feed(reply.events)
+            self._events = self._fragments.feed(self._events)
             if self._fragments.waits:
                 # This token lies in the middle of an event.
                 self._post_batch_token = None

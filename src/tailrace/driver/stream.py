@@ -110,7 +110,6 @@ class ChangeStream(Shell[D, RawCursor]):
                 self._perform(self._stream.advance())
                 event = self._stream.take()
                 if event is not None:
-                    self._read_ahead()
                     return event
         self.close()
         raise StopIteration
@@ -118,13 +117,6 @@ class ChangeStream(Shell[D, RawCursor]):
     def _advance(self) -> None:
         with self._time_limit():
             self._perform(self._stream.advance())
-            self._read_ahead()
-
-    def _read_ahead(self) -> None:
-        """Begin the next getMore when it will not have to wait, unless a time limit is for this call alone."""
-        command, cursor = self._stream.read_ahead, self._cursor
-        if command is not None and cursor is not None and not is_time_limited():
-            self._ahead = ReadAhead(lambda: cursor.get_more(command))
 
     def _perform(self, steps: Steps) -> None:
         """Carry out what the logic asks for, until it asks for nothing more."""
@@ -150,17 +142,26 @@ class ChangeStream(Shell[D, RawCursor]):
 
     def _carry_out(self, step: Step) -> Reply | None:
         if isinstance(step, GetMore):
-            ahead, self._ahead = self._ahead, None
-            if ahead is not None:
-                return ahead.result()
-            assert self._cursor is not None
-            return self._cursor.get_more(step)
+            return self._get_more(step)
         if isinstance(step, Aggregate):
             self._ahead = None  # what was read ahead belongs to a cursor that is gone
             self._cursor, reply = open_cursor(self._watched.place, step, self._session)
             return reply
         time.sleep(step.seconds)
         return None
+
+    def _get_more(self, command: GetMore) -> Reply:
+        """Get the next batch; when that is large, begin to fetch the one after it before it is even cut.
+
+        Not under a time limit: that is for this call alone.
+        """
+        cursor = self._cursor
+        assert cursor is not None
+        ahead, self._ahead = self._ahead, None
+        reply = cursor.get_more(command) if ahead is None else ahead.result()
+        if reply.promises_more and self.alive and not is_time_limited():
+            self._ahead = ReadAhead(lambda: cursor.get_more(command))
+        return reply
 
     def _server_splits(self) -> bool:
         return splits_large_events(self._watched.client.server_info()["versionArray"])
