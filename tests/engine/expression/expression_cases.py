@@ -278,6 +278,27 @@ def _regexes() -> list[Case]:
     return cases
 
 
+def _sorts() -> list[Case]:
+    """Long arrays with many equal keys: where equal ones end up is part of the answer."""
+    shuffled = [{"k": index * 7 % 5, "n": index} for index in range(60)]
+    documents = _with(
+        "a", [shuffled, shuffled[:17], shuffled[:16], [{"k": 1, "n": i} for i in range(40)], shuffled[::-1]]
+    )
+    orders: list[Any] = [
+        {"k": 1},
+        {"k": -1},
+        {"k": 1, "n": -1},
+        {"missing": 1},
+        {"k": 0},
+        {"": 1},
+        {"k.": 1},
+        {},
+        2,
+        "x",
+    ]
+    return [_compute({"$sortArray": {"input": "$a", "sortBy": order}}, documents) for order in orders]
+
+
 def _queries() -> list[Case]:
     documents: list[dict[str, Any]] = [
         {"_id": i, **fields}
@@ -430,5 +451,6 @@ def _arguments() -> list[Case]:
 def curated_cases() -> list[Case]:
     """Give all cases."""
     return [
-        *_unary(), *_doubles(), *_binary(), *_folded(), *_dates(), *_regexes(), *_queries(), *_stages(), *_arguments(),
+        *_unary(), *_doubles(), *_binary(), *_folded(), *_dates(), *_regexes(), *_sorts(), *_queries(), *_stages(),
+        *_arguments(),
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tailrace.engine.expression import compile_pipeline
+from tailrace.engine.expression import Pipeline, compile_pipeline
 from tailrace.errors import ChangeStreamError
 
 Stages = Sequence[Mapping[str, Any]]
@@ -101,24 +101,30 @@ class Server:
         return [self._numbers[document] for document in documents]
 
 
-def our_answer(stages: Stages, documents: Sequence[bytes], version: str) -> Answer:
-    """Run the stages as the engine does."""
+def differences(server: Server, stages: Stages, documents: Sequence[bytes]) -> list[Difference]:
+    """Compare the answers: the documents that pass all at once, those that fail one by one."""
     try:
-        pipeline = compile_pipeline(stages, server_version=version)
-        results = [pipeline(document) for document in documents]
+        pipeline = compile_pipeline(stages, server_version=server.version)
+    except ChangeStreamError as error:
+        theirs = server.answer(stages, documents[:1])
+        return [] if theirs == error.server_code else [Difference(stages, None, theirs, error.server_code)]
+    answers = {document: _our_answer(pipeline, document) for document in documents}
+    passing = [document for document in documents if not isinstance(answers[document], int)]
+    expected = [result for document in passing for result in answers[document]]  # type: ignore[union-attr]
+    suspects = [document for document in documents if isinstance(answers[document], int)]
+    if passing and server.answer(stages, passing) != expected:
+        suspects += passing
+    found = []
+    for document in suspects:
+        theirs = server.answer(stages, [document])
+        if theirs != answers[document]:
+            found.append(Difference(stages, document, theirs, answers[document]))
+    return found
+
+
+def _our_answer(pipeline: Pipeline, document: bytes) -> Answer:
+    try:
+        result = pipeline(document)
     except ChangeStreamError as error:
         return error.server_code
-    return [result for result in results if result is not None]
-
-
-def differences(server: Server, stages: Stages, documents: Sequence[bytes]) -> list[Difference]:
-    """Compare the answers; after an error, document by document."""
-    theirs, ours = server.answer(stages, documents), our_answer(stages, documents, server.version)
-    if theirs == ours and not isinstance(theirs, int):
-        return []
-    found = []
-    for document in documents:
-        one, other = server.answer(stages, [document]), our_answer(stages, [document], server.version)
-        if one != other:
-            found.append(Difference(stages, document, one, other))
-    return found
+    return [] if result is None else [result]

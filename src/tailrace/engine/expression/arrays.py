@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.engine.expression.failures import EXCEEDED_MEMORY_LIMIT, check, fail
+from tailrace.engine.expression.introsort import introsort
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     as_double,
@@ -317,7 +318,7 @@ _SORT_ARRAY: Final = Arguments(
 @parser("$sortArray", since=(6, 0))
 def parse_sort_array(name: str, value: Value, scope: Scope) -> Node:
     """Read the array and the order."""
-    operand, key = _SORT_ARRAY.parse(value, scope, sortBy=parse_sort_pattern)
+    operand, less = _SORT_ARRAY.parse(value, scope, sortBy=parse_sort_pattern)
 
     def compute(array: Value) -> Value:
         if is_nullish(array):
@@ -327,6 +328,6 @@ def parse_sort_array(name: str, value: Value, scope: Scope) -> Node:
                 2942504,
                 "The input argument to $sortArray must be an array, but was of type: " + type_name(array),
             )
-        return sorted(array, key=key)
+        return introsort(array, less)
 
     return Operator(name, [operand], lambda *given: call_with(compute, given), folds=False)

@@ -75,6 +75,8 @@ def exact_decimal(number: float) -> Decimal:
     """Convert a double to the nearest decimal of 34 digits."""
     if number == 0:
         return Decimal("-0") if math.copysign(1, number) < 0 else Decimal(0)
+    if math.isnan(number):
+        return Decimal("-NaN") if math.copysign(1, number) < 0 else Decimal("NaN")
     return DECIMAL128.create_decimal_from_float(number)
 
 

@@ -58,7 +58,8 @@ HeaderFilter = Callable[[str, str | None, str | None], bool]
 class Pipeline:
     """Compiled stages. Calling it with an event's bytes gives the result's bytes, or None.
 
-    An event that no stage changed is given back as the same object.
+    An event that no stage changed is given back as the same object. Stages run in the order they were given; a server
+    may move a `$match` forward, and then never sees the failure of a stage it has overtaken.
     """
 
     def __init__(self, stages: Sequence[Stage], slot_count: int, error_prefix: str, *, split: bool) -> None:

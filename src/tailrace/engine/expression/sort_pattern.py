@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cmp_to_key
-from typing import Any
 
 from tailrace.engine.expression.failures import Failure, check
 from tailrace.engine.expression.numbers import as_double
@@ -18,15 +16,15 @@ from tailrace.engine.expression.values import (
 )
 
 
-def parse_sort_pattern(pattern: Value) -> Callable[[Value], Any]:
-    """Read the pattern and give a key to sort by."""
+def parse_sort_pattern(pattern: Value) -> Callable[[Value, Value], bool]:
+    """Read the pattern and give the order: whether one value comes before another."""
     if type(pattern) is Document:
         parts = _parse_fields(pattern)
-        return cmp_to_key(lambda left, right: _compare_fields(left, right, parts))
+        return lambda left, right: _compare_fields(left, right, parts) < 0
     if is_number(pattern):
         sign = as_double(pattern)
         check(sign in (1, -1), 2942506, "The $sort element value must be either 1 or -1")
-        return cmp_to_key(lambda left, right: compare(left, right) * int(sign))
+        return lambda left, right: compare(left, right) * sign < 0
     raise Failure(
         2942507,
         "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort embedded fields",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeAlias
 
@@ -41,7 +41,7 @@ class Stage(Protocol):
 
 
 @contextmanager
-def _context(stage: str):  # type: ignore[no-untyped-def]
+def _context(stage: str) -> Iterator[None]:
     """Say in which stage the specification is invalid."""
     try:
         yield
