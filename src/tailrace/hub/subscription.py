@@ -1,0 +1,167 @@
+"""One subscriber: first a scan of its own from where it wants to start, then a place in a shared channel.
+
+The step from one to the other is exact: the scan has given everything up to a time, and the channel has every event
+behind that time. A subscriber that is too slow for its channel takes the step back, to a scan from its position.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from tailrace.engine.event import Event
+from tailrace.engine.options import StreamSpec, read_token
+from tailrace.engine.stream import MAX_BATCH_BYTES, EngineStream, to_int, to_timestamp
+from tailrace.hub.channel import Channel, encode_elements
+from tailrace.token.resume_token import ResumeToken
+
+if TYPE_CHECKING:
+    from tailrace.hub.hub import Hub
+    from tailrace.hub.reader import CatchUpReader
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some events in a row, or none, and the position behind them."""
+
+    events: list[Event]
+    position: ResumeToken
+    elements: bytes = field(repr=False)
+    """The events as elements of a BSON array; subscribers that are side by side share these bytes."""
+
+
+class Subscription:
+    """A change stream on a hub. Not for several threads at once."""
+
+    def __init__(self, hub: Hub, spec: StreamSpec, latest: int, now: datetime) -> None:
+        self._hub = hub
+        self._spec = spec
+        self._latest = latest
+        self._now = now
+        self._channel: Channel | None = None
+        self._index = 0
+        self.is_closed = False
+        self._scan, self._reader = self._open_scan(spec)
+        self._version = self._scan.token_version
+        self._spec = replace(spec, v2_tokens=self._version == 2)
+        self.position = self._scan.post_batch_resume_token
+        self._join()
+
+    @property
+    def channel(self) -> Channel | None:
+        """The channel it reads from; None while it catches up with a scan of its own."""
+        return self._channel
+
+    @property
+    def index(self) -> int:
+        """Where in the channel it stands."""
+        return self._index
+
+    @property
+    def position_time(self) -> int:
+        """The cluster time of the position."""
+        return to_int(self.position.cluster_time)
+
+    @property
+    def must_work(self) -> bool:
+        """Whether the next `poll` has to read or make events, instead of finding them made."""
+        return self._channel is None or self._channel.has_news or self._channel.is_broken
+
+    def poll(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Batch:
+        """Give the events that are there now, without waiting for more.
+
+        After an invalidate, and after an error, the subscription is closed.
+        """
+        if self.is_closed or max_events == 0:
+            return Batch([], self.position, b"")
+        try:
+            if self._channel is not None:
+                batch = self._read_channel(self._channel, max_events, max_bytes)
+                if batch is not None:
+                    return batch
+                self._fall_back()
+            return self._read_scan(max_events, max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop; a second call does nothing."""
+        self.is_closed = True
+        if self._scan is not None:
+            self._scan.close()
+        if self._channel is not None:
+            self._hub.leave(self, self._channel)
+            self._channel = None
+        self._hub.forget(self)
+
+    # --- by itself
+
+    def _open_scan(self, spec: StreamSpec) -> tuple[EngineStream, CatchUpReader]:
+        return self._hub.open_scan(spec, self._latest, self._now)
+
+    def _read_scan(self, max_events: int | None, max_bytes: int) -> Batch:
+        scan = self._scan
+        events = scan.next_batch(max_events, max_bytes)
+        self.position = scan.post_batch_resume_token
+        batch = Batch(events, self.position, encode_elements(events))
+        if scan.is_closed:
+            self.close()
+        elif scan.is_settled:
+            self._join()
+        return batch
+
+    def _join(self) -> None:
+        """Go over to the shared channel, when that has everything behind what the scan has given."""
+        behind = self._reader.settled_at
+        if behind is None or not (self._scan.is_settled or self._reader.is_untouched):
+            return
+        start = self._spec.start_token
+        if self._reader.is_untouched and start is not None and not start.is_high_water_mark:
+            return
+        joined = self._hub.join(self, self._spec, self._latest, self._now, behind)
+        if joined is not None:
+            self._channel, self._index = joined
+            self._scan.close()
+
+    def _fall_back(self) -> None:
+        """Scan from the position, because the channel has lost what comes behind it."""
+        if self._channel is not None:
+            self._hub.leave(self, self._channel)
+            self._channel = None
+        options = replace(
+            self._spec.options, start_after=self.position, resume_after=None, start_at_operation_time=None
+        )
+        start = read_token(options, self._hub.dialect)
+        self._scan, self._reader = self._open_scan(replace(self._spec, options=options, start_token=start))
+        self._spec = self._scan.spec
+
+    # --- with others
+
+    def _read_channel(self, channel: Channel, max_events: int | None, max_bytes: int) -> Batch | None:
+        if channel.has_news or channel.reached < channel.fed:
+            channel.make_events()
+        index = self._index
+        events = channel.read(index, max_events, max_bytes)
+        if events is None:
+            return None
+        self._index += len(events)
+        if events:
+            self.position = ResumeToken.parse(events[-1].token)
+        if self._index == channel.end:
+            self._move_to_end(channel, events)
+        return Batch(events, self.position, channel.encoded(index, events) if events else b"")
+
+    def _move_to_end(self, channel: Channel, events: list[Event]) -> None:
+        """Stand where the channel stands; whatever ended it is told once all its events have been given."""
+        if channel.is_ended:
+            if self._hub.dialect.ends_at_invalidate:
+                self.position = channel.end_position
+            self.close()
+        elif channel.error is not None:
+            if not events:
+                raise copy(channel.error)
+        elif channel.reached > self.position_time:
+            self.position = ResumeToken.high_water_mark(to_timestamp(channel.reached), self._version)

@@ -1,0 +1,216 @@
+"""The hub on a real replica set: every subscriber gets what the server's own stream gives, byte for byte."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import bson
+import pytest
+from bson.raw_bson import RawBSONDocument
+from pymongo.database import Database
+
+from tailrace.engine import Dialect, parse_command
+from tailrace.engine.live import LiveImages, operation_time
+from tailrace.hub import Hub, Subscription
+from tailrace.oplog.tail import LiveOplog
+from tailrace.stand import ReplicaSet
+
+Document = dict[str, Any]
+_PATIENCE = 20
+
+
+class Fixture:
+    """A hub, and subscriptions that are polled until they have what is expected."""
+
+    def __init__(self, replica_set: ReplicaSet, **options: Any) -> None:
+        self.client = replica_set.client()
+        self.dialect = Dialect.of(self.client.server_info()["version"])
+        self.hub = Hub(LiveOplog(self.client, await_ms=200), self.dialect, images=LiveImages(self.client), **options)
+
+    def subscribe(self, database: str, collection: str | None, *stages: Document, **options: Any) -> Subscription:
+        command = {"aggregate": collection or 1, "pipeline": [{"$changeStream": options}, *stages], "cursor": {}}
+        spec = parse_command(command, database, self.dialect)
+        return self.hub.subscribe(spec, latest=operation_time(self.client), now=datetime.now(UTC))
+
+    def close(self) -> None:
+        self.hub.close()
+        self.client.close()
+
+
+@pytest.fixture
+def on_hub(mongodb: ReplicaSet) -> Iterator[Callable[..., Fixture]]:
+    made: list[Fixture] = []
+
+    def make(**options: Any) -> Fixture:
+        made.append(Fixture(mongodb, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def take(subscription: Subscription, count: int, max_events: int | None = None) -> list[bytes]:
+    """Poll until so many events have come."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + _PATIENCE
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} events"
+        batch = subscription.poll(max_events)
+        found += [event.raw for event in batch.events]
+        if not batch.events:
+            time.sleep(0.01)
+    return found
+
+
+def take_until_shared(subscription: Subscription) -> None:
+    """Poll a subscription without events until it reads from its channel."""
+    deadline = time.monotonic() + _PATIENCE
+    while subscription.channel is None:
+        assert time.monotonic() < deadline
+        assert not subscription.poll().events
+        time.sleep(0.01)
+
+
+def from_server(database: Database[Document], count: int, pipeline: list[Document], **options: Any) -> list[bytes]:
+    """What the server's own stream gives."""
+    raw = database.with_options(codec_options=bson.CodecOptions(RawBSONDocument))
+    with raw.watch(pipeline, max_await_time_ms=200, **options) as stream:
+        return [bytes(next(stream).raw) for _ in range(count)]  # type: ignore[attr-defined]
+
+
+def write(database: Database[Document], collections: int, count: int) -> None:
+    """Inserts, updates, deletes and a transaction, over some collections."""
+    for number in range(count):
+        collection = database[f"c{number % collections}"]
+        collection.insert_one({"_id": number, "n": number})
+        collection.update_one({"_id": number}, {"$set": {"n": -1 - number}})
+        if number % 3 == 0:
+            collection.delete_one({"_id": number})
+    with database.client.start_session() as session, session.start_transaction():
+        for number in range(collections):
+            database[f"c{number}"].insert_one({"_id": f"in transaction {number}"}, session=session)
+
+
+@pytest.mark.mongodb("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
+def test_subscribers_get_what_the_server_gives(on_hub: Callable[..., Fixture], database: Database[Document]) -> None:
+    for number in range(3):
+        database.create_collection(f"c{number}")
+    start = database.client.admin.command("ping")["operationTime"]
+    hub = on_hub()
+    whole = hub.subscribe(database.name, None)
+    twin = hub.subscribe(database.name, None)
+    one = hub.subscribe(database.name, "c1")
+    filtered = hub.subscribe(database.name, None, {"$match": {"operationType": "delete"}})
+    looked_up = hub.subscribe(database.name, "c2", fullDocument="updateLookup")
+    write(database, 3, 30)
+    expected = from_server(database, 73, [], start_at_operation_time=bson.Timestamp(start.time, start.inc + 1))
+    assert take(whole, 73) == take(twin, 73, max_events=7) == expected
+    named = [event for event in expected if bson.decode(event)["ns"]["coll"] == "c1"]
+    assert take(one, len(named)) == named
+    deletes = [event for event in expected if bson.decode(event)["operationType"] == "delete"]
+    assert take(filtered, len(deletes)) == deletes
+    updates = [bson.decode(event) for event in take(looked_up, 21)]
+    assert all("fullDocument" in event for event in updates if event["operationType"] == "update")
+
+
+def test_a_start_in_the_past_is_caught_up_and_then_shared(
+    on_hub: Callable[..., Fixture], database: Database[Document]
+) -> None:
+    database.create_collection("c0")
+    start = database.client.admin.command("ping")["operationTime"]
+    write(database, 1, 50)
+    hub = on_hub()
+    late = hub.subscribe(database.name, None, startAtOperationTime=start)
+    early = take(late, 117, max_events=10)
+    take_until_shared(late)
+    database.c0.insert_one({"_id": "new"})
+    events = early + take(late, 1)
+    assert events == from_server(database, len(events), [], start_at_operation_time=start)
+    assert hub.hub.counts.scans == 1
+
+
+def test_every_token_resumes_and_events_come_once(on_hub: Callable[..., Fixture], database: Database[Document]) -> None:
+    database.create_collection("c0")
+    hub = on_hub()
+    take_until_shared(first := hub.subscribe(database.name, "c0"))
+    write(database, 1, 20)
+    events = take(first, 48)
+    for number, event in enumerate(events[:-1]):
+        resumed = hub.subscribe(database.name, "c0", resumeAfter=bson.decode(event)["_id"])
+        size = random.Random(number).choice([1, 2, 5, None])
+        assert take(resumed, 47 - number, size) == events[number + 1 :]
+        resumed.close()
+
+
+def test_those_who_ask_for_the_same_share_the_bytes_and_the_work(
+    on_hub: Callable[..., Fixture], database: Database[Document]
+) -> None:
+    database.create_collection("c0")
+    hub = on_hub()
+    many = [hub.subscribe(database.name, "c0") for _ in range(20)]
+    other = hub.subscribe(database.name, "c1")
+    for subscription in (*many, other):
+        take_until_shared(subscription)
+    database.c0.insert_one({"_id": 1})
+    (shared,) = {id(take(subscription, 1)[0]) for subscription in many}
+    assert shared
+    assert hub.hub.channels == 2
+    other.poll()
+    assert other.channel is not None
+    assert other.channel.held_bytes == 0
+
+
+def test_a_slow_subscriber_falls_out_and_loses_nothing(
+    on_hub: Callable[..., Fixture], database: Database[Document]
+) -> None:
+    """Neither its channel nor the ring grow; it goes on with a scan of its own, and others do not notice."""
+    database.create_collection("c0")
+    hub = on_hub(ring_bytes=300_000, channel_bytes=300_000)
+    slow, quick = hub.subscribe(database.name, "c0"), hub.subscribe(database.name, "c0")
+    take_until_shared(slow)
+    take_until_shared(quick)
+    padding = "x" * 2_000
+    quick_events: list[bytes] = []
+    for start in range(0, 1_000, 100):
+        database.c0.insert_many([{"_id": start + number, "padding": padding} for number in range(100)])
+        quick_events += take(quick, 100)
+        assert hub.hub.ring_size < 600_000
+        assert quick.channel is None or quick.channel.held_bytes < 600_000
+    assert take(slow, 1_000, max_events=50) == quick_events
+    take_until_shared(slow)
+    assert hub.hub.counts.scans > 0
+
+
+def test_an_invalidate_ends_all_who_share_it(on_hub: Callable[..., Fixture], database: Database[Document]) -> None:
+    database.create_collection("c0")
+    hub = on_hub()
+    streams = [hub.subscribe(database.name, "c0") for _ in range(3)]
+    for stream in streams:
+        take_until_shared(stream)
+    database.c0.drop()
+    for stream in streams:
+        types = [bson.decode(event)["operationType"] for event in take(stream, 2)]
+        assert types == ["drop", "invalidate"]
+        assert stream.is_closed
+    again = hub.subscribe(database.name, "c0", startAfter=streams[0].position.to_document())
+    database.c0.insert_one({"_id": 1})
+    assert [bson.decode(event)["operationType"] for event in take(again, 1)] == ["insert"]
+
+
+def test_an_idle_position_moves_with_the_oplog(on_hub: Callable[..., Fixture], database: Database[Document]) -> None:
+    database.create_collection("c0")
+    hub = on_hub()
+    idle = hub.subscribe(database.name, "c0")
+    take_until_shared(idle)
+    before = idle.position
+    database.other.insert_one({})
+    deadline = time.monotonic() + _PATIENCE
+    while idle.position <= before:
+        assert time.monotonic() < deadline
+        assert not idle.poll().events
+        time.sleep(0.01)
