@@ -17,6 +17,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from tailrace.settings import SparkSettings
+from tailrace.spark.source import register
 
 CONNECTORS = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
@@ -36,6 +37,8 @@ _ALWAYS: Mapping[str, str] = {
     "spark.sql.extensions": ICEBERG_EXTENSIONS,
     # A query without new data would otherwise run batch after batch to let state time out; ours have none in Spark.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Without it, AvailableNow ends after the batch that a crash left unfinished, instead of after all that is there.
+    "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Small states and shuffles of one machine: 200 tasks a batch, the default, would take longer than the work.
     "spark.sql.shuffle.partitions": "4",
@@ -61,6 +64,7 @@ def open_session(
         os.environ["JAVA_HOME"] = str(java_home)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.log_level.upper())
+    register(session)
     try:
         yield session
     finally:

@@ -1,0 +1,196 @@
+"""Change events as Arrow: the columns are cut out of the BSON bytes, and only those that are asked for are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import bson
+import orjson
+import pyarrow as pa
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tailrace import raw
+from tailrace.capture.formats import extended_json
+from tailrace.capture.formats.event_fields import Place, Spans, spans_of, text_at
+from tailrace.errors import EventUnconvertible, SettingsError
+from tailrace.spark.typed import Mismatches, converter
+
+ENVELOPE: Final = types.StructType(
+    [
+        types.StructField("token", types.StringType(), nullable=False),
+        types.StructField("cluster_time", types.TimestampType(), nullable=False),
+        types.StructField("wall_time", types.TimestampType()),
+        types.StructField("op", types.StringType(), nullable=False),
+        types.StructField("db", types.StringType()),
+        types.StructField("coll", types.StringType()),
+        types.StructField("document_key", types.StringType()),
+        types.StructField("full_document", types.StringType()),
+        types.StructField("full_document_before", types.StringType()),
+        types.StructField("update_description", types.StringType()),
+        types.StructField("raw", types.BinaryType()),
+    ]
+)
+"""The columns without a declared schema. Order events by `token`: cluster times are shared inside a transaction."""
+MISMATCHES: Final = "_mismatches"
+"""A declared string column of this name gets the paths of the values that did not fit, as a JSON list."""
+
+_DOCUMENTS: Final = {
+    "document_key": b"documentKey",
+    "full_document": b"fullDocument",
+    "full_document_before": b"fullDocumentBeforeChange",
+    "update_description": b"updateDescription",
+}
+_namespaces: dict[bytes, tuple[str | None, str | None]] = {}
+_MOST_NAMESPACES: Final = 10_000
+
+
+class _Event:
+    """One event while its columns are made: each part is found or decoded at most once."""
+
+    __slots__ = ("_decoded", "_place", "bytes", "mismatches", "spans")
+
+    def __init__(self, event: bytes) -> None:
+        self.bytes = event
+        self.spans: Spans = spans_of(event)
+        self.mismatches: Mismatches = []
+        self._place: Place | None = None
+        self._decoded: dict[bytes, Any] = {}
+
+    @property
+    def place(self) -> Place:
+        if self._place is None:
+            self._place = Place.of(self.bytes)
+        return self._place
+
+    def part(self, name: bytes) -> bytes | None:
+        span = self.spans.get(name)
+        return None if span is None or span[0] != raw.DOCUMENT else self.bytes[span[1] : span[2]]
+
+    def decoded(self, name: bytes) -> Any:
+        if name not in self._decoded:
+            part = self.part(name)
+            self._decoded[name] = None if part is None else extended_json.decode(part)
+        return self._decoded[name]
+
+
+Column = Callable[[_Event], Any]
+
+
+class EventColumns:
+    """Makes record batches of one schema out of events."""
+
+    def __init__(self, schema: types.StructType, *, fail_fast: bool = False) -> None:
+        self._arrow = to_arrow_schema(schema)
+        # `_mismatches` is made last, when all other columns have been tried.
+        self._columns = sorted(
+            ((number, _column(field)) for number, field in enumerate(schema.fields)),
+            key=lambda item: schema.fields[item[0]].name == MISMATCHES,
+        )
+        self._fail_fast = fail_fast
+
+    def batch(self, events: Sequence[bytes]) -> pa.RecordBatch:
+        """Give the rows of these events."""
+        values: list[list[Any]] = [[] for _ in self._columns]
+        for event in map(_Event, events):
+            for number, column in self._columns:
+                values[number].append(column(event))
+            if self._fail_fast and event.mismatches:
+                raise EventUnconvertible(
+                    f"{', '.join(event.mismatches)} of event {event.place.text.decode()} does not fit its column",
+                    hint="Declare a type that takes the value (string takes all), or use the mode permissive.",
+                )
+        arrays = [pa.array(column, kind) for column, kind in zip(values, self._arrow.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+
+def _column(field: types.StructField) -> Column:
+    kind = field.dataType
+    if field.name in _DOCUMENTS:
+        return _document_column(field.name, kind)
+    fixed = _FIXED.get((field.name, type(kind)))
+    if fixed is not None:
+        return fixed
+    if field.name in ENVELOPE.names:
+        raise SettingsError(f"column {field.name} cannot be {kind.simpleString()}", hint="See docs/spark.md.")
+    return _field_column(field)
+
+
+def _document_column(name: str, kind: types.DataType) -> Column:
+    part = _DOCUMENTS[name]
+    if isinstance(kind, types.BinaryType):
+        return lambda event: event.part(part)
+    if isinstance(kind, types.StringType):
+        return lambda event: _text(event, part)
+    convert = converter(kind)
+    return lambda event: convert(event.decoded(part), name, event.mismatches)
+
+
+def _field_column(field: types.StructField) -> Column:
+    """Make a column of a field of the document; what a delete has is in its documentKey."""
+    convert, name = converter(field.dataType), field.name
+
+    def column(event: _Event) -> Any:
+        for part in (b"fullDocument", b"documentKey"):
+            document = event.decoded(part)
+            if document is not None and name in document:
+                return convert(document[name], name, event.mismatches)
+        return None
+
+    return column
+
+
+def _text(event: _Event, part: bytes) -> str | None:
+    document = event.decoded(part)
+    return None if document is None else extended_json.relaxed(document, event.bytes).decode()
+
+
+def _cluster_time(event: _Event) -> int:
+    """Give seconds in the upper half, increment in the lower."""
+    span = event.spans.get(b"clusterTime")
+    if span is None or span[0] != raw.TIMESTAMP:
+        return event.place.cluster_time
+    return int.from_bytes(event.bytes[span[1] : span[2]], "little")
+
+
+def _wall_time(event: _Event) -> int | None:
+    span = event.spans.get(b"wallTime")
+    return None if span is None or span[0] != raw.DATE else raw.int64_at(event.bytes, span[1]) * 1_000
+
+
+def _operation(event: _Event) -> str:
+    span = event.spans.get(b"operationType")
+    if span is None:
+        raise EventUnconvertible("the event has no operationType", hint="Keep it in every stage of the pipeline.")
+    return text_at(event.bytes, span)
+
+
+def _namespace(event: _Event) -> tuple[str | None, str | None]:
+    part = event.part(b"ns")
+    if part is None:
+        return None, None
+    known = _namespaces.get(part)
+    if known is None:
+        if len(_namespaces) >= _MOST_NAMESPACES:
+            _namespaces.clear()
+        document = bson.decode(part)
+        known = _namespaces[part] = document.get("db"), document.get("coll")
+    return known
+
+
+def _mismatches(event: _Event) -> str | None:
+    return orjson.dumps(event.mismatches).decode() if event.mismatches else None
+
+
+_FIXED: Mapping[tuple[str, type[types.DataType]], Column] = {
+    ("token", types.StringType): lambda event: event.place.text.decode(),
+    ("cluster_time", types.TimestampType): lambda event: (_cluster_time(event) >> 32) * 1_000_000,
+    ("cluster_time", types.LongType): _cluster_time,  # exact, and good as a version
+    ("wall_time", types.TimestampType): _wall_time,
+    ("op", types.StringType): _operation,
+    ("db", types.StringType): lambda event: _namespace(event)[0],
+    ("coll", types.StringType): lambda event: _namespace(event)[1],
+    ("raw", types.BinaryType): lambda event: event.bytes,
+    (MISMATCHES, types.StringType): _mismatches,
+}

@@ -1,0 +1,58 @@
+"""Follow a stream from a position on, over elections, restarts and broken connections."""
+
+from __future__ import annotations
+
+import time
+
+from tailrace.capture.classifier import classify
+from tailrace.capture.quarantine import Quarantine
+from tailrace.capture.reader import Portion, StreamReader
+from tailrace.capture.source import EventSource, Start
+from tailrace.errors import Outcome
+from tailrace.spark.offset import Offset
+
+READ_AHEAD_BYTES = 32 * 1024 * 1024
+SECONDS_OF_PATIENCE = 60.0
+"""How long a server may be away before the query fails; a supervisor then starts it again from its checkpoint."""
+_PAUSE = 0.2
+
+
+class Following:
+    """A reader that opens its stream again after passing errors, behind the last portion it gave."""
+
+    def __init__(self, source: EventSource, start: Offset) -> None:
+        assert start.token is not None
+        self._source = source
+        self._token = start.token.to_bson()
+        self._reader: StreamReader | None = None
+        self._failing_since: float | None = None
+
+    def get(self, timeout: float) -> Portion | None:
+        """Give the next portion, or None when there is none in time."""
+        try:
+            if self._reader is None:
+                self._reader = StreamReader(self._source, Start(self._token), Quarantine(), READ_AHEAD_BYTES)
+            portion = self._reader.get(timeout)
+        except Exception as error:
+            self._recover_from(error)
+            return None
+        if portion is not None:
+            self._failing_since = None
+            self._token = portion.token or self._token
+        return portion
+
+    def close(self) -> None:
+        """Free the cursor on the server."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _recover_from(self, error: Exception) -> None:
+        self.close()
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        if classify(error).outcome not in (Outcome.RETRY, Outcome.RESUME):
+            raise error
+        if now - self._failing_since > SECONDS_OF_PATIENCE:
+            raise error
+        time.sleep(_PAUSE)

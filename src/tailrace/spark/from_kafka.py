@@ -1,0 +1,132 @@
+"""Change events from Kafka: the same columns as `format("tailrace")` gives, whatever format the topics have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from tailrace.errors import SettingsError
+from tailrace.spark.columns import ENVELOPE, EventColumns
+from tailrace.spark.failures import explained
+from tailrace.spark.kafka_events import KafkaRecord, Reader, reader_of
+
+BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
+"""The columns that come along with `keep_bad_records`: the value of a record that cannot be read, and why."""
+
+
+def from_kafka(
+    spark: SparkSession,
+    servers: str,
+    topics: Sequence[str] | str,
+    *,
+    format: str = "bson",
+    schema: StructType | str | None = None,
+    stream: bool = True,
+    starting_offsets: str = "earliest",
+    max_events_per_batch: int | None = None,
+    keep_bad_records: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Read topics as change events.
+
+    `topics` are names, or one pattern in slashes (`/shop\\..*/`). `format` is that of the capture (json, canonical,
+    bson, flat, debezium); `debezium` reads what Debezium's own connectors wrote too. `schema` declares columns as for
+    `format("tailrace")`. A record that cannot be read fails the query, unless `keep_bad_records` turns it into a row
+    with its bytes and the cause in place of an event. `options` are those of Spark's Kafka source.
+    """
+    wanted = _schema(schema)
+    chosen = {
+        "kafka.bootstrap.servers": servers,
+        "includeHeaders": "true",
+        "startingOffsets": starting_offsets,
+        # Records of transactions that were given up never happened.
+        "kafka.isolation.level": "read_committed",
+        **_subscription(topics),
+        **({"maxOffsetsPerTrigger": str(max_events_per_batch)} if max_events_per_batch and stream else {}),
+        **(options or {}),
+    }
+    reader = (spark.readStream if stream else spark.read).format("kafka").options(**chosen)
+    columns = ["topic", "partition", "offset", "key", "value", "headers"]
+    result = StructType([*wanted.fields, *(BAD_RECORD.fields if keep_bad_records else ())])
+    convert = _converter(reader_of(format), wanted, keep_bad_records=keep_bad_records)
+    return reader.load().where("value IS NOT NULL").select(*columns).mapInArrow(convert, _nullable(result))
+
+
+def _schema(schema: StructType | str | None) -> StructType:
+    if schema is None:
+        return ENVELOPE
+    if isinstance(schema, StructType):
+        return schema
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
+def _nullable(schema: StructType) -> StructType:
+    """A row of a bad record has no event; Spark trusts the schema in this."""
+    return StructType([StructField(field.name, field.dataType) for field in schema.fields])
+
+
+def _subscription(topics: Sequence[str] | str) -> dict[str, str]:
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise SettingsError("no topic is named", hint="Give names, or a pattern in slashes.")
+    if len(names) == 1 and len(names[0]) > 2 and names[0].startswith("/") and names[0].endswith("/"):
+        return {"subscribePattern": names[0][1:-1]}
+    return {"subscribe": ",".join(names)}
+
+
+def _converter(
+    read: Reader, schema: StructType, *, keep_bad_records: bool
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Make the function that runs in the tasks."""
+
+    def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = EventColumns(schema)
+        with explained():
+            for batch in batches:
+                yield from _converted(batch, read, columns, keep_bad_records=keep_bad_records)
+
+    return convert
+
+
+def _converted(
+    batch: pa.RecordBatch, read: Reader, columns: EventColumns, *, keep_bad_records: bool
+) -> Iterator[pa.RecordBatch]:
+    events: list[bytes] = []
+    bad: list[tuple[bytes, str]] = []
+    for record in _records(batch):
+        try:
+            event = read(record)
+        except Exception as error:
+            if not keep_bad_records:
+                raise
+            bad.append((record.value, str(error)))
+            continue
+        if event is not None:
+            events.append(event)
+    rows = columns.batch(events)
+    if not keep_bad_records:
+        yield rows
+        return
+    yield _with_bad(rows, [None] * rows.num_rows, [None] * rows.num_rows)
+    if bad:
+        empty = [pa.nulls(len(bad), kind) for kind in rows.schema.types]
+        without_event = pa.RecordBatch.from_arrays(empty, names=rows.schema.names)
+        yield _with_bad(without_event, [value for value, _ in bad], [cause for _, cause in bad])
+
+
+def _with_bad(rows: pa.RecordBatch, values: Sequence[Any], causes: Sequence[Any]) -> pa.RecordBatch:
+    arrays = [*rows.columns, pa.array(values, pa.binary()), pa.array(causes, pa.string())]
+    return pa.RecordBatch.from_arrays(arrays, names=[*rows.schema.names, *BAD_RECORD.names])
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
+    columns = [column.to_pylist() for column in batch.columns]
+    for topic, partition, offset, key, value, headers in zip(*columns, strict=True):
+        named = {header["key"]: header["value"] for header in headers or ()}
+        yield KafkaRecord(topic, partition, offset, key, value, named)

@@ -1,0 +1,172 @@
+"""The options of `format("tailrace")`, read and checked once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from bson import json_util
+from bson.timestamp import Timestamp
+
+from tailrace.capture.namespaces import Namespaces
+from tailrace.capture.source import Selection
+from tailrace.errors import SettingsError
+from tailrace.settings import Settings
+from tailrace.spark.offset import Offset
+
+MIB = 1024 * 1024
+_MOST_PARTITIONS = 1024
+
+
+class PartitionBy(StrEnum):
+    """How the events of a batch are divided between tasks."""
+
+    RANGE = "range"
+    """By position: nothing is read twice. The events of one document may be in several partitions."""
+    KEY = "key"
+    """By documentKey: all events of a document are in one partition, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a user may say about the source. Spark gives every option as text."""
+
+    uri: str
+    source: str = "change-stream"
+    """`change-stream`, or `oplog` for the engine."""
+    selection: Selection
+    snapshot: bool = False
+    """Batch only: the documents of the collection instead of its history."""
+    start: Offset | None = None
+    """Where to begin; None means now."""
+    end: Offset | None = None
+    """Batch only: where to end; None means now."""
+    max_events: int | None = None
+    max_bytes: int | None = None
+    carry_bytes: int = 16 * MIB
+    """Batches up to this size travel inside their tasks, because the planner has read them anyway."""
+    partitions: int
+    partition_by: PartitionBy = PartitionBy.RANGE
+    heartbeat_seconds: int = 10
+    """An idle stream moves its position on when the cluster time is this far ahead, and so never ages out."""
+    infer_schema: bool = False
+    sampling_size: int = 1_000
+    fail_fast: bool = False
+    """A value that does not fit its declared column fails the query instead of being null."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether batches are cut."""
+        return self.max_events is not None or self.max_bytes is not None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Read Spark's options; their names do not depend on case. Unknown ones are an error."""
+        options = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(options.keys() - _KNOWN.keys())
+        if unknown:
+            known = ", ".join(sorted(_KNOWN.values()))
+            raise SettingsError(f"format tailrace has no option {', '.join(unknown)}", hint=f"It has: {known}.")
+        return _Parsed(options).result()
+
+
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        "uri", "source", "namespaces", "pipeline", "fullDocument", "fullDocumentBeforeChange", "snapshot", "startAfter",
+        "startAtOperationTime", "endAt", "endAtOperationTime", "maxEventsPerBatch", "maxBytesPerBatch", "carryBytes",
+        "partitions", "partitionBy", "heartbeatSeconds", "inferSchema", "samplingSize", "mode",
+    )
+}  # fmt: skip
+
+
+class _Parsed:
+    """One reading of the options."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def result(self) -> SourceOptions:
+        return SourceOptions(
+            uri=self._text("uri") or Settings.load().mongodb.uri.get_secret_value(),
+            source=self._one_of("source", ("change-stream", "oplog")),
+            selection=self._selection(),
+            snapshot=self._flag("snapshot"),
+            start=self._position("startAfter", "startAtOperationTime"),
+            end=self._position("endAt", "endAtOperationTime"),
+            max_events=self._number("maxEventsPerBatch", None, least=1),
+            max_bytes=self._number("maxBytesPerBatch", None, least=1),
+            carry_bytes=self._number("carryBytes", 16 * MIB) or 0,
+            partitions=min(self._number("partitions", os.cpu_count() or 1, least=1) or 1, _MOST_PARTITIONS),
+            partition_by=PartitionBy(self._one_of("partitionBy", tuple(PartitionBy))),
+            heartbeat_seconds=self._number("heartbeatSeconds", 10, least=1) or 1,
+            infer_schema=self._flag("inferSchema"),
+            sampling_size=self._number("samplingSize", 1_000, least=1) or 1,
+            fail_fast=self._one_of("mode", ("permissive", "failfast")) == "failfast",
+        )
+
+    def _selection(self) -> Selection:
+        names = [name.strip() for name in (self._text("namespaces") or "").split(",") if name.strip()]
+        return Selection(
+            namespaces=Namespaces.parse(names),
+            pipeline=tuple(self._pipeline()),
+            full_document=self._text("fullDocument"),
+            full_document_before_change=self._text("fullDocumentBeforeChange"),
+        )
+
+    def _pipeline(self) -> list[dict[str, Any]]:
+        try:
+            stages = json_util.loads(self._text("pipeline") or "[]")
+        except ValueError as error:
+            raise SettingsError(
+                f"option pipeline is not Extended JSON: {error}", hint="Give a list of stages."
+            ) from None
+        if not isinstance(stages, list):
+            raise SettingsError("option pipeline is not a list", hint="Give a list of stages, as to watch().")
+        return stages
+
+    def _position(self, token: str, time: str) -> Offset | None:
+        given_token, given_time = self._text(token), self._text(time)
+        if given_token and given_time:
+            raise SettingsError(f"give {token} or {time}, not both", hint="They name the same place in two ways.")
+        if given_token:
+            return Offset.from_hex(given_token)
+        return Offset.at(_parse_time(given_time, time)) if given_time else None
+
+    def _text(self, name: str) -> str | None:
+        return self._options.get(name.lower()) or None
+
+    def _flag(self, name: str) -> bool:
+        return self._one_of(name, ("false", "true")) == "true"
+
+    def _one_of(self, name: str, choices: tuple[str, ...]) -> str:
+        """The first choice is the default."""
+        value = (self._text(name) or choices[0]).lower()
+        if value not in choices:
+            raise SettingsError(f"option {name} cannot be {value!r}", hint=f"Choose {' or '.join(choices)}.")
+        return value
+
+    def _number(self, name: str, default: int | None, *, least: int = 0) -> int | None:
+        value = self._text(name)
+        if value is None:
+            return default
+        if not value.isdigit() or int(value) < least:
+            raise SettingsError(f"option {name} cannot be {value!r}", hint=f"Give a number from {least} on.")
+        return int(value)
+
+
+def _parse_time(text: str, name: str) -> Timestamp:
+    """Read `seconds:increment` or ISO 8601."""
+    parts = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if parts:
+        return Timestamp(int(parts[1]), int(parts[2] or 0))
+    try:
+        return Timestamp(int(datetime.fromisoformat(text).timestamp()), 0)
+    except ValueError:
+        hint = "Write seconds:increment, or ISO 8601 with its time zone."
+        raise SettingsError(f"option {name} is no time: {text!r}", hint=hint) from None

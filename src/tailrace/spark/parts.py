@@ -1,0 +1,129 @@
+"""The parts of a batch that Spark hands to its tasks, and how a task reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pyspark.sql.datasource import InputPartition
+
+from tailrace.capture.slices import WHOLE, Slice
+from tailrace.capture.snapshot.chunk import Chunk
+from tailrace.capture.snapshot.reading import ChunkReader
+from tailrace.capture.source import EventSource, make_source
+from tailrace.driver import token_of
+from tailrace.spark.following import Following
+from tailrace.spark.offset import Offset
+from tailrace.spark.options import PartitionBy, SourceOptions
+from tailrace.token import ResumeToken
+
+EVENTS_PER_ROW_BATCH = 2_000
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@dataclass
+class Carried(InputPartition):
+    """Events that the planner had read anyway."""
+
+    events: Sequence[bytes]
+
+    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+        """Give the events, some at a time."""
+        for begin in range(0, len(self.events), EVENTS_PER_ROW_BATCH):
+            yield self.events[begin : begin + EVENTS_PER_ROW_BATCH]
+
+
+@dataclass
+class Range(InputPartition):
+    """The events in (start, end], or a slice of them, read by the task itself."""
+
+    start: Offset
+    end: Offset
+    slice: Slice = WHOLE
+
+    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+        """Read from the server until the end is behind us."""
+        reader = Following(event_source(options), self.start)
+        end = self.end.key
+        try:
+            while True:
+                portion = reader.get(_SECONDS_BETWEEN_LOOKS)
+                if portion is None:
+                    continue
+                events, is_done = _up_to(end, portion.events, portion.token)
+                if events:
+                    yield self.slice.keep(events)
+                if is_done:
+                    return
+        finally:
+            reader.close()
+
+
+@dataclass
+class Documents(InputPartition):
+    """The documents of one range of `_id`, as they were at one time."""
+
+    chunk: Chunk
+    at: Timestamp
+
+    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+        """Give them as events with the operation `read`."""
+        yield ChunkReader(connected(options.uri)).events(self.chunk, self.at)
+
+
+Part = Carried | Range | Documents
+
+
+@lru_cache(maxsize=8)
+def connected(uri: str) -> MongoClient[Any]:
+    """Give a client; workers are used again, and so are their connections."""
+    return MongoClient(uri, appname="tailrace-spark")
+
+
+def event_source(options: SourceOptions) -> EventSource:
+    """Give what opens streams of these options."""
+    return make_source(options.source, connected(options.uri), options.selection)
+
+
+def _up_to(end: bytes, events: list[bytes], token: bytes | None) -> tuple[list[bytes], bool]:
+    """Give the events that are not behind the end, and whether nothing more can come before it."""
+    if events and ResumeToken.parse(token_of(events[-1])).key > end:
+        return [event for event in events if ResumeToken.parse(token_of(event)).key <= end], True
+    return events, token is not None and ResumeToken.parse(token).key >= end
+
+
+def carried_parts(events: Sequence[bytes], options: SourceOptions) -> list[Carried]:
+    """Divide events between tasks; few events are not worth many tasks."""
+    wanted = min(options.partitions, -(-len(events) // EVENTS_PER_ROW_BATCH))
+    if wanted < 2:
+        return [Carried(events)]
+    if options.partition_by is PartitionBy.KEY:
+        slices = [Slice(number + 1, wanted) for number in range(wanted)]
+        return [Carried(kept) for kept in (part.keep(list(events)) for part in slices) if kept]
+    size = -(-len(events) // wanted)
+    return [Carried(events[begin : begin + size]) for begin in range(0, len(events), size)]
+
+
+def range_parts(start: Offset, end: Offset, options: SourceOptions) -> list[Range]:
+    """Divide a range that the tasks read themselves: by time where each shall read a part, else by key."""
+    if start.token is None or start.key >= end.key:
+        return []
+    if options.partition_by is PartitionBy.KEY:
+        slices = (Slice(number + 1, options.partitions) for number in range(options.partitions))
+        return [Range(start, end, part) for part in slices]
+    edges = [start, *_between(start, end, options.partitions), end]
+    return [Range(edges[number], edges[number + 1]) for number in range(len(edges) - 1)]
+
+
+def _between(start: Offset, end: Offset, parts: int) -> list[Offset]:
+    """Give the positions that cut a range into parts of equal duration."""
+    assert start.token is not None
+    assert end.token is not None
+    first, last = start.token.cluster_time.time, end.token.cluster_time.time
+    seconds = sorted({first + (last - first) * number // parts for number in range(1, parts)})
+    cuts = (Offset.at(Timestamp(second, 0)) for second in seconds)
+    return [cut for cut in cuts if start.key < cut.key < end.key]

@@ -1,0 +1,159 @@
+"""`format("tailrace")`: change events as a source of Spark, in batches and as a stream.
+
+    events = spark.readStream.format("tailrace").option("uri", uri).option("namespaces", "shop.orders").load()
+
+Offsets are positions, so Spark's own checkpoint is the token store. A micro-batch is the closed range (start, end] of
+two positions, and reading it again gives the same events, from the task's parcel or from the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tailrace.capture.snapshot.planner import plan_collection
+from tailrace.capture.snapshot.reading import watermark
+from tailrace.capture.source import captured_collections
+from tailrace.errors import SettingsError
+from tailrace.spark.columns import ENVELOPE, EventColumns
+from tailrace.spark.failures import explained
+from tailrace.spark.inference import inferred_schema
+from tailrace.spark.offset import Offset
+from tailrace.spark.options import SourceOptions
+from tailrace.spark.parts import Carried, Documents, Part, Range, connected, event_source, range_parts
+from tailrace.spark.planner import Planner, newest
+
+
+class TailraceDataSource(DataSource):
+    """What Spark asks about `format("tailrace")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `format(...)`."""
+        return "tailrace"
+
+    def schema(self) -> StructType:
+        """The envelope; with `inferSchema` the images in it are structs."""
+        options = self._options()
+        if not options.infer_schema:
+            return ENVELOPE
+        with explained():
+            client = connected(options.uri)
+            collections = captured_collections(client, options.selection)
+            return inferred_schema(client, collections, options.sampling_size)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of one batch."""
+        return BatchReader(self._options(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of a stream."""
+        options = self._options()
+        with explained():
+            if options.snapshot or options.end is not None:
+                raise SettingsError(
+                    "the options snapshot, endAt and endAtOperationTime are for spark.read",
+                    hint="Read the snapshot as a batch, then stream from its cluster_time with startAtOperationTime.",
+                )
+        return StreamReader(options, schema)
+
+    def _options(self) -> SourceOptions:
+        with explained():
+            return SourceOptions.parse(self.options)
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session know `format("tailrace")`."""
+    spark.dataSource.register(TailraceDataSource)
+
+
+def _rows(options: SourceOptions, schema: StructType, part: Any) -> Iterator[pa.RecordBatch]:
+    columns = EventColumns(schema, fail_fast=options.fail_fast)
+    parts: Part = part
+    with explained():
+        for events in parts.portions(options):
+            if events:
+                yield columns.batch(events)
+
+
+class BatchReader(DataSourceReader):
+    """Reads a range of history, or the documents of collections as of one time."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Divide the work between tasks."""
+        with explained():
+            parts: Sequence[Part] = self._documents() if self._options.snapshot else self._history()
+            return parts or [_nothing()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part."""
+        return _rows(self._options, self._schema, partition)
+
+    def _documents(self) -> list[Documents]:
+        client = connected(self._options.uri)
+        at = watermark(client)
+        collections = captured_collections(client, self._options.selection)
+        return [Documents(chunk, at) for name in collections for chunk in plan_collection(client, name)]
+
+    def _history(self) -> list[Range]:
+        start = self._options.start
+        if start is None:
+            hint = "Give startAfter or startAtOperationTime, or the option snapshot for the documents as they are."
+            raise SettingsError("a batch of history needs a beginning", hint=hint)
+        end = self._options.end or newest(event_source(self._options))
+        return range_parts(start, end, self._options)
+
+
+class StreamReader(DataSourceStreamReader):
+    """Plans micro-batches in one long-lived process, and reads their parts in the tasks."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._planner: Planner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The same for every start of the query: before the first batch, or where the options say."""
+        return (self._options.start or Offset(None)).to_json()
+
+    def latestOffset(self) -> dict[str, Any]:
+        """Where the next batch ends."""
+        with explained():
+            return self._planning().latest().to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Divide a batch between tasks."""
+        with explained():
+            parts = self._planning().parts(Offset.from_json(start), Offset.from_json(end))
+            return parts or [_nothing()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one part."""
+        return _rows(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept for a batch that is done: the checkpoint has its position."""
+
+    def stop(self) -> None:
+        """End the reading ahead."""
+        if self._planner is not None:
+            self._planner.close()
+
+    def _planning(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(event_source(self._options), self._options)
+        return self._planner
+
+
+def _nothing() -> InputPartition:
+    """A part without events: Spark wants at least one."""
+    return Carried(())

@@ -1,0 +1,228 @@
+"""`format("tailrace")` on a real replica set: what it gives is what the server's own change stream gives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import bson
+import pytest
+from bson.timestamp import Timestamp
+from pyspark.errors import StreamingQueryException
+
+from spark_queries import SECONDS, Collected, run_to_end, running, wait_until
+from tailrace.errors import HistoryLost, SettingsError
+from tailrace.spark import error_of
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def reading(spark, mongodb, database, kind="read", **options: Any) -> Any:
+    reader = spark.readStream if kind == "readStream" else spark.read
+    chosen = {"uri": mongodb.uri, "namespaces": database.name, **options}
+    return reader.format("tailrace").options(**chosen)
+
+
+def now(database) -> str:
+    time: Timestamp = database.client.admin.command("ping")["operationTime"]
+    return f"{time.time}:{time.inc + 1}"
+
+
+def server_events(database, start: str) -> list[dict[str, Any]]:
+    """The events that the server itself gives from a time on."""
+    at = Timestamp(*map(int, start.split(":")))
+    stages = [{"$match": {"ns.db": database.name}}]
+    with database.client.watch(stages, start_at_operation_time=at, max_await_time_ms=200) as stream:
+        events = []
+        while (event := stream.try_next()) is not None:
+            events.append(event)
+        return events
+
+
+def change_things(database, count: int = 40) -> None:
+    database.orders.insert_many([{"_id": n, "user": f"u{n % 5}", "amount": n * 1.5} for n in range(count)])
+    database.orders.update_many({"_id": {"$lt": 5}}, {"$set": {"amount": 0.5}})
+    database.orders.replace_one({"_id": 6}, {"user": "u9"})
+    database.orders.delete_many({"_id": {"$gte": count - 3}})
+
+
+@pytest.mark.parametrize("source", ["change-stream", "oplog"])
+def test_a_batch_of_history_is_the_servers_stream(spark, mongodb, database, source):
+    start = now(database)
+    change_things(database)
+    frame = reading(spark, mongodb, database, source=source, startAtOperationTime=start, partitions="3").load()
+    rows = sorted(frame.collect(), key=lambda row: row.token)
+    expected = server_events(database, start)
+    assert [bson.decode(bytes(row.raw)) for row in rows] == expected
+    assert [row.token for row in rows] == [event["_id"]["_data"] for event in expected]
+    assert [row.op for row in rows] == [event["operationType"] for event in expected]
+    assert {(row.db, row.coll) for row in rows} == {(database.name, "orders")}
+    first = rows[0]
+    assert json.loads(first.full_document) == {"_id": 0, "user": "u0", "amount": 0.0}
+    assert json.loads(first.document_key) == {"_id": 0}
+    assert first.cluster_time.timestamp() == expected[0]["clusterTime"].time
+    assert first.wall_time == expected[0]["wallTime"]
+
+
+def test_a_batch_may_end_before_now(spark, mongodb, database):
+    start = now(database)
+    change_things(database)
+    events = server_events(database, start)
+    last = events[9]["_id"]["_data"]
+    frame = reading(spark, mongodb, database, startAtOperationTime=start, endAt=last).load()
+    assert sorted(row.token for row in frame.collect()) == [event["_id"]["_data"] for event in events[:10]]
+    after = reading(spark, mongodb, database, startAfter=last).load()
+    assert after.count() == len(events) - 10
+
+
+def test_a_snapshot_has_every_document_once_over_several_partitions(spark, mongodb, database):
+    database.orders.insert_many([{"_id": n, "user": f"u{n}", "filler": "x" * 2000} for n in range(9_000)])
+    database.orders.insert_many([{"_id": f"text{n}"} for n in range(10)])
+    names = f"{database.name}.orders"
+    frame = reading(spark, mongodb, database, namespaces=names, snapshot="true").schema("op string, _id string").load()
+    assert frame.rdd.getNumPartitions() > 1
+    rows = frame.collect()
+    assert {row.op for row in rows} == {"read"}
+    assert sorted(row._id for row in rows) == sorted([str(n) for n in range(9_000)] + [f"text{n}" for n in range(10)])
+
+
+def test_a_stream_gives_what_happens_and_goes_on_after_a_restart(spark, mongodb, database, tmp_path):
+    start = now(database)
+    got = Collected()
+    with running(reading(spark, mongodb, database, "readStream").load(), got, tmp_path / "c") as query:
+        wait_until(lambda: 0 in got.batches, query)
+        change_things(database)
+        expected = server_events(database, start)
+        wait_until(lambda: len(got.rows) >= len(expected), query)
+    change_things_while_stopped = [{"_id": n} for n in range(100, 110)]
+    database.orders.insert_many(change_things_while_stopped)
+    run_to_end(reading(spark, mongodb, database, "readStream").load(), got, tmp_path / "c")
+    expected = server_events(database, start)
+    assert [row.token for row in got.rows] == [event["_id"]["_data"] for event in expected]
+    assert not got.replays
+
+
+def test_batches_are_cut_and_nothing_is_lost(spark, mongodb, database, tmp_path):
+    start = now(database)
+    database.orders.insert_many([{"_id": n} for n in range(50)])
+    database.orders.insert_many([{"_id": n, "filler": "x" * 9000} for n in range(50, 60)])
+    options = {"startAtOperationTime": start, "maxEventsPerBatch": "20", "maxBytesPerBatch": "30000"}
+    got = Collected()
+    with running(reading(spark, mongodb, database, "readStream", **options).load(), got, tmp_path / "c") as query:
+        wait_until(lambda: len(got.rows) >= 60, query)
+    sizes = [len(rows) for rows in got.batches.values() if rows]
+    assert max(sizes) == 20
+    assert all(sum(len(row.raw) for row in rows) <= 30_000 for rows in got.batches.values())
+    assert [json.loads(row.document_key)["_id"] for row in got.rows] == list(range(60))
+
+
+@pytest.mark.parametrize("partition_by", ["range", "key"])
+def test_a_failed_batch_is_read_again_identically(spark, mongodb, database, tmp_path, partition_by):
+    start = now(database)
+    change_things(database, 200)
+    options = {
+        "startAtOperationTime": start,
+        "maxEventsPerBatch": "150",
+        "partitions": "3",
+        "partitionBy": partition_by,
+    }
+    seen: list[list[str]] = []
+
+    def failing(frame: Any, number: int) -> None:
+        seen.append(sorted(row.token for row in frame.collect()))
+        raise RuntimeError("the sink failed")
+
+    with (
+        running(reading(spark, mongodb, database, "readStream", **options).load(), failing, tmp_path / "c") as query,
+        pytest.raises(StreamingQueryException, match="the sink failed"),
+    ):
+        query.awaitTermination(SECONDS)
+    database.orders.insert_many([{"_id": n} for n in range(1000, 1010)])
+    got = Collected()
+    with running(reading(spark, mongodb, database, "readStream", **options).load(), got, tmp_path / "c") as query:
+        wait_until(lambda: len(got.rows) >= 200 + 5 + 1 + 3 + 10, query)
+    assert sorted(row.token for row in got.batches[0]) == seen[0]
+    tokens = [event["_id"]["_data"] for event in server_events(database, start)]
+    assert sorted(row.token for row in got.rows) == tokens
+
+
+def test_key_slices_keep_a_document_together_and_in_order(spark, mongodb, database):
+    start = now(database)
+    for _ in range(3):
+        database.orders.delete_many({})
+        database.orders.insert_many([{"_id": n} for n in range(30)])
+    frame = reading(spark, mongodb, database, startAtOperationTime=start, partitions="3", partitionBy="key").load()
+    parts = frame.rdd.glom().collect()
+    assert len(parts) == 3
+    homes: dict[str, int] = {}
+    for number, rows in enumerate(parts):
+        assert rows, "a slice is empty"
+        assert [row.token for row in rows] == sorted(row.token for row in rows)
+        assert all(homes.setdefault(row.document_key, number) == number for row in rows)
+    assert sum(map(len, parts)) == 30 * 5
+
+
+def test_available_now_ends_also_when_nothing_happened(spark, mongodb, database, tmp_path):
+    got = Collected()
+    run_to_end(reading(spark, mongodb, database, "readStream").load(), got, tmp_path / "c")
+    change_things(database)
+    run_to_end(reading(spark, mongodb, database, "readStream").load(), got, tmp_path / "c")
+    count = len(got.rows)
+    assert count == 40 + 5 + 1 + 3
+    run_to_end(reading(spark, mongodb, database, "readStream").load(), got, tmp_path / "c")
+    assert len(got.rows) == count
+
+
+def test_lost_history_fails_with_our_error_and_its_hint(spark, start_mongodb, tmp_path):
+    mongodb = start_mongodb(oplog_mb=1)
+    with mongodb.client() as client:
+        database = client["lost"]
+        options = {"startAtOperationTime": now(database)}
+    mongodb.roll_over_oplog()
+    got = Collected()
+    with (
+        running(reading(spark, mongodb, database, "readStream", **options).load(), got, tmp_path / "c") as query,
+        pytest.raises(StreamingQueryException) as failure,
+    ):
+        query.awaitTermination(SECONDS)
+    error = error_of(failure.value)
+    assert isinstance(error, HistoryLost)
+    assert "new checkpoint from a snapshot" in error.hint
+    assert not got.rows
+
+
+def test_declared_columns_are_typed_and_misfits_are_named(spark, mongodb, database):
+    database.orders.insert_many(
+        [
+            {"_id": bson.ObjectId("0" * 24), "n": 7, "price": bson.Decimal128("1.25"), "tags": ["a"], "in": {"x": 1}},
+            {"_id": 2, "n": "seven", "price": 2, "tags": [3], "in": None},
+        ]
+    )
+    columns = "_id string, n long, price decimal(10,2), tags array<string>, `in` struct<x int>, _mismatches string"
+    chosen = reading(spark, mongodb, database, namespaces=f"{database.name}.orders", snapshot="true")
+    rows = chosen.schema(columns).load().orderBy("_id").collect()
+    assert [tuple(row) for row in rows] == [
+        ("0" * 24, 7, bson.Decimal128("1.25").to_decimal(), ["a"], (1,), None),
+        ("2", None, bson.Decimal128("2.00").to_decimal(), ["3"], None, '["n"]'),
+    ]
+    with pytest.raises(Exception, match=r"n of event .* does not fit") as failure:
+        chosen.option("mode", "failfast").schema(columns).load().collect()
+    assert error_of(failure.value).code == "event-unconvertible"
+
+
+def test_a_schema_is_inferred_from_the_documents(spark, mongodb, database):
+    database.orders.insert_many([{"_id": 1, "n": 1, "in": {"a": 1.5}}, {"_id": 2, "n": bson.Int64(5), "in": {"b": []}}])
+    frame = reading(spark, mongodb, database, namespaces=f"{database.name}.orders", snapshot="true", inferSchema="true")
+    row = frame.load().where("full_document._id = 1").collect()[0]
+    assert row.full_document.n == 1
+    assert frame.load().schema["full_document"].dataType.simpleString() == (
+        "struct<_id:int,n:bigint,in:struct<a:double,b:array<string>>>"
+    )
+    assert row.full_document["in"].a == 1.5
+
+
+@pytest.mark.parametrize("options", [{"namespace": "x"}, {"source": "tape"}, {"maxEventsPerBatch": "0"}, {}])
+def test_wrong_options_say_what_is_wrong(spark, mongodb, database, options):
+    with pytest.raises(Exception, match="hint: ") as failure:
+        reading(spark, mongodb, database, **options).load().collect()
+    assert isinstance(error_of(failure.value), SettingsError)

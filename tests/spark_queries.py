@@ -1,0 +1,58 @@
+"""Run streaming queries to a point, and look at what they gave."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SECONDS = 240.0
+"""The first batch of a query alone takes a minute on a machine with other work."""
+
+
+class Collected:
+    """What a query gave, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Any]] = {}
+        self.replays: list[int] = []
+
+    def __call__(self, frame: Any, number: int) -> None:
+        rows = frame.collect()
+        if number in self.batches:
+            self.replays.append(number)
+        self.batches[number] = rows
+
+    @property
+    def rows(self) -> list[Any]:
+        return [row for number in sorted(self.batches) for row in self.batches[number]]
+
+
+@contextmanager
+def running(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path, **trigger: Any) -> Iterator[Any]:
+    """A running query, stopped afterwards."""
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    query = (writer.trigger(**trigger) if trigger else writer).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def run_to_end(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path) -> None:
+    """Run with the trigger AvailableNow until it ends by itself."""
+    with running(frame, sink, checkpoint, availableNow=True) as query:
+        assert query.awaitTermination(SECONDS), "AvailableNow does not end"
+
+
+def wait_until(condition: Callable[[], bool], query: Any = None) -> None:
+    """Wait for something; an error of the query is raised at once."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        if query is not None and query.exception() is not None:
+            raise query.exception()
+        assert time.monotonic() < deadline, "it did not happen in time"
+        threading.Event().wait(0.05)
