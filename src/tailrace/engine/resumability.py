@@ -64,8 +64,8 @@ def token_data(event: Event) -> TokenData:
     return ResumeToken.parse(event.token).decode()
 
 
-class SkipToPosition:
-    """Swallows the events before the position; the event of the position itself passes."""
+class _Search:
+    """Looks at events until the position is reached; those behind it pass without a look."""
 
     def __init__(self, events: Iterable[Event | None], client: TokenData) -> None:
         self._events = events
@@ -78,34 +78,33 @@ class SkipToPosition:
                 yield None
                 continue
             status = compare_to_resume_token(token_data(event), self._client)
-            if status is not ResumeStatus.CHECK_NEXT:
+            if self._passes(event, status):
                 yield event
+            if status is not ResumeStatus.CHECK_NEXT:
                 yield from events
 
+    def _passes(self, event: Event, status: ResumeStatus) -> bool:
+        raise NotImplementedError
 
-class EnsurePositionPresent:
+
+class SkipToPosition(_Search):
+    """Swallows the events before the position; the event of the position itself passes."""
+
+    def _passes(self, event: Event, status: ResumeStatus) -> bool:
+        return status is not ResumeStatus.CHECK_NEXT
+
+
+class EnsurePositionPresent(_Search):
     """Swallows the event of the position; a stream that does not have it cannot be resumed.
 
     An event of which the client has only some parts passes, to be split again further down.
     """
 
-    def __init__(self, events: Iterable[Event | None], client: TokenData) -> None:
-        self._events = events
-        self._client = client
-        self.is_met = False
-        """Whether the event of the position has come by."""
+    is_met = False
+    """Whether the event of the position has come by."""
 
-    def __iter__(self) -> Iterator[Event | None]:
-        events = iter(self._events)
-        for event in events:
-            if event is None:
-                yield None
-                continue
-            status = compare_to_resume_token(token_data(event), self._client)
-            if status is ResumeStatus.SURPASSED:
-                raise StreamFatal("cannot resume stream; the resume token was not found. " + render_token(event.token))
-            self.is_met = status is not ResumeStatus.CHECK_NEXT
-            if status is ResumeStatus.FOUND_WHOLE:
-                yield event
-            if self.is_met:
-                yield from events
+    def _passes(self, event: Event, status: ResumeStatus) -> bool:
+        if status is ResumeStatus.SURPASSED:
+            raise StreamFatal("cannot resume stream; the resume token was not found. " + render_token(event.token))
+        self.is_met = status is not ResumeStatus.CHECK_NEXT
+        return status is ResumeStatus.FOUND_WHOLE

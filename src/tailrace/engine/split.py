@@ -9,7 +9,7 @@ from typing import Final
 from tailrace import raw
 from tailrace.engine.event import Event
 from tailrace.engine.resumability import token_data
-from tailrace.engine.tokens import id_element
+from tailrace.engine.tokens import id_element, render_token
 from tailrace.errors import EventTooLarge
 from tailrace.token.resume_token import ResumeToken, TokenData
 
@@ -28,11 +28,17 @@ class LimitSize:
     def __iter__(self) -> Iterator[Event | None]:
         for event in self._events:
             if event is not None and len(event.raw) > MAX_EVENT:
-                size = len(event.raw)
-                raise EventTooLarge(
-                    f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {MAX_EVENT}(16MB)"
-                )
+                raise _too_large(event)
             yield event
+
+
+def _too_large(event: Event) -> EventTooLarge:
+    size = len(event.raw)
+    token = render_token(event.token).removeprefix("{").removesuffix("}")
+    return EventTooLarge(
+        f"BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {MAX_EVENT}(16MB) "
+        f"First element: _id: {{ {token} }}"
+    )
 
 
 class Split:
