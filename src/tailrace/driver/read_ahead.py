@@ -9,12 +9,17 @@ from tailrace.driver.commands import Reply
 
 
 class ReadAhead:
-    """One command under way in a thread of its own; its reply, or its error, waits to be asked for."""
+    """One command under way in a thread of its own; its reply, or its error, waits to be asked for.
 
-    def __init__(self, run: Callable[[], Reply]) -> None:
+    `ended` is called when the command is over, whether anybody still wants the reply or not.
+    """
+
+    def __init__(self, run: Callable[[], Reply], ended: Callable[[], None]) -> None:
         self._run = run
+        self._ended = ended
         self._reply: Reply | None = None
         self._error: BaseException | None = None
+        self.running = True
         self._thread = Thread(target=self._work, name="tailrace-read-ahead", daemon=True)
         self._thread.start()
 
@@ -26,12 +31,11 @@ class ReadAhead:
         assert self._reply is not None
         return self._reply
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the end without asking how it ended."""
-        self._thread.join(seconds)
-
     def _work(self) -> None:
         try:
             self._reply = self._run()
         except BaseException as error:
             self._error = error
+        finally:
+            self.running = False
+            self._ended()

@@ -21,9 +21,6 @@ from tailrace.driver.target import Target
 
 D = TypeVar("D")
 
-SECONDS_TO_END = 2.0
-"""How long `close()` waits for a command that runs ahead; killing its cursor ends it."""
-
 
 class ChangeStream(Shell[D, RawCursor]):
     """A change stream that resumes by itself. Made by `watch()`; it opens when it is made.
@@ -92,9 +89,7 @@ class ChangeStream(Shell[D, RawCursor]):
         self._stream.close()
         if self._cursor is not None:
             self._cursor.close()
-        if self._ahead is not None:
-            self._ahead.wait(SECONDS_TO_END)
-        self._end_session()
+        self._end_session_when_idle()
 
     def __enter__(self) -> ChangeStream[D]:
         return self
@@ -160,8 +155,17 @@ class ChangeStream(Shell[D, RawCursor]):
         ahead, self._ahead = self._ahead, None
         reply = cursor.get_more(command) if ahead is None else ahead.result()
         if reply.promises_more and self.alive and not is_time_limited():
-            self._ahead = ReadAhead(lambda: cursor.get_more(command))
+            self._ahead = ReadAhead(lambda: cursor.get_more(command), self._end_session_when_idle)
         return reply
+
+    def _end_session_when_idle(self) -> None:
+        """Give a closed stream's session back, unless a command still runs: then its end does it.
+
+        A getMore that waits for events goes on after its cursor was killed, for up to a second; `close()` does not
+        wait for that.
+        """
+        if not self._stream.alive and (self._ahead is None or not self._ahead.running):
+            self._end_session()
 
     def _server_splits(self) -> bool:
         return splits_large_events(self._watched.client.server_info()["versionArray"])
