@@ -52,7 +52,9 @@ class Stream:
     options: dict[str, Any] = field(default_factory=dict)
     command: dict[str, Any] = field(default_factory=dict)
     reads_documents: bool = False
-    """It looks documents up: too slow to be resumed from every token."""
+    """It looks documents up, which is slow."""
+    resume_every: int = 1
+    """From how many of its tokens it is resumed: all, or every so many of those that other streams have too."""
 
     def aggregate(self, **start: Any) -> dict[str, Any]:
         stage = {**self.options, **start}
@@ -70,22 +72,25 @@ def streams_of(version: str) -> Iterator[Stream]:
     """All scopes plain, and each option once at a scope where it shows most."""
     release = tuple(int(part) for part in version.split("."))
     yield Stream("cluster", "admin")
-    yield Stream("database", "shop")
+    yield Stream("database", "shop", resume_every=3)
     for collection in ("orders", "items+"):
         yield Stream(f"collection {collection}", "shop", collection)
-    yield Stream("update lookup", "shop", options={"fullDocument": "updateLookup"}, reads_documents=True)
+    lookup = {"fullDocument": "updateLookup"}
+    yield Stream("update lookup", "shop", options=lookup, reads_documents=True, resume_every=200)
     if release >= (4, 4):
         before = {"fullDocumentBeforeChange": "whenAvailable"}
-        yield Stream("before", "admin", options=before, reads_documents=True)
+        yield Stream("before", "admin", options=before, reads_documents=True, resume_every=200)
     if release >= (6, 0):
         expanded = {"showExpandedEvents": True}
         both = {**before, **expanded, "fullDocument": "whenAvailable"}
         yield Stream("cluster expanded", "admin", options=expanded)
         yield Stream("collection expanded", "shop", "orders", options=expanded)
-        yield Stream("images", "shop", options=both, reads_documents=True)
-        yield Stream("system events", "admin", options={**expanded, "showSystemEvents": True})
-        yield Stream("raw updates", "shop", options={"showRawUpdateDescription": True})
-        yield Stream("version 2", "admin", options=expanded, command={"$_generateV2ResumeTokens": True})
+        yield Stream("images", "shop", options=both, reads_documents=True, resume_every=200)
+        system = {**expanded, "showSystemEvents": True}
+        version_2 = {"$_generateV2ResumeTokens": True}
+        yield Stream("system events", "admin", options=system, resume_every=9)
+        yield Stream("raw updates", "shop", options={"showRawUpdateDescription": True}, resume_every=9)
+        yield Stream("version 2", "admin", options=expanded, command=version_2, resume_every=3)
 
 
 class Run:
@@ -222,7 +227,7 @@ def suffix(events: list[Event], first: int, last: int) -> list[bytes]:
 
 
 def check_resuming(run: Run, stream: Stream, events: list[Event]) -> None:
-    """Resume behind every event.
+    """Resume behind every event, or every so many.
 
     What a stream gives once the position is behind it depends on the log alone, so each time the log is cut off
     a few events later; some streams are read to the end.
@@ -230,9 +235,8 @@ def check_resuming(run: Run, stream: Stream, events: list[Event]) -> None:
     times = [event.cluster_time for event in events]
     step = max(len(events) // FULL_SUFFIXES, 1)
     source = RecordedOplog(run.log)
-    whole = range(len(events)) if not stream.reads_documents else range(0, len(events), step)
-    for number in whole:
-        to_the_end = number % step == step - 1
+    for number in range(0, len(events), stream.resume_every):
+        to_the_end = number % step < stream.resume_every
         later = run.end if to_the_end else times[min(number + 3, len(times) - 1)]
         source.visible = later
         expected = suffix(events, number + 1, bisect_right(times, later))
