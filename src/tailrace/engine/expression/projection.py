@@ -137,17 +137,18 @@ class Addition:
 
 
 def bind_computations(tree: ProjectionNode) -> Apply:
-    """Give the callable that sets the computed fields of a document, in place."""
+    """Give the callable that sets the computed fields of a document, in place.
+
+    A field that is only looked for, and not there, still takes its place: a later stage that sets it puts it there.
+    """
     leaves: dict[bytes, Evaluate] = {name: node.bind() for name, node in tree.expressions.items()}
-    deeper: dict[bytes, Apply] = {
-        name: bind_computations(child) for name, child in tree.children.items() if child.computes
-    }
-    order = [name for name in tree.order if name in leaves or name in deeper]
+    deeper = {name: (bind_computations(child), child.computes) for name, child in tree.children.items()}
+    order = tuple(tree.order)
 
     def compute(document: Document, slots: Slots) -> Document:
         for name in order:
             if name in deeper:
-                document.set(name, _compute_value(deeper[name], document.get(name), slots))
+                document.set(name, _compute_value(*deeper[name], document.get(name), slots))
             else:
                 document.set(name, leaves[name](slots))
         return document
@@ -155,8 +156,10 @@ def bind_computations(tree: ProjectionNode) -> Apply:
     return compute
 
 
-def _compute_value(compute: Apply, value: Value, slots: Slots) -> Value:
+def _compute_value(compute: Apply, computes: bool, value: Value, slots: Slots) -> Value:
     if type(value) is list:
-        return [_compute_value(compute, item, slots) for item in value]
-    # What is no document becomes one.
-    return compute(value.copy() if type(value) is Document else Document(), slots)
+        return [_compute_value(compute, computes, item, slots) for item in value]
+    if type(value) is Document:
+        return compute(value.copy(), slots)
+    # What is no document becomes one, if there is something to put into it.
+    return compute(Document(), slots) if computes else value
