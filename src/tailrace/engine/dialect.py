@@ -12,6 +12,8 @@ from tailrace.errors import StreamRefused
 
 OLDEST = (4, 2, 0)
 """The oldest server whose oplog is understood."""
+TOO_NEW = (7, 0, 0)
+"""The first server that makes other tokens and events than those that are understood."""
 _AFTER_6_0_5 = (6, 0, 6)
 """Where 6.0.5 and 6.0.27 differ, the releases between them are taken to be like the newer one."""
 
@@ -30,7 +32,7 @@ class Dialect:
             major, minor, patch = (int(number) for number in (*numbers, "0", "0")[:3])
         except ValueError:
             raise StreamRefused(f"{version!r} is not the version of a server") from None
-        if (major, minor, patch) < OLDEST:
+        if not OLDEST <= (major, minor, patch) < TOO_NEW:
             raise StreamRefused(f"the oplog of a MongoDB {version} server is not understood")
         return cls((major, minor, patch))
 

@@ -75,6 +75,7 @@ class StreamReplay:
         self._stream = stream
         self._shard = recording.shards[stream.shard]
         self._result = StreamResult(recording.name, stream.name)
+        self._numbers = {token.data: n for n, event in stream.events.items() if (token := raw.field(event, b"_id"))}
 
     def run(self) -> StreamResult:
         """Compare everything that was recorded of the stream."""
@@ -177,10 +178,7 @@ class StreamReplay:
         Resumed with a token of version 0, a server gives the rest of a transaction tokens of version 0
         too: neither finds those.
         """
-        for n, recorded in self._stream.events.items():
-            if raw.field(recorded, b"_id") == (raw.DOCUMENT, event.token):
-                return n
-        return None
+        return self._numbers.get(event.token)
 
     def _command_from(self, line: dict[str, Any]) -> dict[str, Any]:
         command = self._stream.command
