@@ -17,7 +17,8 @@ from tailrace.capture.formats import make_format
 from tailrace.capture.inventory import KeyInventory, LocalInventory
 from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.positions import open_store
-from tailrace.capture.producer import Producer, ProducerOptions
+from tailrace.capture.producer import Producer
+from tailrace.capture.producer_options import ProducerOptions
 from tailrace.capture.record import Record
 from tailrace.capture.sinks import Sink
 from tailrace.capture.source import Selection, make_source

@@ -10,14 +10,14 @@ from typing import Any
 
 import bson
 import pytest
-from capture_harness import Harness, documents_of, wait_until
 from pymongo.database import Database
 
+from capture_harness import Harness, documents_of, wait_until
 from tailrace.capture.formats import make_format
 from tailrace.capture.gaps import GapLedger, GapState
 from tailrace.capture.inventory import NoInventory
 from tailrace.capture.positions import open_store, this_process
-from tailrace.capture.producer import FirstStep
+from tailrace.capture.producer_options import FirstStep
 from tailrace.capture.source import Scope
 from tailrace.errors import GapOpen, InventoryMissing, LeaseHeld, StreamFatal
 from tailrace.monitor import State

@@ -20,7 +20,8 @@ from tailrace.capture.inventory import KeyInventory, LocalInventory, NoInventory
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.positions import Position, open_store, this_process
-from tailrace.capture.producer import FirstStep, Producer, ProducerOptions
+from tailrace.capture.producer import Producer
+from tailrace.capture.producer_options import FirstStep, ProducerOptions
 from tailrace.capture.recovery import Recovery
 from tailrace.capture.sinks import Sink, SinkOptions, open_dead_letters, open_sink
 from tailrace.capture.slices import Slice

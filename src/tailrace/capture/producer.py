@@ -11,12 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from enum import StrEnum
 
 import structlog
 
-from tailrace.capture.backoff import DEFAULT_POLICY, Backoff, BackoffPolicy
+from tailrace.capture.backoff import Backoff
 from tailrace.capture.classifier import Remedy, Verdict, classify
 from tailrace.capture.delivered import DeliveredFilter
 from tailrace.capture.delivery import Delivery, Hook, SetAside, no_hook
@@ -26,11 +24,11 @@ from tailrace.capture.inventory import KeyInventory
 from tailrace.capture.leader import Leader
 from tailrace.capture.merging import Merge
 from tailrace.capture.positions import Position, PositionStore
+from tailrace.capture.producer_options import FirstStep, ProducerOptions
 from tailrace.capture.reader import EVENTS_PER_PORTION, Portion, StreamEnded, StreamReader
 from tailrace.capture.recovery import Recovery
 from tailrace.capture.sinks import Sink
 from tailrace.capture.snapshot import Backfill, KeyCheck, Rows
-from tailrace.capture.snapshot.planner import CHUNK_BYTES
 from tailrace.capture.source import EventSource, Start, token_time
 from tailrace.capture.status import ProducerStatus, SnapshotStatus
 from tailrace.errors import GapOpen, Outcome, StreamInvalidated
@@ -42,40 +40,6 @@ _LONGEST_WAIT = 0.05
 """Seconds that the loop waits for something to read before it looks at acknowledgements and the lease."""
 _WAIT_WHEN_PENDING = 0.002
 _SECONDS_BETWEEN_SHOWS = 0.25
-
-
-class FirstStep(StrEnum):
-    """What is done once, before the stream goes on."""
-
-    GO_ON = "go on"
-    SNAPSHOT = "a snapshot was asked for"
-    RECOVER = "a recovery was asked for"
-    START_NOW = "a start from now was asked for"
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """How a producer behaves."""
-
-    name: str
-    start: str = "snapshot"
-    """Where a stream without a position begins: `snapshot`, or `now` for those who want no history."""
-    recover: bool = True
-    """Whether lost history is recovered at once; otherwise the producer stops with the gap in the ledger."""
-    buffer_bytes: int = 32 * 1024 * 1024
-    """How far reading may run ahead of delivery."""
-    commit_interval: float = 0.1
-    lease_seconds: float = 15.0
-    lease_timeout: float = float("inf")
-    flush_timeout: float = 60.0
-    snapshot_workers: int = 2
-    snapshot_documents_per_second: float = 0
-    chunk_bytes: int = CHUNK_BYTES
-    first_step: FirstStep = FirstStep.GO_ON
-    """What a person asked for by name before the stream goes on."""
-    stop_when_idle: bool = False
-    """Stop when everything up to the moment of the start was delivered, instead of following the stream."""
-    backoff: BackoffPolicy = DEFAULT_POLICY
 
 
 class Producer:

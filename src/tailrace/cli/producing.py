@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from pymongo import MongoClient
 
-    from tailrace.capture.producer import FirstStep, Producer
+    from tailrace.capture.producer import Producer
+    from tailrace.capture.producer_options import FirstStep
     from tailrace.capture.status import ProducerStatus
     from tailrace.settings import Settings
 
@@ -38,7 +39,7 @@ def run_producer(
 ) -> None:
     """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0."""
     from tailrace.capture.assembly import Capture
-    from tailrace.capture.producer import FirstStep
+    from tailrace.capture.producer_options import FirstStep
 
     configure_log(settings.log)
     with ExitStack() as opened:

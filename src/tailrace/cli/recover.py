@@ -33,7 +33,7 @@ def recover(
 
     The gap goes into the ledger first (`tailrace gaps`), so that an interrupted recovery goes on.
     """
-    from tailrace.capture.producer import FirstStep
+    from tailrace.capture.producer_options import FirstStep
     from tailrace.cli.producing import run_producer
 
     settings = session.settings(
