@@ -88,7 +88,8 @@ class LiveOplog:
 
     def entry_at(self, time: int) -> bytes:
         """Read the entry of exactly this time; `HistoryLost` when it is gone."""
-        query = {**self.query(time), "limit": 1, "singleBatch": True}
+        # A new primary may not know yet that a majority has what the tail gave: it waits until it does.
+        query = {**self.query(time, after=time), "limit": 1, "singleBatch": True}
         batch = self._until_answered(lambda: read_batch(self.command(query)))
         if not batch.entries or time_of(batch.entries[0]) != time:
             raise history_lost()
