@@ -7,9 +7,11 @@ is a number, the element at that position.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from tailrace.engine.expression.failures import BAD_VALUE, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Slots
 from tailrace.engine.expression.values import MISSING, Document, Value, truth
 
@@ -19,25 +21,25 @@ Match: TypeAlias = Callable[[Document], bool]
 """Says whether a document passes."""
 
 
-class Condition:
+class Condition(ABC):
     """One part of a query."""
 
     __slots__ = ()
 
-    def optimize(self) -> None:
+    def optimize(self) -> None:  # noqa: B027  (most parts have nothing to prepare)
         """Prepare the expressions inside."""
 
+    @abstractmethod
     def bind(self) -> Match:
         """Give the callable that tests documents."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bind_single(self) -> Test:
         """Give the callable that tests one array element, for `$elemMatch` on values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fields(self) -> frozenset[bytes] | None:
         """Name the top-level fields that are read; None when it can be any."""
-        raise NotImplementedError
 
     def conjuncts(self) -> list[Condition]:
         """List conditions that must all hold."""
@@ -243,6 +245,10 @@ class ExpressionCondition(Condition):
             return truth(evaluate(slots))
 
         return match
+
+    def bind_single(self) -> Test:
+        """Refuse: an expression is about the whole document."""
+        fail(BAD_VALUE, "$expr can only be applied to the top-level document")
 
     def fields(self) -> frozenset[bytes] | None:
         """Give the first names of the field paths."""

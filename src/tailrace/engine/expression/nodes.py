@@ -6,6 +6,7 @@ then bound to a Python callable. The callable takes the slots of the variables: 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -22,7 +23,7 @@ NO_SLOT = -1
 MAX_DEPTH = 200
 
 
-class Node:
+class Node(ABC):
     """One part of an expression."""
 
     __slots__ = ()
@@ -31,9 +32,9 @@ class Node:
         """Compute what does not depend on the document."""
         return self
 
+    @abstractmethod
     def bind(self) -> Evaluate:
         """Give the callable that computes the value."""
-        raise NotImplementedError
 
     def field_paths(self) -> Iterator[FieldPath]:
         """Walk the field paths and variables that the expression reads."""
