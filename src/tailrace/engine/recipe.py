@@ -31,7 +31,8 @@ _WALL: Final = b"\x09wall\x00"
 _times_at = Struct("<4s8s22x6s8s").unpack_from
 _TIMES_SIZE: Final = 48
 _ENDS: Final = frozenset({1, 41, 53})
-"""What may follow `wall`: nothing; `prevOpTime`; `stmtId` and `prevOpTime`. No other fields have these sizes."""
+"""How many bytes may follow `wall`: none but the end; `prevOpTime`; `stmtId` and `prevOpTime`."""
+_PREVIOUS: Final = b"\x03prevOpTime\x00"
 
 _OBJECT_ID_KEY: Final = b"\x16\x00\x00\x00\x07_id\x00"
 """How a documentKey begins that is an ObjectId alone; it is 22 bytes long."""
@@ -157,7 +158,10 @@ def write_recipe(
         if entry[tail] == raw.INT32:
             tail += _STATEMENT_SIZE
         time_head, time, wall_head, wall = _times_at(entry, tail)
-        if time_head != _TIME or wall_head != _WALL or len(entry) - tail - _TIMES_SIZE not in _ENDS:
+        rest = len(entry) - tail - _TIMES_SIZE
+        if time_head != _TIME or wall_head != _WALL or rest not in _ENDS:
+            return None
+        if rest > 1 and entry[-41:-29] != _PREVIOUS:
             return None
         if not shows_wall:
             wall = b""
