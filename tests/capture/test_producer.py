@@ -21,7 +21,7 @@ from tailrace.capture.producer_options import FirstStep
 from tailrace.capture.source import Scope
 from tailrace.errors import GapOpen, InventoryMissing, LeaseHeld, StreamFatal
 from tailrace.monitor import State
-from tailrace.stand import ReplicaSet
+from tailrace.stand import Postgres, ReplicaSet
 from tailrace.token import ResumeToken
 
 KINDS = pytest.mark.parametrize("kind", ["change-stream", "oplog"])
@@ -190,6 +190,32 @@ def test_two_producers_of_one_name_do_not_both_run(harness: Harness) -> None:
         second = harness.producer(lease_timeout=0.3)
         with pytest.raises(LeaseHeld):
             second.run()
+
+
+def test_one_that_waited_goes_on_where_the_other_ended(database: Database[dict[str, Any]], harness: Harness) -> None:
+    """What it knows of snapshots and gaps it reads after it has the lease, not before."""
+    database.orders.insert_many([{"_id": number} for number in range(20)])
+    second = harness.producer(stop_when_idle=True)
+    with harness.running() as first:
+        wait_until(lambda: first.status.snapshot and not first.backfilling, "the first one's snapshot")
+        waiting = threading.Thread(target=second.run, daemon=True)
+        waiting.start()
+        wait_until(waiting.is_alive, "the second one waits")
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert len(harness.delivered) == 20, "the snapshot was not taken twice"
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for(
+    database: Database[dict[str, Any]], harness: Harness, start_server: Callable[..., Any]
+) -> None:
+    server: Postgres = start_server(Postgres)
+    harness.store_url = server.dsn
+    server.stop()
+    database.orders.insert_one({"_id": 1})
+    with harness.running():
+        server.restart()
+        wait_until(lambda: len(harness.delivered) == 1, "it begins when the store is there", 60)
 
 
 def test_the_parts_of_a_sliced_stream_are_the_whole(database: Database[dict[str, Any]], tmp_path: Path) -> None:

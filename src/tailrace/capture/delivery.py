@@ -83,6 +83,8 @@ class Delivery:
         self._pending: deque[Parcel] = deque()
         self._unsaved: Position | None = None
         self._next_commit = 0.0
+        self._aside = 0
+        self._letters = sink.dead_letters
         self.saved = leader.position
         self.counts = self.saved.counts if self.saved else Counts()
 
@@ -129,6 +131,8 @@ class Delivery:
                 records.extend(convert(event))
             except EventUnconvertible as error:
                 self._set_aside(event, error)
+                self._aside += 1
+                self._metrics.dead_letter(error.code)
         return records, Counter((record.operation, record.namespace) for record in records)
 
     def _add(self, records: list[Record]) -> int:
@@ -171,7 +175,9 @@ class Delivery:
     def _take_safe(self, safe: int) -> None:
         while self._pending and self._pending[0].added <= safe:
             parcel = self._pending.popleft()
-            self.counts = self.counts.plus(events=parcel.events.total(), bytes=parcel.size, batches=1)
+            self.counts = self.counts.plus(
+                events=parcel.events.total(), bytes=parcel.size, batches=1, dead_letters=self._new_letters()
+            )
             self._metrics.batch(parcel.events, parcel.size, time.monotonic() - parcel.read_at)
             if parcel.position is not None:
                 self._unsaved = replace(parcel.position, counts=self.counts)
@@ -180,6 +186,18 @@ class Delivery:
             self._hook("acknowledged")
             if parcel.on_safe is not None:
                 parcel.on_safe()
+
+    def _new_letters(self) -> int:
+        """Count what went to the dead letters since the last parcel: set aside here, or refused by the sink's server.
+
+        A sink that keeps letters counts those that were set aside here too, because they share one place.
+        """
+        aside, self._aside = self._aside, 0
+        refused = max(0, self._sink.dead_letters - self._letters - aside)
+        self._letters = max(self._letters, self._sink.dead_letters)
+        for _ in range(refused):
+            self._metrics.dead_letter("record-refused")
+        return aside + refused
 
     def _counted(self, position: Position) -> Position:
         events = sum(parcel.events.total() for parcel in self._pending)

@@ -25,13 +25,14 @@ from tailrace.capture.leader import Leader
 from tailrace.capture.merging import Merge
 from tailrace.capture.positions import Position, PositionStore
 from tailrace.capture.producer_options import FirstStep, ProducerOptions
+from tailrace.capture.quarantine import Quarantine
 from tailrace.capture.reader import EVENTS_PER_PORTION, Portion, StreamEnded, StreamReader
 from tailrace.capture.recovery import Recovery
 from tailrace.capture.sinks import Sink
 from tailrace.capture.snapshot import Backfill, KeyCheck, Rows
 from tailrace.capture.source import EventSource, Start, token_time
 from tailrace.capture.status import ProducerStatus, SnapshotStatus
-from tailrace.errors import GapOpen, Outcome, StreamInvalidated
+from tailrace.errors import GapOpen, LeaseHeld, Outcome, StreamInvalidated
 from tailrace.monitor import StreamMetrics
 from tailrace.token import ResumeToken
 
@@ -66,14 +67,14 @@ class Producer:
         self._options = options
         self._hook = hook
         self._stopping = threading.Event()
-        self._recovery = Recovery(source, store.cells, options.name, inventory)
-        self._quarantine = self._recovery.quarantine()
+        self._quarantine = Quarantine()
         self._backoff = Backoff(options.backoff)
         self._metrics = StreamMetrics(options.name)
         self.status = ProducerStatus(options.name)
         # What belongs to one attempt; an error throws it away.
         self._attempt: ExitStack = ExitStack()
         self._leader: Leader
+        self._recovery: Recovery
         self._delivery: Delivery
         self._reader: StreamReader
         self._backfill: Backfill | None = None
@@ -102,15 +103,10 @@ class Producer:
         self._stopping.set()
 
     def run(self) -> None:
-        """Follow the stream until `stop`."""
-        options = self._options
-        leader = Leader.elect(
-            self._store,
-            options.name,
-            seconds=options.lease_seconds,
-            timeout=options.lease_timeout,
-            sleep=self._sleep_unless_stopping,
-        )
+        """Wait for the lease, then follow the stream until `stop`."""
+        leader = self._elect()
+        if leader is None:
+            return
         with leader:
             self._leader = leader
             while not self._stopping.is_set():
@@ -119,11 +115,33 @@ class Producer:
                 except Exception as error:
                     self._answer_safely(error)
 
+    def _elect(self) -> Leader | None:
+        """Become the one who moves the position; a store that is away is waited for. None when told to stop."""
+        options = self._options
+        while not self._stopping.is_set():
+            try:
+                return Leader.elect(
+                    self._store,
+                    options.name,
+                    seconds=options.lease_seconds,
+                    timeout=options.lease_timeout,
+                    sleep=self._sleep,
+                )
+            except LeaseHeld:
+                raise
+            except _Stopped:
+                break
+            except Exception as error:
+                self._stopping.wait(self._pause_after(error, classify(error)))
+        return None
+
     # --- one attempt
 
     def _follow(self) -> None:
         """Set everything up and go round until an error or the end."""
         with ExitStack() as self._attempt:
+            self._recovery = Recovery(self._source, self._store.cells, self._options.name, self._inventory)
+            self._quarantine.add_all(self._recovery.lost_tokens())
             sink = self._attempt.enter_context(self._make_sink())
             sink.setup()
             self._prepare()
@@ -323,13 +341,17 @@ class Producer:
             self._note_lost_history(error, verdict)
             return
         self._start_at_time = self._start_at_time or verdict.remedy is Remedy.START_AT_TIME
-        pause = self._backoff.failed()
+        self._rest(self._pause_after(error, verdict))
+
+    def _pause_after(self, error: Exception, verdict: Verdict) -> float:
+        """Give how long to wait before the next attempt, or raise the error when the budget is spent."""
+        pause = self._backoff.failed() if verdict.outcome in (Outcome.RETRY, Outcome.RESUME) else None
         if pause is None:
             raise error
         _log.warning(
             "trying again", code=verdict.code, why=verdict.why, error=str(error)[:300], seconds=round(pause, 2)
         )
-        self._rest(pause)
+        return pause
 
     def _note_lost_history(self, error: Exception, verdict: Verdict) -> None:
         """Put the token aside and the gap into the ledger; the next attempt begins with the recovery."""
@@ -372,9 +394,9 @@ class Producer:
                 if classify(error).outcome is not Outcome.RETRY:
                     raise
 
-    def _sleep_unless_stopping(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         if self._stopping.wait(seconds):
-            raise KeyboardInterrupt
+            raise _Stopped
 
     def _is_done(self) -> bool:
         """Whether a run that is to end by itself has nothing left to do."""
@@ -393,4 +415,4 @@ class Producer:
 
 
 class _Stopped(Exception):
-    """The producer was told to stop while the sink was full."""
+    """The producer was told to stop while it waited."""

@@ -22,6 +22,11 @@ class Quarantine:
         """Keep a token from being sent from now on."""
         self._keys.add(ResumeToken.parse(token).key)
 
+    def add_all(self, tokens: Iterable[bytes]) -> None:
+        """Keep all of these tokens from being sent."""
+        for token in tokens:
+            self.add(token)
+
     def holds(self, token: bytes) -> bool:
         """Whether the token was answered with HistoryLost before."""
         return bool(self._keys) and ResumeToken.parse(token).key in self._keys

@@ -21,7 +21,6 @@ from tailrace.capture.gaps import Gap, GapLedger, GapState
 from tailrace.capture.inventory import KeyInventory, in_background
 from tailrace.capture.leader import Leader
 from tailrace.capture.positions import Cells, Counts, Position
-from tailrace.capture.quarantine import Quarantine
 from tailrace.capture.snapshot import KeyCheck, SnapshotProgress, plan_collection
 from tailrace.capture.snapshot.backfill import Piece
 from tailrace.capture.snapshot.planner import CHUNK_BYTES, estimated_documents
@@ -73,10 +72,10 @@ class Recovery:
         self.progress = SnapshotProgress(cells, stream)
         self._inventory = inventory
 
-    def quarantine(self) -> Quarantine:
+    def lost_tokens(self) -> list[bytes]:
         """Give the tokens of all gaps, which are never sent again."""
         lost = (gap.lost_token for gap in self.ledger.all())
-        return Quarantine(ResumeToken.from_hex(token).to_bson() for token in lost if token)
+        return [ResumeToken.from_hex(token).to_bson() for token in lost if token]
 
     def begin_first(self, leader: Leader) -> None:
         """Prepare a first run: a snapshot is needed, and the stream begins now, before its first chunk."""
@@ -99,7 +98,8 @@ class Recovery:
         gap = self.ledger.record(reason, position, lost_token=lost)
         self.progress.begin("recovery", gap.number)
         began = self._move_to_now(leader, f"gap {gap.number}: {reason}")
-        gap = self.ledger.change(gap, first_known=began.cluster_time, state=GapState.RECOVERING)
+        names = tuple(captured_collections(self._client, self._source.selection))
+        gap = self.ledger.change(gap, first_known=began.cluster_time, state=GapState.RECOVERING, namespaces=names)
         _log.warning(
             "history was lost; the gap is in the ledger and a snapshot begins",
             gap=gap.number,
