@@ -50,7 +50,7 @@ def test_no_token_is_an_error(event: dict[str, Any]) -> None:
         token_of(bson.encode(event))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_split_events_are_put_together_over_any_batches(data: st.DataObject) -> None:
     """Some events are split at random places, the whole is dealt into random batches: the events come back."""

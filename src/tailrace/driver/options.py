@@ -11,7 +11,6 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.collation import Collation
 from pymongo.read_concern import ReadConcern
-from pymongo.read_preferences import _ServerMode as ReadPreferenceMode
 
 from tailrace.driver.commands import Aggregate, Scope
 from tailrace.driver.rules import ResumeRules
@@ -52,8 +51,8 @@ class WatchOptions:
     """Whether to report index and collection changes too (6.0)."""
     session: Any = None
     """A session to use; otherwise the stream has one of its own, the same over all resumes."""
-    read_preference: ReadPreferenceMode | None = None
-    """Which servers may hold the cursor, also after a resume; the target's unless given."""
+    read_preference: Any = None
+    """Which servers may hold the cursor, also after a resume, as in `pymongo.ReadPreference`; else the target's."""
     read_concern: ReadConcern | None = None
     """"majority" or none is all that servers accept; the target's unless given."""
     timeout_ms: int | None = None

@@ -148,13 +148,15 @@ class ChangeStream(Shell[D, RawCursor]):
     def _get_more(self, command: GetMore) -> Reply:
         """Get the next batch; when that is large, begin to fetch the one after it before it is even cut.
 
-        Not under a time limit: that is for this call alone.
+        Not under a time limit, which is for this call alone, and not in the user's session, which the user may
+        be using meanwhile.
         """
         cursor = self._cursor
         assert cursor is not None
         ahead, self._ahead = self._ahead, None
         reply = cursor.get_more(command) if ahead is None else ahead.result()
-        if reply.promises_more and self.alive and not is_time_limited():
+        may_read_ahead = self._options.session is None and not is_time_limited()
+        if reply.promises_more and may_read_ahead and self.alive:
             self._ahead = ReadAhead(lambda: cursor.get_more(command), self._end_session_when_idle)
         return reply
 
