@@ -8,6 +8,7 @@
     ├── OplogEntryInvalid        oplog-entry-invalid      stop     an oplog entry that no server writes
     ├── OplogUnreadable          oplog-unreadable         stop     the oplog is not there, or may not be read
     ├── AlertUndelivered         alert-undelivered        retry    a webhook did not take an alert
+    ├── BadFrame                 bad-frame                stop     bytes that are no message of the wire protocol
     ├── RecordingInvalid         recording-invalid        stop     a recording that cannot be read
     ├── ChangeStreamError        change-stream-error      stop     what a server answers to a change stream
     │   ├── StreamRefused        stream-refused           stop     it cannot be opened like this
@@ -32,6 +33,9 @@
     ├── GapOpen                  gap-open                 recover  a gap in the ledger, and recovery is by hand
     ├── GapUnknown               gap-unknown              stop     no gap of this number is in the ledger
     ├── InventoryMissing         inventory-missing        stop     nobody knows which keys were captured before
+    ├── FeaturesMixed            features-mixed           stop     Redis has features of another definition
+    ├── FeaturesUnknown          features-unknown         stop     Redis has no features of this name
+    ├── FeaturesLost             features-lost            recover  Redis forgot features that were written
     └── StandError               stand-failed             stop     a local server of the stand
         ├── DownloadFailed       download-failed          retry    a package could not be fetched
         ├── ChecksumMismatch     checksum-mismatch        stop     a package is not the one that was pinned
@@ -50,6 +54,7 @@ from typing import Any, ClassVar
 __all__ = [
     "AlertUndelivered",
     "Backpressure",
+    "BadFrame",
     "BsonMalformed",
     "CaptureError",
     "ChangeStreamError",
@@ -57,6 +62,9 @@ __all__ = [
     "DownloadFailed",
     "EventTooLarge",
     "EventUnconvertible",
+    "FeaturesLost",
+    "FeaturesMixed",
+    "FeaturesUnknown",
     "GapOpen",
     "GapUnknown",
     "HistoryLost",
@@ -179,6 +187,13 @@ class AlertUndelivered(TailraceError):
     code = "alert-undelivered"
     outcome = Outcome.RETRY
     default_hint = "Check monitor.webhook_url; the alert is in the log and is sent again at the next look."
+
+
+class BadFrame(TailraceError):
+    """A peer sent bytes that are no message of the wire protocol, or did not send them in time."""
+
+    code = "bad-frame"
+    default_hint = "The peer was dropped; check that it is a MongoDB driver, and that both sides agree about TLS."
 
 
 _SERVER_CODE_NAMES = {
@@ -395,6 +410,28 @@ class InventoryMissing(TailraceError):
 
     code = "inventory-missing"
     default_hint = "Use a Kafka sink with a retained topic, or set capture.inventory to a folder for the next time."
+
+
+class FeaturesMixed(TailraceError):
+    """Under this name Redis has features that were computed by another definition."""
+
+    code = "features-mixed"
+    default_hint = "Give the changed definition a new name: it is filled beside the old one, and readers move over."
+
+
+class FeaturesUnknown(TailraceError):
+    """Nobody has written features of this name."""
+
+    code = "features-unknown"
+    default_hint = "Check the prefix, and that `tailrace features` runs with this Redis."
+
+
+class FeaturesLost(TailraceError):
+    """Redis has lost what was written to it, so that its features are no longer those of the documents."""
+
+    code = "features-lost"
+    outcome = Outcome.RECOVER
+    default_hint = "Run `tailrace features --backfill` with a new checkpoint, and let Redis keep an append-only file."
 
 
 class StandError(TailraceError):

@@ -116,6 +116,22 @@ class MonitorSettings(Section):
         return self
 
 
+class GatewaySettings(Section):
+    """Where and how drivers are served."""
+
+    address: str = Field("127.0.0.1", description="Address to listen at.")
+    port: int = Field(27117, ge=0, le=65535, description="Port to listen at; 0 is a free one.")
+    watch_only: bool = Field(False, description="Refuse everything but change streams.")
+    allow_open: bool = Field(False, description="Listen beyond loopback although the upstream lets everybody in.")
+    test_commands: bool = Field(False, description="Let clients configure the fail point failCommand.")
+    certificate: Path | None = Field(None, description="PEM file with certificate and key, for TLS.")
+    max_connections: int = Field(20_000, gt=0, description="Clients beyond this are refused.")
+    message_seconds: float = Field(30.0, gt=0, description="How long a client may take to send one message.")
+    cursor_timeout_seconds: float = Field(600.0, gt=0, description="Cursors nobody asks for are closed after this.")
+    ring_mb: int = Field(64, gt=0, description="How much of the newest oplog is held for subscribers, per shard.")
+    channels_mb: int = Field(128, gt=0, description="How much all channels of a shard hold for slow subscribers.")
+
+
 class SparkSettings(Section):
     """The Spark session of the jobs."""
 
@@ -126,6 +142,14 @@ class SparkSettings(Section):
     config: dict[str, str] = Field({}, description="Any setting of Spark, by its own name.")
     log_level: str = Field("warn", pattern="^(debug|info|warn|error|off)$", description="The least level Spark shows.")
     checkpoints: str = Field("checkpoints", description="Folder or URL where jobs keep their positions.")
+
+
+class FeaturesSettings(Section):
+    """The features job."""
+
+    redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379"), description="The Redis that holds the features.")
+    kafka_servers: str = Field("127.0.0.1:9092", description="The brokers of the topics, where topics are read.")
+    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How MongoDB is read directly.")
 
 
 class Settings(BaseSettings):
@@ -139,7 +163,9 @@ class Settings(BaseSettings):
     log: LogSettings = LogSettings()
     capture: CaptureSettings = CaptureSettings()
     monitor: MonitorSettings = MonitorSettings()
+    gateway: GatewaySettings = GatewaySettings()
     spark: SparkSettings = SparkSettings()
+    features: FeaturesSettings = FeaturesSettings()
 
     @classmethod
     def load(cls, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:

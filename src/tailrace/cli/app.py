@@ -19,6 +19,7 @@ from tailrace.cli import (
     position,
     produce,
     recover,
+    serve,
     settings,
     snapshot,
     stand,
@@ -51,6 +52,7 @@ app.command("demo")(demo.demo)
 app.command("gaps")(gaps.gaps)
 app.command("produce")(produce.produce)
 app.command("recover")(recover.recover)
+app.command("serve")(serve.serve)
 app.command("settings")(settings.settings)
 app.command("verify")(verify.verify)
 app.command("watch")(watch.watch)

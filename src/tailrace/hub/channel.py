@@ -161,6 +161,10 @@ class Channel:
         """Where a stream stands that has ended with this channel."""
         return self._stream.post_batch_resume_token
 
+    def has(self, index: int) -> bool:
+        """Tell whether the events from an index on are there, or will come."""
+        return index >= self._first and not self.is_broken
+
     def index_after(self, time: int) -> int | None:
         """Give the index of the first event behind a time; None when some of those are gone."""
         with self._lock:
@@ -171,7 +175,7 @@ class Channel:
     def read(self, index: int, max_events: int | None, max_bytes: int) -> list[Event] | None:
         """Give events from an index on, at least one whatever its size; None when they are gone."""
         with self._lock:
-            if index < self._first or self.is_broken:
+            if not self.has(index):
                 return None
             found = self._events[index - self._first :][:max_events]
         size = 0

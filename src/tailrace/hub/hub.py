@@ -32,6 +32,7 @@ _CHANGES_WITH_TIME: Final = (b"NOW", b"CLUSTER_TIME", b"$rand", b"$sampleRate", 
 """Where a stage has one of these, the same event may give different results to two subscribers."""
 
 Key: TypeAlias = tuple[object, ...]
+Listener: TypeAlias = Callable[[set[Channel]], None]
 
 
 @dataclass(slots=True)
@@ -70,8 +71,9 @@ class Hub:
         self._lock = threading.Lock()
         self._routes: Routes[Channel] = Routes()
         self._channels: dict[Key, Channel] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Listener] = []
         self.subscribers: set[Subscription] = set()
+        self._open_scans = 0
         self._ring_bytes = ring_bytes
         self._ring, self._tail = self._begin()
         self._stopping = threading.Event()
@@ -95,8 +97,8 @@ class Hub:
         self.subscribers.add(subscription)
         return subscription
 
-    def on_news(self, listener: Callable[[], None]) -> None:
-        """Call the listener, on the hub's thread, whenever the oplog has moved."""
+    def on_news(self, listener: Listener) -> None:
+        """Call the listener, on the hub's thread, whenever channels were given entries, or were given up."""
         self._listeners.append(listener)
 
     def close(self) -> None:
@@ -119,7 +121,27 @@ class Hub:
         """How many channels there are."""
         return len(self._channels)
 
+    @property
+    def upstream_cursors(self) -> int:
+        """How many cursors the upstream's oplog has: one, and one for each subscriber that catches up."""
+        return 1 + self._open_scans
+
+    def lags(self) -> dict[str, float]:
+        """Give, by namespace, how many seconds the slowest subscriber is behind."""
+        behind: dict[str, float] = {}
+        now = self.reached >> 32
+        for subscriber in tuple(self.subscribers):
+            lag = max(0.0, now - (subscriber.position_time >> 32))
+            behind[subscriber.namespace] = max(lag, behind.get(subscriber.namespace, 0.0))
+        return behind
+
     # --- for subscriptions
+
+    def count_scan(self, change: int) -> None:
+        """Count a scan of its own that a subscriber begins or ends."""
+        with self._lock:
+            self._open_scans += change
+            self.counts.scans += change > 0
 
     def recent(self, time: int) -> OplogBatch | None:
         """Give entries behind a time from the ring; None when it begins later."""
@@ -216,6 +238,7 @@ class Hub:
 
     def _spread(self, batch: OplogBatch) -> None:
         """Put a batch into the ring and its entries into the inboxes, as one step for all who look."""
+        touched: set[Channel] = set()
         with self._lock:
             self._ring.append(batch)
             routes = self._routes.of
@@ -223,12 +246,13 @@ class Hub:
                 for entry in batch.entries:
                     for channel in routes(entry):
                         channel.feed(entry)
+                        touched.add(channel)
                 for channel in self._channels.values():
                     channel.fed = self._ring.reached
         self.counts.entries += len(batch.entries)
         self.counts.entry_bytes += sum(map(len, batch.entries))
-        if batch.entries:
-            self._tell()
+        if touched:
+            self._tell(touched)
 
     def _begin_anew(self, error: TailraceError) -> None:
         """Go on at the end: the tail was too slow. Subscribers look for the rest by themselves, or are told."""
@@ -241,10 +265,11 @@ class Hub:
             return
         with self._lock:
             self._ring, self._tail = ring, tail
-            for channel in list(self._channels.values()):
+            broken = set(self._channels.values())
+            for channel in broken:
                 channel.is_broken = True
                 self._remove(channel)
-        self._tell()
+        self._tell(broken)
 
     def _complain(self, error: TailraceError) -> None:
         if self._stopping.is_set():
@@ -254,9 +279,9 @@ class Hub:
         self.error = error
         self._stopping.wait(_PAUSE)
 
-    def _tell(self) -> None:
+    def _tell(self, channels: set[Channel]) -> None:
         for listener in tuple(self._listeners):
-            listener()
+            listener(channels)
 
 
 class _CatchUpSource:

@@ -52,10 +52,11 @@ class CatchUpReader:
     def _scan_on(self) -> OplogBatch:
         if self._scan is None:
             self._scan = self._hub.oplog.open(self._covered + 1)
-            self._hub.counts.scans += 1
+            self._hub.count_scan(1)
         return next(self._scan)
 
     def _end_scan(self) -> None:
         if self._scan is not None:
             self._scan.close()
             self._scan = None
+            self._hub.count_scan(-1)

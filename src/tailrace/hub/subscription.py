@@ -60,17 +60,30 @@ class Subscription:
         return self._index
 
     @property
+    def namespace(self) -> str:
+        """What it watches, as a server's cursor names it."""
+        return self._spec.scope.namespace
+
+    @property
     def position_time(self) -> int:
         """The cluster time of the position."""
         return to_int(self.position.cluster_time)
 
     @property
-    def must_work(self) -> bool:
-        """Whether the next `poll` has to read or make events, instead of finding them made."""
-        return self._channel is None or self._channel.has_news or self._channel.is_broken
+    def is_shared(self) -> bool:
+        """Whether the next `poll` reads from a channel, and so from memory alone."""
+        return self._channel is not None and self._channel.has(self._index)
 
-    def poll(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Batch:
-        """Give the events that are there now, without waiting for more.
+    @property
+    def has_news(self) -> bool:
+        """Whether the next `poll` may find something, as far as can be told without looking."""
+        channel = self._channel
+        return channel is None or channel.has_news or channel.end > self._index or not channel.has(self._index)
+
+    def poll(
+        self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES, *, make_events: bool = True
+    ) -> Batch:
+        """Give the events that are there now, without waiting for more; maybe only those that are made already.
 
         After an invalidate, and after an error, the subscription is closed.
         """
@@ -78,6 +91,8 @@ class Subscription:
             return Batch([], self.position, b"")
         try:
             if self._channel is not None:
+                if make_events or not self._channel.has_news:
+                    self._channel.make_events()
                 batch = self._read_channel(self._channel, max_events, max_bytes)
                 if batch is not None:
                     return batch
@@ -141,8 +156,6 @@ class Subscription:
     # --- with others
 
     def _read_channel(self, channel: Channel, max_events: int | None, max_bytes: int) -> Batch | None:
-        if channel.has_news or channel.reached < channel.fed:
-            channel.make_events()
         index = self._index
         events = channel.read(index, max_events, max_bytes)
         if events is None:

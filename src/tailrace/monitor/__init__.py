@@ -6,7 +6,7 @@ MongoDB connection. It knows neither position stores nor producers: those call i
 
 from tailrace.monitor.alerts import Alarm, Alert, Level, LogChannel, Thresholds, Verdict, WebhookChannel
 from tailrace.monitor.liveness import Liveness, Observation, Patience, State, liveness_of
-from tailrace.monitor.metrics import REGISTRY, StreamMetrics, serve_metrics
+from tailrace.monitor.metrics import REGISTRY, GatewayMetrics, StreamMetrics, serve_metrics
 from tailrace.monitor.observer import Consumer, Observer, Report
 from tailrace.monitor.reader import ShardReader, shard_readers
 from tailrace.monitor.window import Forecast, Oplog, Place, Sample, Trend, place_of
@@ -17,6 +17,7 @@ __all__ = [
     "Alert",
     "Consumer",
     "Forecast",
+    "GatewayMetrics",
     "Level",
     "Liveness",
     "LogChannel",

@@ -92,6 +92,39 @@ _until_lost = Gauge(
     registry=REGISTRY,
 )
 
+# What a gateway serves.
+_LISTENER = ("listener",)
+_SHARD = ("shard",)
+_gateway_connections = Gauge(
+    "tailrace_gateway_connections", "Clients that are connected.", _LISTENER, registry=REGISTRY
+)
+_gateway_dropped = Counter(
+    "tailrace_gateway_dropped", "Clients dropped because of what they sent, or did not send.", _LISTENER,
+    registry=REGISTRY,
+)  # fmt: skip
+_gateway_commands = Counter("tailrace_gateway_commands", "Commands of clients.", _LISTENER, registry=REGISTRY)
+_gateway_passed = Counter(
+    "tailrace_gateway_passed", "Commands that went on to the upstream.", _LISTENER, registry=REGISTRY
+)
+_gateway_events = Counter("tailrace_gateway_events", "Events sent to clients.", _LISTENER, registry=REGISTRY)
+_gateway_bytes = Counter("tailrace_gateway_bytes", "Bytes of those events.", _LISTENER, registry=REGISTRY)
+_hub_entries = Counter("tailrace_hub_entries", "Oplog entries read.", _SHARD, registry=REGISTRY)
+_hub_bytes = Counter("tailrace_hub_bytes", "Bytes of those entries.", _SHARD, registry=REGISTRY)
+_hub_scans = Counter(
+    "tailrace_hub_scans", "Scans of their own that subscribers made to catch up.", _SHARD, registry=REGISTRY
+)
+_hub_subscribers = Gauge("tailrace_hub_subscribers", "Open change streams.", _SHARD, registry=REGISTRY)
+_hub_channels = Gauge(
+    "tailrace_hub_channels", "Different change streams among them: what is made once for all that ask for the same.",
+    _SHARD, registry=REGISTRY,
+)  # fmt: skip
+_hub_ring = Gauge("tailrace_hub_ring_bytes", "Newest oplog entries held for subscribers.", _SHARD, registry=REGISTRY)
+_hub_cursors = Gauge("tailrace_hub_upstream_cursors", "Cursors on the upstream's oplog.", _SHARD, registry=REGISTRY)
+_hub_lag = Gauge(
+    "tailrace_hub_lag_seconds", "Time between the oplog's end and the slowest subscriber of a namespace.",
+    ("shard", "namespace"), registry=REGISTRY,
+)  # fmt: skip
+
 
 class StreamMetrics:
     """The metrics of one stream, by the name it has in the position store.
@@ -170,6 +203,45 @@ def show_oplog(shard: str, *, window: float, used_bytes: int, limit_bytes: int) 
     _window.labels(shard).set(window)
     _oplog_used.labels(shard).set(used_bytes)
     _oplog_limit.labels(shard).set(limit_bytes)
+
+
+class GatewayMetrics:
+    """The metrics of one gateway; it is told totals, and counts what is new in them."""
+
+    def __init__(self, listener: str, shard: str) -> None:
+        self._listener = listener
+        self._shard = shard
+        self._totals: dict[Counter, float] = {}
+
+    def show_gateway(
+        self, *, connections: int, dropped: int, commands: int, passed: int, events: int, size: int
+    ) -> None:
+        """Show what the gateway has done since it began."""
+        _gateway_connections.labels(self._listener).set(connections)
+        for counter, total in (
+            (_gateway_dropped, dropped), (_gateway_commands, commands), (_gateway_passed, passed),
+            (_gateway_events, events), (_gateway_bytes, size),
+        ):  # fmt: skip
+            self._count(counter, self._listener, total)
+
+    def show_hub(
+        self, *, entries: int, size: int, scans: int, subscribers: int, channels: int, ring: int, cursors: int,
+        lags: Mapping[str, float],
+    ) -> None:  # fmt: skip
+        """Show what its hub has done, and how far behind the slowest subscriber of each namespace is."""
+        for counter, total in ((_hub_entries, entries), (_hub_bytes, size), (_hub_scans, scans)):
+            self._count(counter, self._shard, total)
+        _hub_subscribers.labels(self._shard).set(subscribers)
+        _hub_channels.labels(self._shard).set(channels)
+        _hub_ring.labels(self._shard).set(ring)
+        _hub_cursors.labels(self._shard).set(cursors)
+        _hub_lag.clear()
+        for namespace, lag in lags.items():
+            _hub_lag.labels(self._shard, namespace).set(lag)
+
+    def _count(self, counter: Counter, label: str, total: float) -> None:
+        counter.labels(label).inc(total - self._totals.get(counter, 0))
+        self._totals[counter] = total
 
 
 @contextmanager

@@ -1,0 +1,146 @@
+"""`tailrace serve`: change streams for any driver, from one oplog scan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.cli.session import connected, session
+
+if TYPE_CHECKING:
+    import asyncio
+    from typing import Any
+
+    from pymongo import MongoClient
+
+    from tailrace.gateway import Gateway, GatewayOptions
+    from tailrace.hub import Hub
+    from tailrace.monitor import GatewayMetrics
+    from tailrace.settings import GatewaySettings
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_AWAIT_MS = 1_000
+
+
+def serve(
+    uri: Annotated[str | None, typer.Option(help="The replica set upstream. [mongodb.uri]")] = None,
+    address: Annotated[str | None, typer.Option(help="Address to listen at. [gateway.address]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen at. [gateway.port]")] = None,
+    watch_only: Annotated[bool, typer.Option("--watch-only", help="Refuse everything but change streams.")] = False,
+    allow_open: Annotated[
+        bool, typer.Option("--allow-open", help="Listen beyond loopback although the upstream lets everybody in.")
+    ] = False,
+    certificate: Annotated[str | None, typer.Option(help="PEM file, for TLS. [gateway.certificate]")] = None,
+    test_commands: Annotated[bool, typer.Option("--test-commands", help="Honour failCommand.")] = False,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics. [monitor.metrics_port]")] = None,
+) -> None:
+    """Serve change streams to MongoDB drivers, as many as there are, from one scan of the oplog.
+
+    Drivers connect as to a mongos; what is no change stream goes on to the upstream. Needs the role `read` on the
+    database `local`. Ctrl-C and SIGTERM end it: its clients get a resumable error and go on at another gateway.
+    """
+    import asyncio
+    from contextlib import ExitStack
+
+    from tailrace.cli.log import configure_log
+    from tailrace.monitor import serve_metrics
+
+    settings = session.settings(
+        mongodb__uri=uri,
+        gateway__address=address,
+        gateway__port=port,
+        gateway__watch_only=watch_only or None,
+        gateway__allow_open=allow_open or None,
+        gateway__certificate=certificate,
+        gateway__test_commands=test_commands or None,
+        monitor__metrics_port=metrics_port,
+    )
+    configure_log(settings.log)
+    with ExitStack() as opened:
+        if settings.monitor.metrics_port is not None:
+            opened.enter_context(serve_metrics(settings.monitor.metrics_port, settings.monitor.metrics_address))
+        client = opened.enter_context(connected(settings, socketTimeoutMS=20_000))
+        hub = opened.enter_context(_hub(client, settings.gateway))
+        asyncio.run(_serve(hub, client, settings.mongodb.uri.get_secret_value(), _options(settings.gateway)))
+
+
+def _hub(client: MongoClient[Any], settings: GatewaySettings) -> Hub:
+    from tailrace.engine import Dialect
+    from tailrace.engine.live import LiveImages
+    from tailrace.hub import Hub
+    from tailrace.oplog.tail import LiveOplog
+
+    return Hub(
+        LiveOplog(client, await_ms=_AWAIT_MS),
+        Dialect.of(client.server_info()["version"]),
+        images=LiveImages(client),
+        ring_bytes=settings.ring_mb * 1024 * 1024,
+        channel_bytes=settings.channels_mb * 1024 * 1024,
+    )
+
+
+def _options(settings: GatewaySettings) -> GatewayOptions:
+    from tailrace.gateway import GatewayOptions
+
+    return GatewayOptions(
+        address=settings.address,
+        port=settings.port,
+        watch_only=settings.watch_only,
+        allow_open=settings.allow_open,
+        test_commands=settings.test_commands,
+        certificate=settings.certificate,
+        max_connections=settings.max_connections,
+        seconds_for_a_message=settings.message_seconds,
+        cursor_timeout=settings.cursor_timeout_seconds,
+    )
+
+
+async def _serve(hub: Hub, client: MongoClient[Any], uri: str, options: GatewayOptions) -> None:
+    import asyncio
+    import signal
+
+    from tailrace.gateway import Gateway
+    from tailrace.monitor import GatewayMetrics
+    from tailrace.settings import masked
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with Gateway.serve(hub, client, uri, options) as gateway:
+        listener = f"{options.address}:{gateway.port}"
+        typer.echo(f"serving change streams of {masked(uri)} at mongodb://{listener}/")
+        name = client.topology_description.replica_set_name or "upstream"
+        await _report(gateway, GatewayMetrics(listener, name), stop)
+
+
+async def _report(gateway: Gateway, metrics: GatewayMetrics, stop: asyncio.Event) -> None:
+    """Show the numbers every second, until it is time to stop."""
+    import asyncio
+
+    while not stop.is_set():
+        counts, hub = gateway.counts, gateway.hub
+        metrics.show_gateway(
+            connections=counts.connections,
+            dropped=counts.dropped,
+            commands=counts.commands,
+            passed=counts.passed,
+            events=counts.events,
+            size=counts.event_bytes,
+        )
+        metrics.show_hub(
+            entries=hub.counts.entries,
+            size=hub.counts.entry_bytes,
+            scans=hub.counts.scans,
+            subscribers=len(hub.subscribers),
+            channels=hub.channels,
+            ring=hub.ring_size,
+            cursors=hub.upstream_cursors,
+            lags=hub.lags(),
+        )
+        try:
+            async with asyncio.timeout(_SECONDS_BETWEEN_LOOKS):
+                await stop.wait()
+        except TimeoutError:
+            continue

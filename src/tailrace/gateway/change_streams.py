@@ -1,0 +1,178 @@
+"""The commands of change streams: aggregate, getMore, killCursors, and what ends their sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace import raw
+from tailrace.engine.options import parse_command
+from tailrace.engine.stream import FIRST_BATCH
+from tailrace.errors import ChangeStreamError, StreamRefused, TailraceError
+from tailrace.gateway import replies
+from tailrace.gateway.cursors import Cursor
+from tailrace.gateway.wire import Message
+from tailrace.hub import Batch, Subscription
+
+if TYPE_CHECKING:
+    from tailrace.gateway.conversation import Conversation
+
+_DEFAULT_AWAIT: Final = 1.0
+_LEFT_TO_UPSTREAM: Final = ("collation", "let", "explain")
+"""Options whose streams the upstream serves itself."""
+_INTERRUPTED_AT_SHUTDOWN: Final = 11600
+_HOST_UNREACHABLE: Final = 6
+
+
+class ChangeStreamCommands:
+    """Answers one client's commands about change streams."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._gateway = conversation.gateway
+
+    async def aggregate(self, message: Message) -> bytes | None:
+        """Open a change stream; any other aggregation goes on to the upstream."""
+        if not _begins_with_change_stream(message.body) or message.sequences:
+            return await self._conversation.pass_on(message)
+        command = raw.to_python(raw.DOCUMENT, message.body)
+        if any(name in command for name in _LEFT_TO_UPSTREAM) and not self._gateway.options.watch_only:
+            return await self._conversation.pass_on(message)
+        batch_size = _first_batch_size(command)
+        spec = parse_command(command, message.database, self._gateway.hub.dialect)
+        refused = await self._conversation.refused_by_upstream(message)
+        if refused is not None:
+            return refused
+        subscription = await self._gateway.streams.open(spec)
+        batch = await self._next_batch(subscription, batch_size, 0)
+        cursor_id, namespace = 0, spec.scope.namespace
+        if not subscription.is_closed:
+            owner = await self._conversation.users()
+            cursor_id = self._gateway.cursors.open(subscription, namespace, _session(command), owner).id
+        return self._reply(b"firstBatch", batch, cursor_id, namespace)
+
+    async def get_more(self, message: Message) -> bytes | None:
+        """Read on in a change stream; any other cursor is the upstream's."""
+        command = raw.to_python(raw.DOCUMENT, message.body)
+        cursor = self._gateway.cursors.get(int(command["getMore"]))
+        if cursor is None:
+            return await self._conversation.pass_on(message)
+        await self._check_owner(cursor, command, message.database)
+        if cursor.in_use:
+            raise StreamRefused(f"cursor id {cursor.id} is already in use", server_code=12051)
+        cursor.in_use = True
+        try:
+            batch = await self._next_batch(
+                cursor.subscription, int(command.get("batchSize", 0)) or None, _seconds_to_wait(command)
+            )
+        except BaseException:
+            self._gateway.cursors.remove(cursor)
+            raise
+        finally:
+            cursor.in_use = False
+            cursor.used_at = time.monotonic()
+        if self._gateway.cursors.get(cursor.id) is None:
+            await self._gateway.streams.close(cursor.subscription)
+            raise StreamRefused("operation was interrupted", server_code=237, server_code_name="CursorKilled")
+        if cursor.subscription.is_closed:
+            self._gateway.cursors.remove(cursor)
+            return self._reply(b"nextBatch", batch, 0, cursor.namespace)
+        return self._reply(b"nextBatch", batch, cursor.id, cursor.namespace)
+
+    async def kill_cursors(self, message: Message) -> bytes | None:
+        """Close change streams; the ids of other cursors go on to the upstream."""
+        ids = [int(number) for number in raw.to_python(raw.DOCUMENT, message.body).get("cursors", ())]
+        own = [cursor for cursor in map(self._gateway.cursors.get, ids) if cursor is not None]
+        users = await self._conversation.users()
+        for cursor in own:
+            if cursor.owner == users:
+                await self._close(cursor)
+        if len(own) < len(ids):
+            return await self._conversation.pass_on(message)
+        lists = {"cursorsKilled": ids, "cursorsNotFound": [], "cursorsAlive": [], "cursorsUnknown": []}
+        elements = [
+            raw.element(raw.ARRAY, name.encode(), raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in listed]))
+            for name, listed in lists.items()
+        ]
+        return self._conversation.with_times(replies.ok(*elements))
+
+    async def end_sessions(self, message: Message) -> bytes | None:
+        """Close the streams of sessions that end."""
+        command = raw.to_python(raw.DOCUMENT, message.body)
+        ended = [_session({"lsid": session}) for session in command.get(message.command_name, ())]
+        for cursor in self._gateway.cursors:
+            if cursor.session is not None and cursor.session in ended:
+                await self._close(cursor)
+        return await self._conversation.pass_on(message)
+
+    async def _next_batch(self, subscription: Subscription, max_events: int | None, seconds: float) -> Batch:
+        try:
+            batch = await self._gateway.streams.next_batch(subscription, max_events, seconds)
+        except ChangeStreamError:
+            raise
+        except TailraceError as error:
+            raise ChangeStreamError(error.message, server_code=_HOST_UNREACHABLE) from error
+        if self._gateway.streams.stopping.is_set() and not batch.events:
+            raise ChangeStreamError("the gateway is stopping", server_code=_INTERRUPTED_AT_SHUTDOWN)
+        return batch
+
+    async def _check_owner(self, cursor: Cursor, command: Mapping[str, Any], database: str) -> None:
+        """Refuse a cursor to all but the user, session and namespace that it was opened for."""
+        asked = f"{database}.{command.get('collection')}"
+        if asked != cursor.namespace:
+            message = f"Requested getMore on namespace '{asked}', but cursor belongs to a different namespace"
+            raise StreamRefused(f"{message} {cursor.namespace}", server_code=13, server_code_name="Unauthorized")
+        if cursor.owner != await self._conversation.users():
+            message = f"cursor id {cursor.id} was not created by the authenticated user"
+            raise StreamRefused(message, server_code=13, server_code_name="Unauthorized")
+        if cursor.session != _session(command):
+            message = f"Cannot run getMore on cursor {cursor.id}, which was created in another session"
+            raise StreamRefused(message, server_code=50738)
+
+    async def _close(self, cursor: Cursor) -> None:
+        self._gateway.cursors.remove(cursor)
+        if not cursor.in_use:
+            await self._gateway.streams.close(cursor.subscription)
+
+    def _reply(self, name: bytes, batch: Batch, cursor_id: int, namespace: str) -> bytes:
+        counts = self._gateway.counts
+        counts.events += len(batch.events)
+        counts.event_bytes += len(batch.elements)
+        reply = replies.cursor(name, batch.elements, batch.position.to_bson(), cursor_id, namespace)
+        return self._conversation.with_times(reply)
+
+
+def _begins_with_change_stream(body: bytes) -> bool:
+    """Look for `$changeStream` in the first stage, without decoding the command."""
+    pipeline = raw.find(body, b"pipeline")
+    if pipeline is None or pipeline[0] != raw.ARRAY:
+        return False
+    stage = raw.find(body, b"0", pipeline[1])
+    if stage is None or stage[0] != raw.DOCUMENT:
+        return False
+    return raw.find(body, b"$changeStream", stage[1]) is not None
+
+
+def _first_batch_size(command: Mapping[str, Any]) -> int:
+    cursor = command.get("cursor")
+    if not isinstance(cursor, Mapping):
+        raise StreamRefused(
+            "The 'cursor' option is required, except for aggregate with the explain argument", server_code=9
+        )
+    size = cursor.get("batchSize", FIRST_BATCH)
+    if not isinstance(size, int | float) or isinstance(size, bool):
+        raise StreamRefused("cursor.batchSize field must be a number", server_code=14)
+    if size < 0:
+        raise StreamRefused("BSON field 'batchSize' value must be >= 0, actual value '-1'", server_code=51024)
+    return int(size)
+
+
+def _seconds_to_wait(command: Mapping[str, Any]) -> float:
+    given = command.get("maxTimeMS")
+    return _DEFAULT_AWAIT if given is None else int(given) / 1000
+
+
+def _session(command: Mapping[str, Any]) -> bytes | None:
+    session = command.get("lsid")
+    return bytes(session["id"]) if isinstance(session, Mapping) and "id" in session else None

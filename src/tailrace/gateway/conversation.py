@@ -1,0 +1,213 @@
+"""The conversation with one client: what the gateway answers itself, and what goes on to the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import bson
+
+from tailrace import raw
+from tailrace.errors import BsonMalformed, ChangeStreamError
+from tailrace.gateway import replies
+from tailrace.gateway.change_streams import ChangeStreamCommands
+from tailrace.gateway.compression import NAMES
+from tailrace.gateway.upstream import UpstreamConnection
+from tailrace.gateway.wire import Message, read_message
+
+if TYPE_CHECKING:
+    from tailrace.gateway.server import Gateway
+
+Document = Mapping[str, Any]
+Answer = Callable[[Message], Awaitable[bytes | None]]
+
+_HELLO: Final = frozenset({"hello", "ismaster", "isMaster"})
+_AUTHENTICATION: Final = frozenset({"saslStart", "saslContinue", "authenticate", "logout"})
+_END_SESSIONS: Final = frozenset({"endSessions", "killSessions"})
+_ALWAYS_PASSED: Final = (
+    _AUTHENTICATION
+    | _END_SESSIONS
+    | {"ping", "buildInfo", "buildinfo", "connectionStatus", "startSession", "refreshSessions", "whatsmyuri"}
+)
+"""What a gateway that only serves change streams still passes on: who the client is, and how the server is."""
+_OF_A_REPLICA_SET: Final = (
+    b"setName", b"setVersion", b"hosts", b"passives", b"arbiters", b"primary", b"secondary", b"me", b"electionId",
+    b"lastWrite", b"topologyVersion", b"compression", b"tags", b"isreplicaset", b"arbiterOnly", b"passive", b"hidden",
+    b"secondaryDelaySecs", b"slaveDelay",
+)  # fmt: skip
+"""What a member of a replica set says of itself in a handshake, and a router does not."""
+_LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
+
+
+class Conversation:
+    """One client. Its commands come one after another; so do the answers."""
+
+    def __init__(self, gateway: Gateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.gateway = gateway
+        self.app_name = ""
+        self._reader = reader
+        self._writer = writer
+        self._upstream: UpstreamConnection | None = None
+        self._users: frozenset[str] | None = None
+        self._is_over = False
+        streams = ChangeStreamCommands(self)
+        self._answers: dict[str, Answer] = {
+            **dict.fromkeys(_HELLO, self._hello),
+            **dict.fromkeys(_AUTHENTICATION, self._authenticate),
+            **dict.fromkeys(_END_SESSIONS, streams.end_sessions),
+            "aggregate": streams.aggregate,
+            "getMore": streams.get_more,
+            "killCursors": streams.kill_cursors,
+            "configureFailPoint": self._configure_fail_point,
+        }
+
+    async def run(self) -> None:
+        """Answer until the client goes, or has to."""
+        seconds = self.gateway.options.seconds_for_a_message
+        first: float | None = seconds
+        while not self._is_over:
+            message = await read_message(self._reader, seconds=seconds, first_seconds=first)
+            if message is None:
+                return
+            first = None  # a client that has said something may be idle for as long as it likes
+            self.gateway.counts.commands += 1
+            reply = await self._answer(message)
+            if reply is not None and message.expects_reply:
+                self._writer.write(message.reply(reply))
+                await self._writer.drain()
+
+    def close(self) -> None:
+        """Hang up on both sides."""
+        self._writer.close()
+        if self._upstream is not None:
+            self._upstream.close()
+
+    # --- answers
+
+    async def _answer(self, message: Message) -> bytes | None:
+        name = message.command_name
+        failing = self.gateway.fail_command.hit(name, self.app_name)
+        if failing is not None:
+            failed = await self._fail(failing, name)
+            if failed is not None or self._is_over:
+                return failed
+        answer = self._answers.get(name, self.pass_on)
+        try:
+            return await answer(message)
+        except ChangeStreamError as error:
+            labels = self.gateway.hub.dialect.since(4, 4)
+            return self.with_times(replies.refusal(error, with_labels=labels))
+        except BsonMalformed as error:
+            return replies.failure(f"a command that is no BSON: {error.message}", 22, "InvalidBSON")
+
+    async def pass_on(self, message: Message) -> bytes | None:
+        """Let the upstream answer, on the client's own connection."""
+        name = message.command_name
+        if self.gateway.options.watch_only and name not in _ALWAYS_PASSED | _HELLO:
+            return replies.failure(
+                f"this gateway serves change streams only (--watch-only): send {name} to the server itself",
+                115,
+                "CommandNotSupported",
+            )
+        self.gateway.counts.passed += 1
+        upstream = await self._connected()
+        reply = await upstream.exchange(message)
+        if reply is None:
+            return None
+        self.gateway.streams.note_cluster_time(reply.body)
+        code = raw.find(reply.body, b"code")
+        if code is not None and code[0] == raw.INT32 and raw.int32_at(reply.body, code[1]) in _LOST_PRIMARY:
+            self._is_over = True  # the next connection of this client goes to the new primary
+        return reply.body
+
+    async def _connected(self) -> UpstreamConnection:
+        if self._upstream is None:
+            self._upstream = await self.gateway.upstream.connect()
+        return self._upstream
+
+    async def _hello(self, message: Message) -> bytes | None:
+        """Let the upstream answer the handshake (it may begin to authenticate), then speak as a router."""
+        asked = raw.to_python(raw.DOCUMENT, message.body)
+        self.app_name = self.app_name or str(asked.get("client", {}).get("application", {}).get("name", ""))
+        self._users = None
+        reply = await self.pass_on(
+            message.with_body(raw.without(message.body, b"compression", b"topologyVersion", b"maxAwaitTimeMS"))
+        )
+        if reply is None or raw.find(reply, b"maxWireVersion") is None:
+            return reply
+        said = raw.without(reply, *_OF_A_REPLICA_SET, b"ismaster", b"isWritablePrimary")
+        writable = b"isWritablePrimary" if message.command_name == "hello" else b"ismaster"
+        shared = [name for name in asked.get("compression", ()) if name in NAMES]
+        added = [
+            raw.element(raw.BOOL, writable, raw.boolean(True)),
+            raw.element(raw.STRING, b"msg", raw.string("isdbgrid")),
+        ]
+        if shared:
+            added.append(raw.element(raw.ARRAY, b"compression", raw.from_python(shared).data))
+        return raw.append(said, *added)
+
+    async def _authenticate(self, message: Message) -> bytes | None:
+        self._users = None
+        return await self.pass_on(message)
+
+    async def users(self) -> frozenset[str]:
+        """Ask the upstream who this client is, once after each time it authenticated."""
+        if not self.gateway.requires_auth:
+            return frozenset()
+        if self._users is None:
+            upstream = await self._connected()
+            status = await upstream.command({"connectionStatus": 1, "$db": "admin"})
+            found = status.get("authInfo", {}).get("authenticatedUsers", ())
+            self._users = frozenset(f"{user['user']}@{user['db']}" for user in found)
+        return self._users
+
+    async def refused_by_upstream(self, message: Message) -> bytes | None:
+        """Let the upstream open the same stream without reading, and give its refusal if it has one.
+
+        So a client may watch what its upstream privileges say, and nobody here has to understand those.
+        """
+        if not self.gateway.requires_auth:
+            return None
+        upstream = await self._connected()
+        command = dict(raw.to_python(raw.DOCUMENT, message.body)) | {"cursor": {"batchSize": 0}}
+        reply = await upstream.exchange(message.with_body(bson.encode(command)))
+        if reply is None:
+            return None
+        answer = raw.to_python(raw.DOCUMENT, reply.body)
+        if answer.get("ok") != 1:
+            return reply.body
+        opened = answer["cursor"]
+        kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": message.database}
+        await upstream.command(kill | {name: command[name] for name in ("lsid",) if name in command})
+        return None
+
+    def with_times(self, reply: bytes) -> bytes:
+        """Add the times that a server adds to every reply."""
+        reached = self.gateway.hub.reached.to_bytes(8, "little")
+        return replies.with_times(reply, self.gateway.streams.cluster_time, reached)
+
+    # --- fail points
+
+    async def _configure_fail_point(self, message: Message) -> bytes | None:
+        command = raw.to_python(raw.DOCUMENT, message.body)
+        if command["configureFailPoint"] != "failCommand" or not self.gateway.options.test_commands:
+            return await self.pass_on(message)
+        self.gateway.fail_command.configure(command)
+        return self.with_times(replies.ok())
+
+    async def _fail(self, data: Document, name: str) -> bytes | None:
+        """Do to a command what the fail point says; None when it shall run after all."""
+        if data.get("blockConnection"):
+            await asyncio.sleep(data.get("blockTimeMS", 0) / 1000)
+        if data.get("closeConnection"):
+            self._is_over = True
+            return None
+        code = data.get("errorCode")
+        if code is None:
+            return None
+        labels = tuple(data.get("errorLabels", ()))
+        if "errorLabels" not in data and name in ("aggregate", "getMore") and int(code) in replies.RESUMABLE:
+            labels = (replies.RESUMABLE_LABEL,) if self.gateway.hub.dialect.since(4, 4) else ()
+        name = ChangeStreamError("", server_code=int(code)).server_code_name
+        return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", int(code), name, labels))

@@ -1,0 +1,130 @@
+"""Change streams for clients: opened on the hub, read without ever blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pymongo import MongoClient
+
+from tailrace import raw
+from tailrace.engine.options import StreamSpec
+from tailrace.engine.stream import to_int
+from tailrace.hub import Batch, Channel, Hub, Subscription
+
+_WORKERS: Final = 8
+_CATCH_UP_PAUSE: Final = 0.02
+
+
+class Streams:
+    """Opens subscriptions, waits for news of their channels, and has events made by a thread."""
+
+    def __init__(self, hub: Hub, client: MongoClient[Any]) -> None:
+        self.hub = hub
+        self.cluster_time: bytes | None = None
+        """The newest `$clusterTime` that the upstream has told, with its signature."""
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
+        self._waiting: dict[Channel, set[asyncio.Future[None]]] = {}
+        self._making: dict[Channel, asyncio.Future[None]] = {}
+        self.stopping = asyncio.Event()
+        hub.on_news(self._on_news)
+
+    async def open(self, spec: StreamSpec) -> Subscription:
+        """Open a stream, by default behind the newest operation."""
+        return await self._loop.run_in_executor(self._workers, self._subscribe, spec)
+
+    def _subscribe(self, spec: StreamSpec) -> Subscription:
+        reply = self._client.admin.command("ping")
+        self.note_cluster_time(raw.from_python({"t": reply.get("$clusterTime")}).data if reply else raw.EMPTY)
+        return self.hub.subscribe(spec, latest=to_int(reply["operationTime"]), now=datetime.now(UTC))
+
+    def note_cluster_time(self, reply: bytes) -> None:
+        """Remember the cluster time of a reply, when it is newer than the last one seen."""
+        found = raw.field(reply, b"$clusterTime") or raw.field(reply, b"t")
+        if found is None or found.kind != raw.DOCUMENT:
+            return
+        if self.cluster_time is None or _time_in(found.data) > _time_in(self.cluster_time):
+            self.cluster_time = found.data
+
+    async def next_batch(self, subscription: Subscription, max_events: int | None, seconds: float) -> Batch:
+        """Wait until there are events, the stream ends, or so many seconds have passed."""
+        deadline = self._loop.time() + seconds
+        while True:
+            batch = await self._poll(subscription, max_events)
+            left = deadline - self._loop.time()
+            if batch.events or subscription.is_closed or left <= 0 or max_events == 0 or self.stopping.is_set():
+                return batch
+            await self._wait(subscription, left)
+
+    async def close(self, subscription: Subscription) -> None:
+        """Close a stream; when it scans by itself, that has a cursor on the server."""
+        await self._loop.run_in_executor(self._workers, subscription.close)
+
+    def stop(self) -> None:
+        """Let all that wait return at once."""
+        self.stopping.set()
+        self._wake(set(self._waiting))
+        self._workers.shutdown(wait=False)
+
+    # --- making events
+
+    async def _poll(self, subscription: Subscription, max_events: int | None) -> Batch:
+        channel = subscription.channel
+        if channel is not None and channel.has_news:
+            await self._make_events(channel)
+        if subscription.is_shared:
+            return subscription.poll(max_events, make_events=False)
+        return await self._loop.run_in_executor(self._workers, subscription.poll, max_events)
+
+    async def _make_events(self, channel: Channel) -> None:
+        """Have a channel's events made, once for all who wait for them."""
+        making = self._making.get(channel)
+        if making is None:
+            making = self._loop.run_in_executor(self._workers, channel.make_events)
+            self._making[channel] = making
+            making.add_done_callback(lambda _: self._making.pop(channel, None))
+        await asyncio.shield(making)
+
+    # --- waiting
+
+    async def _wait(self, subscription: Subscription, seconds: float) -> None:
+        channel = subscription.channel
+        if channel is None:
+            await asyncio.sleep(min(seconds, _CATCH_UP_PAUSE))
+            return
+        woken: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(channel, set()).add(woken)
+        try:
+            if not subscription.has_news:
+                async with asyncio.timeout(seconds):
+                    await woken
+        except TimeoutError:
+            return
+        finally:
+            waiting = self._waiting.get(channel)
+            if waiting is not None:
+                waiting.discard(woken)
+                if not waiting:
+                    del self._waiting[channel]
+
+    def _on_news(self, channels: set[Channel]) -> None:
+        """Called on the hub's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._wake, channels)
+        except RuntimeError:
+            return  # the loop has ended, and with it everybody who waited
+
+    def _wake(self, channels: set[Channel]) -> None:
+        for channel in channels:
+            for woken in self._waiting.get(channel, ()):
+                if not woken.done():
+                    woken.set_result(None)
+
+
+def _time_in(cluster_time: bytes) -> int:
+    span = raw.find(cluster_time, b"clusterTime")
+    return raw.int64_at(cluster_time, span[1]) & 0xFFFFFFFFFFFFFFFF if span else 0

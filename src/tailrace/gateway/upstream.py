@@ -1,0 +1,97 @@
+"""The servers behind the gateway, and one connection to them for each client."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, Final
+
+import bson
+from pymongo import MongoClient
+from pymongo.uri_parser import parse_uri
+
+from tailrace import raw
+from tailrace.errors import ServerUnreachable
+from tailrace.gateway.wire import Message, read_message
+
+_UNAUTHORIZED: Final = 13
+_SECONDS_TO_CONNECT: Final = 10.0
+_SECONDS_FOR_A_MESSAGE: Final = 120.0
+
+
+class Upstream:
+    """Where the primary is, and how to speak to it."""
+
+    def __init__(self, client: MongoClient[Any], uri: str) -> None:
+        self._client = client
+        self._tls = _tls_context(uri)
+
+    async def connect(self) -> UpstreamConnection:
+        """Open a connection to the primary, which is waited for while one is elected."""
+        try:
+            async with asyncio.timeout(_SECONDS_TO_CONNECT):
+                host, port = await self._primary()
+                reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, limit=1 << 20)
+        except (OSError, TimeoutError) as error:
+            raise ServerUnreachable(f"the upstream cannot be reached: {error or 'no primary'}") from error
+        return UpstreamConnection(reader, writer)
+
+    async def _primary(self) -> tuple[str, int]:
+        while (found := await asyncio.to_thread(lambda: self._client.primary or self._client.address)) is None:
+            await asyncio.sleep(0.1)
+        return found[0], found[1]
+
+    async def requires_auth(self) -> bool:
+        """Tell whether the upstream refuses clients that have not authenticated."""
+        connection = await self.connect()
+        try:
+            reply = await connection.command({"listDatabases": 1, "nameOnly": True, "$db": "admin"})
+        finally:
+            connection.close()
+        return reply.get("code") == _UNAUTHORIZED
+
+
+class UpstreamConnection:
+    """One client's own connection: its authentication, its transactions, its cursors."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def exchange(self, message: Message) -> Message | None:
+        """Pass a message on and give the answer; None when it wants none."""
+        try:
+            self._writer.write(message.to_upstream())
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise ServerUnreachable("the upstream closed the connection") from error
+        if not message.expects_reply:
+            return None
+        reply = await read_message(self._reader, seconds=_SECONDS_FOR_A_MESSAGE)
+        if reply is None:
+            raise ServerUnreachable("the upstream closed the connection")
+        return reply
+
+    async def command(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Run a command of the gateway's own on the client's behalf."""
+        reply = await self.exchange(Message(bson.encode(command), request_id=1))
+        return {} if reply is None else dict(raw.to_python(raw.DOCUMENT, reply.body))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+def _tls_context(uri: str) -> ssl.SSLContext | None:
+    """Give the TLS settings of a URI for connections that pymongo does not make."""
+    options = parse_uri(uri)["options"]
+    if not options.get("tls"):
+        return None
+    context = ssl.create_default_context(cafile=options.get("tlsCAFile"))
+    if options.get("tlsCertificateKeyFile"):
+        context.load_cert_chain(options["tlsCertificateKeyFile"], password=options.get("tlsCertificateKeyFilePassword"))
+    if options.get("tlsAllowInvalidHostnames") or options.get("tlsAllowInvalidCertificates"):
+        context.check_hostname = False
+    if options.get("tlsAllowInvalidCertificates"):
+        context.verify_mode = ssl.CERT_NONE
+    return context

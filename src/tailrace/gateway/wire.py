@@ -1,0 +1,190 @@
+"""Frames of the MongoDB wire protocol: OP_MSG, OP_COMPRESSED around it, and the OP_QUERY that old handshakes use.
+
+A frame that is not well-formed raises `BadFrame`: its sender is dropped, because nothing after it can be trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Final
+
+from tailrace import raw
+from tailrace.errors import BadFrame, BsonMalformed
+from tailrace.gateway.compression import COMPRESSORS, Compressor
+
+OP_REPLY: Final = 1
+OP_QUERY: Final = 2004
+OP_COMPRESSED: Final = 2012
+OP_MSG: Final = 2013
+
+CHECKSUM_PRESENT: Final = 1
+MORE_TO_COME: Final = 1 << 1
+EXHAUST_ALLOWED: Final = 1 << 16
+_REQUIRED_FLAGS: Final = 0xFFFF
+_KNOWN_FLAGS: Final = CHECKSUM_PRESENT | MORE_TO_COME
+
+MAX_MESSAGE: Final = 48_000_000
+_HEADER = Struct("<iiii")
+_FLAGS = Struct("<I")
+_COMPRESSED = Struct("<iiB")
+_REPLY = Struct("<iqii")
+_request_ids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A command or a reply: its body, and the document sequences beside it as they came."""
+
+    body: bytes
+    request_id: int = 0
+    response_to: int = 0
+    flags: int = 0
+    sequences: bytes = b""
+    """Sections of kind 1, with their kind bytes."""
+    compressor: Compressor | None = None
+    """How the other side packed it, and so how it wants the answer."""
+    is_legacy: bool = False
+    """Whether it came as OP_QUERY, and so must be answered with OP_REPLY."""
+
+    @property
+    def expects_reply(self) -> bool:
+        """Whether the sender waits for an answer."""
+        return not self.flags & MORE_TO_COME
+
+    @property
+    def command_name(self) -> str:
+        """The name of the command: the first field of the body."""
+        for _, name, _, _ in raw.elements(self.body):
+            return name.decode("utf-8", "replace")
+        raise BadFrame("a command without a name")
+
+    @property
+    def database(self) -> str:
+        """The database the command is for."""
+        found = raw.find(self.body, b"$db")
+        if found is None or found[0] != raw.STRING:
+            return "admin"
+        return raw.string_at(self.body, found[1]).decode("utf-8", "replace")
+
+    def with_body(self, body: bytes) -> Message:
+        """Give the same message with another body."""
+        return replace(self, body=body)
+
+    def to_upstream(self) -> bytes:
+        """Give the frame for a server: plain OP_MSG, and one reply for one command."""
+        flags = self.flags & ~(EXHAUST_ALLOWED | CHECKSUM_PRESENT)
+        return _frame(self.request_id, 0, OP_MSG, _FLAGS.pack(flags) + b"\x00" + self.body + self.sequences)
+
+    def reply(self, body: bytes, flags: int = 0) -> bytes:
+        """Give the frame that answers this message."""
+        if self.is_legacy:
+            return _frame(next(_request_ids) & 0x7FFFFFFF, self.request_id, OP_REPLY, _REPLY.pack(8, 0, 0, 1) + body)
+        payload = _FLAGS.pack(flags) + b"\x00" + body
+        request_id = next(_request_ids) & 0x7FFFFFFF
+        if self.compressor is None:
+            return _frame(request_id, self.request_id, OP_MSG, payload)
+        packed = _COMPRESSED.pack(OP_MSG, len(payload), self.compressor.number) + self.compressor.compress(payload)
+        return _frame(request_id, self.request_id, OP_COMPRESSED, packed)
+
+
+def _frame(request_id: int, response_to: int, opcode: int, payload: bytes) -> bytes:
+    return _HEADER.pack(16 + len(payload), request_id, response_to, opcode) + payload
+
+
+async def read_message(
+    reader: asyncio.StreamReader, *, seconds: float, first_seconds: float | None = None
+) -> Message | None:
+    """Read the next message; None when the other side has gone.
+
+    The first byte may take `first_seconds` (for ever, when None); once it has come, the whole must within `seconds`.
+    """
+    try:
+        async with asyncio.timeout(first_seconds):
+            start = await reader.readexactly(1)
+        async with asyncio.timeout(seconds):
+            header = start + await reader.readexactly(15)
+            length, request_id, response_to, opcode = _HEADER.unpack(header)
+            if not 16 < length <= MAX_MESSAGE:
+                raise BadFrame(f"a frame of {length} bytes")
+            payload = await reader.readexactly(length - 16)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    except TimeoutError:
+        raise BadFrame(f"a message that did not arrive within {seconds:g} s") from None
+    return parse(payload, opcode, request_id, response_to)
+
+
+def parse(payload: bytes, opcode: int, request_id: int, response_to: int = 0) -> Message:
+    """Take a frame apart."""
+    compressor = None
+    try:
+        if opcode == OP_COMPRESSED:
+            opcode, payload, compressor = _unpacked(payload)
+        if opcode == OP_MSG:
+            message = _message(payload, request_id, response_to)
+        elif opcode == OP_QUERY:
+            message = _query(payload, request_id)
+        else:
+            raise BadFrame(f"opcode {opcode} is not spoken here")
+    except BsonMalformed as error:
+        raise BadFrame(error.message) from error
+    return replace(message, compressor=compressor)
+
+
+def _unpacked(payload: bytes) -> tuple[int, bytes, Compressor | None]:
+    if len(payload) < _COMPRESSED.size:
+        raise BadFrame("a compressed frame that is too short")
+    opcode, size, number = _COMPRESSED.unpack_from(payload)
+    compressor = COMPRESSORS.get(number)
+    if compressor is None or not 0 <= size <= MAX_MESSAGE:
+        raise BadFrame(f"a frame compressed by method {number} to {size} bytes")
+    unpack: Callable[[bytes, int], bytes] = compressor.decompress
+    content = unpack(payload[_COMPRESSED.size :], size)
+    if len(content) != size:
+        raise BadFrame("a compressed frame with a wrong size")
+    return opcode, content, compressor
+
+
+def _message(payload: bytes, request_id: int, response_to: int) -> Message:
+    if len(payload) < 5:
+        raise BadFrame("an OP_MSG that is too short")
+    (flags,) = _FLAGS.unpack_from(payload)
+    if flags & _REQUIRED_FLAGS & ~_KNOWN_FLAGS:
+        raise BadFrame(f"OP_MSG flags 0x{flags:x} are not known")
+    end = len(payload) - 4 if flags & CHECKSUM_PRESENT else len(payload)
+    position, body, sequences = 4, b"", []
+    while position < end:
+        kind, start = payload[position], position + 1
+        if kind == 0:
+            position = raw.document_end(payload, start)
+            if body:
+                raise BadFrame("an OP_MSG with two bodies")
+            body = payload[start:position]
+        elif kind == 1:
+            position = start + raw.int32_at(payload, start)
+            if position <= start + 4:
+                raise BadFrame("a document sequence with a wrong length")
+            sequences.append(payload[start - 1 : position])
+        else:
+            raise BadFrame(f"an OP_MSG section of kind {kind}")
+    if position != end or not body:
+        raise BadFrame("an OP_MSG whose sections do not fit its length")
+    return Message(body, request_id, response_to, flags, b"".join(sequences))
+
+
+def _query(payload: bytes, request_id: int) -> Message:
+    """Read a legacy query, which is a command when its collection is `$cmd`."""
+    end = payload.find(b"\x00", 4)
+    namespace = payload[4:end]
+    if end < 0 or not namespace.endswith(b".$cmd"):
+        raise BadFrame("a legacy query that is no command")
+    start = end + 9
+    body = payload[start : raw.document_end(payload, start)]
+    if raw.find(body, b"$db") is None:
+        database = namespace.removesuffix(b".$cmd")
+        body = raw.append(body, raw.element(raw.STRING, b"$db", raw.string(database)))
+    return Message(body, request_id, is_legacy=True)

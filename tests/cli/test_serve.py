@@ -1,0 +1,39 @@
+"""`tailrace serve` as a process of its own: it serves, reports, and ends when told to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from pymongo import MongoClient
+
+from tailrace.stand import ReplicaSet
+from tailrace.stand.ports import reserve_port
+
+
+@pytest.mark.parametrize("flags", [[], ["--watch-only"]], ids=["all", "watch-only"])
+def test_it_serves_until_it_is_told_to_stop(mongodb: ReplicaSet, tmp_path: Path, flags: list[str]) -> None:
+    port = reserve_port()
+    command = [sys.executable, "-m", "tailrace.cli.app", "serve", "--uri", mongodb.uri, "--port", "0"]
+    port.release()
+    command += ["--metrics-port", str(port.number), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        uri = line.split(" at ")[1].strip()
+        with MongoClient(uri, serverSelectionTimeoutMS=10_000) as client, client.served.c.watch() as stream:
+            with mongodb.client() as direct:
+                direct.served.c.insert_one({})
+            assert next(stream)["operationType"] == "insert"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port.number}/metrics", timeout=10) as response:
+                assert 'tailrace_hub_upstream_cursors{shard="rs0"} 1.0' in response.read().decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait(timeout=30)

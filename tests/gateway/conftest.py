@@ -1,0 +1,29 @@
+"""Gateways for the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from gateway.running_gateway import RunningGateway
+from tailrace.gateway import GatewayOptions
+from tailrace.stand import ReplicaSet
+
+
+@pytest.fixture
+def start_gateway() -> Iterator[Callable[..., RunningGateway]]:
+    """Start gateways that end with the test: `start_gateway(mongodb.uri, watch_only=True)`."""
+    with ExitStack() as running:
+        yield lambda uri, **options: running.enter_context(
+            closing(RunningGateway(uri, GatewayOptions(**{"test_commands": True, **options})))
+        )
+
+
+@pytest.fixture
+def gateway(start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet) -> RunningGateway:
+    """A gateway before `mongodb`."""
+    made: Any = start_gateway(mongodb.uri)
+    return made

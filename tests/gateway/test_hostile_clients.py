@@ -1,0 +1,85 @@
+"""Clients that send nonsense, nothing, or never end: they are dropped, and nobody else notices."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import bson
+from pymongo.database import Database
+
+from gateway.running_gateway import RunningGateway
+from tailrace.stand import ReplicaSet
+
+Document = dict[str, Any]
+
+
+def is_dropped(port: int, data: bytes) -> bool:
+    """Whether the gateway hangs up on who sends this."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+        peer.sendall(data)
+        try:
+            return peer.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def test_bad_frames_cost_only_their_sender(gateway: RunningGateway, database: Database[Document]) -> None:
+    database.create_collection("c")
+    bad = [
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        struct.pack("<iiii", 1_000_000_000, 1, 0, 2013),
+        struct.pack("<iiii", 17, 1, 0, 2013) + b"\x00",
+        struct.pack("<iiii", 26, 1, 0, 2013) + b"\x00" * 10,
+        struct.pack("<iiii", 30, 1, 0, 9999) + b"\x00" * 14,
+    ]
+    with gateway.client() as client, client[database.name].c.watch() as stream:
+        for data in bad:
+            assert is_dropped(gateway.port, data)
+        database.c.insert_one({"_id": 1})
+        assert next(stream)["documentKey"] == {"_id": 1}
+    assert gateway.gateway.counts.dropped >= len(bad)
+
+
+def test_a_client_that_says_half_a_word_or_nothing_is_dropped(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet
+) -> None:
+    gateway = start_gateway(mongodb.uri, seconds_for_a_message=0.3)
+    assert is_dropped(gateway.port, b"")
+    assert is_dropped(gateway.port, b"\x30\x00\x00")
+    assert gateway.gateway.counts.dropped == 2
+
+
+def test_idle_clients_stay_and_too_many_are_refused(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet
+) -> None:
+    gateway = start_gateway(mongodb.uri, max_connections=300)
+    ping = bson.encode({"ping": 1, "$db": "admin"})
+    frame = struct.pack("<iiiiIB", 21 + len(ping), 1, 0, 2013, 0, 0) + ping
+    with ExitStack() as stack:
+        peers = [stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port))) for _ in range(300)]
+        for peer in (peers[0], peers[299]):
+            peer.settimeout(20)
+            peer.sendall(frame)
+            assert peer.recv(4)
+        assert is_dropped(gateway.port, b"")
+
+
+def test_cursors_that_nobody_asks_for_time_out(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, database: Database[Document]
+) -> None:
+    gateway = start_gateway(mongodb.uri, cursor_timeout=0.2)
+    with gateway.client() as client:
+        command = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}
+        cursor = client[database.name].command(command)["cursor"]["id"]
+        for _ in range(200):
+            if gateway.gateway.cursors.get(cursor) is None:
+                break
+            client.admin.command("ping")
+            time.sleep(0.05)
+        assert gateway.gateway.cursors.get(cursor) is None
+        assert not gateway.hub.subscribers
