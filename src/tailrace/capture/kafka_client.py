@@ -39,7 +39,12 @@ _SETTLING = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError._NOENT,  # what a request to the leaders of partitions says when there is none yet
 }
+_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+_DEFAULT_LIMIT = 1_048_588
 _Result = TypeVar("_Result")
 
 
@@ -120,7 +125,12 @@ def once_settled(call: Callable[[], _Result]) -> _Result:
 
 
 def ensure_topic(admin: AdminClient, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
-    """Make a topic unless it is there; give whether it was made. Replication is the broker's default."""
+    """Make a topic unless it is there; give whether it was made. Replication is the broker's default.
+
+    It is looked for first, because those who may write to a topic are not always allowed to make one.
+    """
+    if topic in admin.list_topics(timeout=SECONDS_TO_ANSWER).topics:
+        return False
     new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
     future = admin.create_topics([new], operation_timeout=SECONDS_TO_ANSWER, request_timeout=SECONDS_TO_ANSWER)[topic]
     try:
@@ -139,11 +149,19 @@ class TopicLimits:
         self._admin = admin
 
     def of(self, topic: str) -> int:
-        """Give the topic's `max.message.bytes`, which is a limit for batches after compression."""
+        """Give the topic's `max.message.bytes`, which is a limit for batches after compression.
+
+        Whoever may not read the settings of topics gets Kafka's default.
+        """
 
         def ask() -> int:
             resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
             future = self._admin.describe_configs([resource], request_timeout=SECONDS_TO_ANSWER)[resource]
             return int(future.result(timeout=2 * SECONDS_TO_ANSWER)["max.message.bytes"].value)
 
-        return once_settled(ask)
+        try:
+            return once_settled(ask)
+        except KafkaException as error:
+            if code_of(error) not in _FORBIDDEN:
+                raise
+            return _DEFAULT_LIMIT

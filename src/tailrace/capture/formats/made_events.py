@@ -5,6 +5,8 @@ They are shaped like change events, so that formats and sinks need to know one s
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import bson
 from bson.timestamp import Timestamp
 
@@ -22,21 +24,19 @@ def snapshot_event(namespace: str, document: bytes, token: bytes, cluster_time: 
     """
     found = raw.field(document, b"_id")
     key = raw.document(raw.element(found.kind, b"_id", found.data)) if found else raw.EMPTY
-    return _event(
-        token,
-        raw.element(raw.STRING, b"op", raw.string("r")),
-        raw.element(raw.STRING, b"operationType", raw.string(READ)),
-        raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
+    head, ns = _frame(namespace, token, cluster_time)
+    return raw.document(
+        head,
         raw.element(raw.DOCUMENT, b"fullDocument", document),
-        _namespace(namespace),
+        ns,
         raw.element(raw.DOCUMENT, b"documentKey", key),
     )
 
 
 def recovered_delete(namespace: str, document_key: bytes, token: bytes, cluster_time: Timestamp) -> bytes:
     """Make the event of a delete that happened in a gap and was found by comparing keys."""
-    return _event(
-        token,
+    return raw.document(
+        raw.element(raw.DOCUMENT, b"_id", token),
         raw.element(raw.STRING, b"operationType", raw.string("delete")),
         raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
         _namespace(namespace),
@@ -45,8 +45,16 @@ def recovered_delete(namespace: str, document_key: bytes, token: bytes, cluster_
     )
 
 
-def _event(token: bytes, *elements: bytes) -> bytes:
-    return raw.document(raw.element(raw.DOCUMENT, b"_id", token), *elements)
+@lru_cache(maxsize=256)
+def _frame(namespace: str, token: bytes, cluster_time: Timestamp) -> tuple[bytes, bytes]:
+    """Make what all documents of a chunk have in common: the fields before the document, and its namespace."""
+    head = (
+        raw.element(raw.DOCUMENT, b"_id", token),
+        raw.element(raw.STRING, b"op", raw.string("r")),
+        raw.element(raw.STRING, b"operationType", raw.string(READ)),
+        raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
+    )
+    return b"".join(head), _namespace(namespace)
 
 
 def _namespace(namespace: str) -> bytes:

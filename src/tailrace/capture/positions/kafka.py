@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -24,8 +25,11 @@ DEFAULT_TOPIC = "tailrace-positions"
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024), "min.cleanable.dirty.ratio": "0.1"}
 _CELL = "position/"
 _TRAIL = "change/"
-_SECONDS_TO_READ = 60.0
-"""A reader waits for the transactions that are open when it begins, at most that long."""
+_TRANSACTION_MS = 30_000
+_SECONDS_TO_BE_SURE = 60.0
+"""How long one who decides waits for transactions that are open in the topic; they end after half of that."""
+_SECONDS_TO_LOOK = 2.0
+"""How long one who only looks waits for them: a commit's marker is there in milliseconds, a dead writer's never."""
 
 
 class KafkaCells:
@@ -41,11 +45,12 @@ class KafkaCells:
         self._address = address
         self.topic = address.topic or DEFAULT_TOPIC
         self._partition = TopicPartition(self.topic, 0, 0)
-        self._written: dict[str, bytes] = {}
+        self._written: dict[str, list[bytes]] = {}
         self._settings: dict[str, Mapping[str, Any]] = {}
         self._table: dict[str, bytes] = {}
         self._trails: dict[str, list[bytes]] = {}
         self._consumer: Consumer | None = None
+        self._end_finder: Consumer
         self._read_to = 0
         self._producers: dict[str, Producer] = {}
         self._open: set[str] = set()
@@ -74,7 +79,7 @@ class KafkaCells:
             if self._table.get(name) != expected:
                 return False  # known without taking the fence from its holder
             self._fence(name)
-            self._refresh()
+            self._be_sure(name)
         if self._table.get(name) != expected:
             return False
         return self._commit(name, cell, change)
@@ -96,6 +101,7 @@ class KafkaCells:
             self._drop(name)
         if self._consumer:
             self._consumer.close()
+            self._end_finder.close()
             self._consumer = None
 
     def carry(self, name: str) -> Producer:
@@ -112,6 +118,7 @@ class KafkaCells:
             raise LeaseLost(f"another producer of {name} has taken over")
         self._settings[name] = settings
         self._fence(name)
+        self._be_sure(name)
 
     @contextmanager
     def finishing(self, name: str) -> Iterator[None]:
@@ -127,7 +134,7 @@ class KafkaCells:
     def _begin(self, name: str) -> Producer:
         if name not in self._producers:
             self._fence(name)
-            self._refresh()
+            self._be_sure(name)
         if name not in self._open:
             with self._answering():
                 self._producers[name].begin_transaction()
@@ -146,7 +153,9 @@ class KafkaCells:
 
     def _fence(self, name: str) -> None:
         """Become the newest producer of this name; what an older one left open is aborted by the broker."""
-        config = self._address.config(transactional_id=f"tailrace-{name}", **self._settings.get(name, {}))
+        config = self._address.config(
+            transactional_id=f"tailrace-{name}", transaction_timeout_ms=_TRANSACTION_MS, **self._settings.get(name, {})
+        )
         with self._answering():
             producer = Producer(config)
             producer.init_transactions(3 * SECONDS_TO_ANSWER)
@@ -164,6 +173,7 @@ class KafkaCells:
         try:
             producer = self._begin(name)
             records = {f"{_CELL}{name}": cell}
+            self._written.setdefault(name, []).append(cell)
             if change is not None:
                 records[f"{_TRAIL}{name}/{len(self._trails.get(name, ()))}"] = change
             for key, value in records.items():
@@ -180,29 +190,41 @@ class KafkaCells:
         self._carrying.discard(name)
         for key, value in records.items():
             self._note(key, value)
-        self._written[name] = cell
+        self._written[name] = [cell]
         return True
 
     def _is_taken_over(self, name: str) -> bool:
-        """Whether another process has written the cell since this one did."""
-        return name in self._written and self._table.get(name) != self._written[name]
+        """Whether another process has written the cell since this one did, or tried to without an answer."""
+        return name in self._written and self._table.get(name) not in self._written[name]
 
-    def _refresh(self) -> None:
-        """Read up to what was the end of the topic when the call began, leaving out aborted transactions."""
+    def _refresh(self, patience: float = _SECONDS_TO_LOOK) -> bool:
+        """Read up to what was the end of the topic when the call began, leaving out aborted transactions.
+
+        A commit returns before its marker is in the topic, and until then its records, and all after them, are not
+        readable. So they are waited for. Gives whether the end was reached.
+        """
         with self._answering():
             consumer = self._consumer or self._subscribe()
-            end = once_settled(lambda: consumer.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER))[1]
-            deadline = time.monotonic() + _SECONDS_TO_READ
-            while self._read_to < end:
-                if time.monotonic() > deadline:
-                    raise StoreUnavailable(f"{self.topic} cannot be read to its end: a transaction stays open")
+            _, end = once_settled(lambda: self._end_finder.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER))
+            deadline = time.monotonic() + patience
+            while self._read_to < end and time.monotonic() < deadline:
                 message = consumer.poll(0.1)
                 if message:
                     self._take(message)
+        return self._read_to >= end
+
+    def _be_sure(self, name: str) -> None:
+        """Read everything that counts for a decision, once this process holds the fence of the name."""
+        if not self._refresh(_SECONDS_TO_BE_SURE):
+            self._drop(name)
+            raise StoreUnavailable(f"{self.topic} cannot be read to its end: a transaction stays open")
 
     def _subscribe(self) -> Consumer:
-        admin = AdminClient(self._address.config())
-        ensure_topic(admin, self.topic, 1, _COMPACTED)
+        ensure_topic(AdminClient(self._address.config()), self.topic, 1, _COMPACTED)
+        # A consumer of committed records would say that the topic ends before a commit that has no marker yet.
+        self._end_finder = Consumer(
+            self._address.config(group_id="tailrace-positions", isolation_level="read_uncommitted")
+        )
         consumer = Consumer(
             self._address.config(
                 group_id="tailrace-positions",
@@ -230,12 +252,19 @@ class KafkaCells:
         if value is None:
             return
         if key.startswith(_CELL):
-            self._table[key.removeprefix(_CELL)] = value
+            self._note_cell(key.removeprefix(_CELL), value)
         elif key.startswith(_TRAIL):
             name, _, place = key.removeprefix(_TRAIL).rpartition("/")
             trail = self._trails.setdefault(name, [])
-            del trail[int(place) :]
-            trail.append(value)
+            if trail[int(place) : int(place) + 1] != [value]:
+                del trail[int(place) :]
+                trail.append(value)
+
+    def _note_cell(self, name: str, cell: bytes) -> None:
+        """Take a cell; one that is read late, and is older than what this process wrote since, changes nothing."""
+        known = self._table.get(name)
+        if known is None or _counter(cell) >= _counter(known):
+            self._table[name] = cell
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -258,3 +287,8 @@ def _finish(producer: Producer) -> None:
         except KafkaException as error:
             if not error.args[0].retriable() or time.monotonic() > deadline:
                 raise
+
+
+def _counter(cell: bytes) -> int:
+    """Give the number that every cell has, and that grows with every change."""
+    return int(orjson.loads(cell)["counter"])

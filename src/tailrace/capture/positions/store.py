@@ -31,7 +31,10 @@ _CONFLICTS_BEFORE_GIVING_UP = 20
 
 
 class Cells(Protocol):
-    """Where cells are: the little that a database has to do. All bytes are JSON without line breaks."""
+    """Where cells are: the little that a database has to do.
+
+    All bytes are JSON without line breaks, and a cell has a `counter` that grows with every change.
+    """
 
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none."""
