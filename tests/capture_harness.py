@@ -93,25 +93,8 @@ class Harness:
 
     @contextmanager
     def running(self, **options: Any) -> Iterator[Producer]:
-        producer = self.producer(**options)
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                producer.run()
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
+        with run_in_background(self.producer(**options)) as producer:
             yield producer
-        finally:
-            producer.stop()
-            thread.join(30)
-            if errors:
-                raise errors[0]
-        assert not thread.is_alive(), "the producer does not stop"
 
     def events(self) -> list[dict[str, Any]]:
         return [bson.decode(record.event) for record in self.delivered]
@@ -134,6 +117,47 @@ class Harness:
 
     def _set_aside(self, event: bytes, error: EventUnconvertible) -> None:
         self.aside.append(event)
+
+
+@contextmanager
+def run_in_background(producer: Producer) -> Iterator[Producer]:
+    """Let a producer run as long as the block does; what it raises is raised at the end."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            producer.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield producer
+    finally:
+        producer.stop()
+        thread.join(60)
+        if errors:
+            raise errors[0]
+    assert not thread.is_alive(), "the producer does not stop"
+
+
+@contextmanager
+def repeated(step: Callable[[], None], pause: float = 0.0) -> Iterator[None]:
+    """Do something again and again in a thread, as long as the block runs."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause):
+            step()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
 
 
 def documents_of(collection: Any) -> dict[bytes, Any]:

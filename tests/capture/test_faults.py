@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
-from capture_harness import Harness, wait_until
+from capture_harness import Harness, run_in_background, wait_until
 from crash_process import empty_disk, fill_disk, start_capture
 from tailrace.capture.assembly import Capture
 from tailrace.capture.kafka_client import KafkaAddress
@@ -139,25 +139,8 @@ def test_a_position_database_that_is_restarted(
 def capturing(settings: Settings, client: Any) -> Iterator[Any]:
     with Capture.open(settings, client) as capture:
         capture.producer(stop_when_idle=True).run()  # the first snapshot, of nothing
-        producer = capture.producer()
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                producer.run()
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
+        with run_in_background(capture.producer()) as producer:
             yield producer
-        finally:
-            producer.stop()
-            thread.join(60)
-            if errors:
-                raise errors[0]
-        assert not thread.is_alive()
 
 
 def kafka_settings(mongodb: ReplicaSet, database: Any, servers: str, folder: Path, delivery: str) -> Settings:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import bson
 import pytest
 from pymongo.database import Database
 
-from capture_harness import Harness, documents_of, wait_until
+from capture_harness import Harness, documents_of, repeated, wait_until
 from tailrace.capture.formats import make_format
 from tailrace.capture.gaps import GapLedger, GapState
 from tailrace.capture.inventory import NoInventory
@@ -32,28 +32,20 @@ def harness(database: Database[dict[str, Any]], tmp_path: Path) -> Harness:
     return Harness(database.client, tmp_path, [f"{database.name}.orders"], selection={"full_document": "updateLookup"})
 
 
-@contextmanager
-def writer(collection: Any, seed: int = 1, keys: int = 600) -> Iterator[None]:
+def writer(collection: Any, seed: int = 1, keys: int = 600) -> AbstractContextManager[None]:
     """Random writes to few documents, as long as the block runs."""
-    stop, chance = threading.Event(), random.Random(seed)
+    chance = random.Random(seed)
 
     def write() -> None:
-        while not stop.is_set():
-            key, kind = chance.randrange(keys), chance.random()
-            if kind < 0.4:
-                collection.replace_one({"_id": key}, {"v": chance.random()}, upsert=True)
-            elif kind < 0.7:
-                collection.delete_one({"_id": key})
-            else:
-                collection.update_one({"_id": key}, {"$set": {"w": chance.random()}}, upsert=True)
+        key, kind = chance.randrange(keys), chance.random()
+        if kind < 0.4:
+            collection.replace_one({"_id": key}, {"v": chance.random()}, upsert=True)
+        elif kind < 0.7:
+            collection.delete_one({"_id": key})
+        else:
+            collection.update_one({"_id": key}, {"$set": {"w": chance.random()}}, upsert=True)
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(30)
+    return repeated(write)
 
 
 @KINDS

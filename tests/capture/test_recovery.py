@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from capture_harness import repeated
 from crash_process import start_capture
 from tailrace.capture.assembly import Capture
 from tailrace.capture.gaps import GapLedger, GapState
@@ -30,32 +30,26 @@ DOCUMENTS = 3_000
 @contextmanager
 def random_writes(uri: str, namespace: str) -> Iterator[None]:
     """Inserts, updates of every kind, replacements and deletes, as long as the block runs."""
-    stop, chance, array = threading.Event(), random.Random(5), {"$type": "array"}
+    chance, array = random.Random(5), {"$type": "array"}
+    database, _, name = namespace.partition(".")
+    client: MongoClient[dict[str, Any]] = MongoClient(uri)
+    collection = client[database][name]
 
     def write() -> None:
-        database, _, name = namespace.partition(".")
-        with MongoClient[dict[str, Any]](uri) as client:
-            collection = client[database][name]
-            while not stop.wait(0.001):
-                key, kind = chance.randrange(DOCUMENTS * 2), chance.random()
-                if kind < 0.3:
-                    collection.replace_one({"_id": key}, {"v": chance.random(), "list": [1, 2, 3]}, upsert=True)
-                elif kind < 0.5:
-                    collection.delete_one({"_id": key})
-                elif kind < 0.7:
-                    collection.update_one({"_id": key}, {"$set": {"w.x": chance.random()}, "$unset": {"v": 1}})
-                elif kind < 0.85:
-                    collection.update_one({"_id": key, "list": array}, [{"$set": {"list": {"$slice": ["$list", 1]}}}])
-                else:
-                    collection.update_one({"_id": key, "list": array}, {"$push": {"list": {"y": key}}})
+        key, kind = chance.randrange(DOCUMENTS * 2), chance.random()
+        if kind < 0.3:
+            collection.replace_one({"_id": key}, {"v": chance.random(), "list": [1, 2, 3]}, upsert=True)
+        elif kind < 0.5:
+            collection.delete_one({"_id": key})
+        elif kind < 0.7:
+            collection.update_one({"_id": key}, {"$set": {"w.x": chance.random()}, "$unset": {"v": 1}})
+        elif kind < 0.85:
+            collection.update_one({"_id": key, "list": array}, [{"$set": {"list": {"$slice": ["$list", 1]}}}])
+        else:
+            collection.update_one({"_id": key, "list": array}, {"$push": {"list": {"y": key}}})
 
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
+    with client, repeated(write, pause=0.001):
         yield
-    finally:
-        stop.set()
-        thread.join(30)
 
 
 def flags_for(uri: str, kafka: Kafka, name: str, namespace: str, folder: Path, **more: Any) -> dict[str, Any]:

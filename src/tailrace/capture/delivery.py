@@ -29,6 +29,9 @@ from tailrace.monitor import StreamMetrics
 _REST_AFTER_A_SAVE = 9
 """A slow store is asked less often, so that saving never takes more than a tenth of the time."""
 
+_BUSY_TRANSACTION_SECONDS = 0.5
+"""How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
+
 Hook = Callable[[str], None]
 """Called at named points of the commit order; tests kill the process there."""
 SetAside = Callable[[bytes, EventUnconvertible], None]
@@ -141,7 +144,7 @@ class Delivery:
             try:
                 return self._sink.add(records)
             except Backpressure as full:
-                self.settle()
+                self.settle(now=self._sink.transactional)  # only a commit makes room there
                 self._pause(full.retry_after)
 
     def _save(self, now: bool) -> None:
@@ -207,7 +210,8 @@ class Delivery:
     def _saved(self, position: Position, seconds: float) -> None:
         self.saved = position
         self._unsaved = None
-        self._next_commit = time.monotonic() + max(self._commit_interval, seconds * _REST_AFTER_A_SAVE)
+        least = _BUSY_TRANSACTION_SECONDS if self._sink.transactional else self._commit_interval
+        self._next_commit = time.monotonic() + max(least, seconds * _REST_AFTER_A_SAVE)
         self._metrics.position(position.cluster_time)
 
     def _is_time(self) -> bool:
