@@ -13,7 +13,7 @@ SOURCE = Path(tailrace.__file__).parent
 FLOW = [
     "errors", "settings", "raw",
     "token", "oplog", "engine", "router", "hub", "gateway", "driver",
-    "monitor", "capture", "spark", "dashboard",
+    "monitor", "capture", "features", "spark", "dashboard",
     "stand", "cli",
 ]  # fmt: skip
 INDEPENDENT = {"stand": {"errors"}}

@@ -15,6 +15,7 @@ from tailrace.cli import (
     check,
     demo,
     engine,
+    features,
     gaps,
     position,
     produce,
@@ -49,6 +50,7 @@ EXIT_INTERRUPTED = 130
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.command("check")(check.check)
 app.command("demo")(demo.demo)
+app.command("features", help=features.HELP)(features.features)
 app.command("gaps")(gaps.gaps)
 app.command("produce")(produce.produce)
 app.command("recover")(recover.recover)

@@ -1,0 +1,323 @@
+"""The features of all entities in one Redis: changes go in, in batches that may be repeated."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import orjson
+import redis
+from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, TimeoutError
+
+from tailrace.errors import FeaturesMixed, StoreUnavailable
+from tailrace.features.contribution import BUCKETS, Seen, entity_of, from_text, row_of, seen_of, to_text, updated
+from tailrace.features.definition import Definition, Kind
+from tailrace.features.windows import Window
+
+T = TypeVar("T")
+SECONDS_OF_PATIENCE: Final = 60.0
+_PAUSE: Final = 0.2
+_COMMANDS_PER_TRIP: Final = 500
+_ROWS_PER_CALL: Final = 200
+_KEEP = Path(__file__).with_name("keep.lua").read_text()
+_CLAIM = Path(__file__).with_name("claim.lua").read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one document."""
+
+    key: str
+    """Its documentKey as text."""
+    version: str
+    """The token of the event: the newer is the greater."""
+    document: bytes | None = None
+    """The document after the change."""
+    update: bytes | None = None
+    """Its updateDescription, where the event has no document."""
+    is_delete: bool = False
+    as_of: int = 0
+    """Cluster time of the event, in seconds."""
+    wall_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a batch."""
+
+    documents: int = 0
+    entities: int = 0
+    stale: int = 0
+    """Documents of which something newer was known."""
+    unknown: int = 0
+    """Updates of documents that were never seen: their effect cannot be computed."""
+
+
+class FeatureStore:
+    """Applies changes. Every step is idempotent and versioned, so a batch may be applied again, whole or in part."""
+
+    def __init__(self, client: redis.Redis, definition: Definition, clock: Callable[[], float] = time.time) -> None:
+        self._redis = client
+        self.definition = definition
+        self._clock = clock
+        self._keep = client.register_script(_KEEP)
+        self._claim = client.register_script(_CLAIM)
+
+    @classmethod
+    def connect(cls, url: str, definition: Definition) -> FeatureStore:
+        """Open a store at a Redis URL."""
+        return cls(redis.Redis.from_url(url), definition)
+
+    def begin(self) -> None:
+        """Leave the definition for readers; another definition under the same name is refused."""
+        name, form = f"{self.definition.name}:definition", self.definition.to_json()
+
+        def leave() -> bytes | None:
+            self._redis.set(name, form, nx=True)
+            return self._redis.get(name)  # type: ignore[return-value]
+
+        found = patiently(leave)
+        if found is None or found.decode() != form:
+            raise FeaturesMixed(f"the features {self.definition.name} in Redis have another definition")
+
+    def apply(self, changes: Iterable[Change]) -> Outcome:
+        """Apply changes, in any order and any number of times."""
+        outcome = Outcome()
+        newest = self._folded(changes, outcome)
+        ops: dict[str, list[_Op]] = defaultdict(list)
+        for state, before in zip(newest, self._claimed(newest), strict=True):
+            if before is None:
+                outcome.stale += 1
+                continue
+            for entity in before:
+                ops[entity].append(_Op(state, ""))
+            if state.entity is not None:
+                assert state.seen is not None
+                ops[state.entity].append(_Op(state, row_of(self.definition, state.seen, state.version)))
+        self._kept(ops)
+        outcome.documents, outcome.entities = len(newest), len(ops)
+        return outcome
+
+    def forget_before(self, version: str) -> None:
+        """Take away what documents contributed up to a version: their collection was dropped then."""
+        pattern = f"{_escaped(self.definition.name)}:doc:*"
+        prefix = len(self._document(""))
+        found: Iterable[bytes] = self._redis.scan_iter(match=pattern, count=1_000)
+        keys = [key.decode()[prefix:] for key in patiently(lambda: list(found))]
+        for some in _pieces(keys, _COMMANDS_PER_TRIP):
+            self.apply([Change(key, version, is_delete=True) for key in some])
+
+    def values_at(self, entity: str, at_ms: int) -> dict[str, str]:
+        """Let the windows of an entity slide to a moment and give what is published then."""
+        flat = patiently(lambda: self._keep(keys=[self._base(entity)], args=self._arguments((), at_ms)))
+        texts = [item.decode() for item in flat]
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    # --- one batch
+
+    def _folded(self, changes: Iterable[Change], outcome: Outcome) -> list[_State]:
+        """Give the newest state of each document in the batch; updates without a document continue what is known."""
+        by_key: dict[str, list[Change]] = defaultdict(list)
+        for change in changes:
+            by_key[change.key].append(change)
+        for key in by_key:
+            by_key[key].sort(key=lambda change: change.version)
+        known = self._known([key for key, some in by_key.items() if some[0].update is not None])
+        states = []
+        for key, some in by_key.items():
+            state = self._fold(some, known.get(key), outcome)
+            if state is not None:
+                states.append(state)
+        return states
+
+    def _fold(self, changes: Sequence[Change], known: _Known | None, outcome: Outcome) -> _State | None:
+        seen = known.seen if known else None
+        is_known = known is not None
+        last: Change | None = None
+        for change in changes:
+            if change.update is not None and known is not None and change.version <= known.version:
+                continue
+            if change.document is not None:
+                seen, is_known = seen_of(self.definition, change.document), True
+            elif change.is_delete:
+                seen, is_known = None, True
+            elif change.update is not None and seen is not None:
+                after = updated(seen, change.update, self.definition.paths)
+                if after is None:
+                    outcome.unknown += 1
+                    continue
+                seen = after
+            elif not is_known:
+                outcome.unknown += 1
+                continue
+            last = change
+        if last is None:
+            return None
+        return _State(last, seen, None if seen is None else entity_of(self.definition, seen))
+
+    def _known(self, keys: Sequence[str]) -> dict[str, _Known]:
+        if not keys:
+            return {}
+        found: list[Any] = patiently(lambda: self._redis.mget([self._document(key) for key in keys]))
+        return {key: _Known.parse(text) for key, text in zip(keys, found, strict=True) if text is not None}
+
+    def _claimed(self, states: Sequence[_State]) -> Iterator[list[str] | None]:
+        """Give the entities each document belonged to before, or None when something newer is known of it."""
+        lifetime = str(self.definition.lifetime_ms or "")
+        for some in _pieces(states, _COMMANDS_PER_TRIP):
+            calls = [
+                (
+                    [self._document(state.key)],
+                    [state.version, state.entity or "", "" if state.seen is None else to_text(state.seen), lifetime],
+                )
+                for state in some
+            ]
+            for answer in self._pipelined(self._claim, calls):
+                yield None if answer is None else [name.decode() for name in answer]
+
+    def _kept(self, ops: Mapping[str, list[_Op]]) -> None:
+        at = self._now()
+        calls = [
+            ([self._base(entity)], self._arguments(piece, at))
+            for entity, some in ops.items()
+            for piece in _pieces(some, _ROWS_PER_CALL)
+        ]
+        for piece in _pieces(calls, _COMMANDS_PER_TRIP):
+            self._pipelined(self._keep, piece)
+
+    def _pipelined(self, script: Any, calls: Sequence[tuple[list[str], list[str]]]) -> list[Any]:
+        def run() -> list[Any]:
+            with self._redis.pipeline(transaction=False) as trip:
+                for keys, arguments in calls:
+                    script(keys=keys, args=arguments, client=trip)
+                return trip.execute()
+
+        return patiently(run)
+
+    # --- what the scripts are told
+
+    @cached_property
+    def _features(self) -> str:
+        return orjson.dumps(
+            [
+                {
+                    "name": one.name,
+                    "kind": one.kind.value,
+                    "window": one.window.name,
+                    "source": one.source,
+                    **({"buckets": BUCKETS} if one.approximate else {}),
+                }
+                for one in self.definition.features
+            ]
+        ).decode()
+
+    def _arguments(self, ops: Sequence[_Op], at: int) -> list[str]:
+        reach, lifetime = self.definition.reach_ms, self.definition.lifetime_ms
+        told = {
+            "at": at,
+            "lateness": self.definition.lateness_ms,
+            "ops": [[op.state.key, op.state.version, op.row] for op in ops],
+            "windows": [self._window(window, at) for window in self.definition.windows],
+            "news": _news(ops, at),
+            **({"horizon": at - reach} if reach is not None else {}),
+            **({"lifetime": lifetime} if lifetime is not None else {}),
+        }
+        return [orjson.dumps(told).decode(), self._features]
+
+    def _window(self, window: Window, at: int) -> dict[str, Any]:
+        span = window.span(at)
+        return {
+            "name": window.name,
+            "lower": span.lower,
+            "upper": span.upper,
+            "sums": self.definition.values_of(window, {Kind.SUM, Kind.MEAN}),
+            "orders": self.definition.values_of(window, {Kind.MIN, Kind.MAX}),
+            "distinct": self.definition.values_of(window, {Kind.DISTINCT}),
+            **({"length": window.length} if window.length is not None else {}),
+            **({"until": span.until} if span.until is not None else {}),
+        }
+
+    def _base(self, entity: str) -> str:
+        return f"{self.definition.name}:{entity}"
+
+    def _document(self, key: str) -> str:
+        return f"{self.definition.name}:doc:{key}"
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+
+class _State:
+    """The newest that a batch says about one document."""
+
+    __slots__ = ("change", "entity", "key", "seen", "version")
+
+    def __init__(self, change: Change, seen: Seen | None, entity: str | None) -> None:
+        self.change = change
+        self.key = change.key
+        self.version = change.version
+        self.seen = seen
+        self.entity = entity
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """A row for one entity; an empty one takes the document away."""
+
+    state: _State
+    row: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What Redis knows of a document."""
+
+    version: str
+    seen: Seen | None
+
+    @classmethod
+    def parse(cls, text: bytes) -> _Known:
+        form = orjson.loads(text)
+        return cls(form["v"], from_text(form["s"]) if form["s"] else None)
+
+
+def _escaped(name: str) -> str:
+    """Give a pattern of Redis that matches a name and nothing else."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", name)
+
+
+def _news(ops: Sequence[_Op], at: int) -> dict[str, str]:
+    """Say how new the newest of the rows is."""
+    if not ops:
+        return {}
+    newest = max((op.state.change for op in ops), key=lambda change: change.version)
+    happened = newest.wall_ms if newest.wall_ms is not None else newest.as_of * 1000
+    return {
+        "position": newest.version,
+        "as_of": str(newest.as_of),
+        "updated_at": str(at),
+        "freshness_ms": str(at - happened),
+    }
+
+
+def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for begin in range(0, len(items), size):
+        yield items[begin : begin + size]
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Make a call again while Redis is away or starts; everything here may be repeated."""
+    deadline = time.monotonic() + SECONDS_OF_PATIENCE
+    while True:
+        try:
+            return call()
+        except (ConnectionError, TimeoutError, BusyLoadingError, NoScriptError) as error:
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(f"Redis does not answer: {error}", hint="Check that Redis runs.") from error
+        time.sleep(_PAUSE)
