@@ -17,10 +17,10 @@ class DeliveredFilter:
         self._last = ResumeToken.parse(delivered)
         self.dropped = 0
         self.passed = False
-        """Whether an event came that was not delivered before: nothing has to be dropped from there on."""
+        """Whether the stream is past what was delivered before: nothing has to be dropped from there on."""
 
-    def keep(self, events: list[bytes]) -> list[bytes]:
-        """Give the events that were not delivered before."""
+    def keep(self, events: list[bytes], position: bytes | None = None) -> list[bytes]:
+        """Give the events that were not delivered before; `position` is where the stream stands after them."""
         if self.passed:
             return events
         for index, event in enumerate(events):
@@ -29,6 +29,7 @@ class DeliveredFilter:
                 self.dropped += index
                 return events[index:]
         self.dropped += len(events)
+        self.passed = position is not None and ResumeToken.parse(position).cluster_time > self._last.cluster_time
         return []
 
     def _is_delivered(self, token: ResumeToken) -> bool:

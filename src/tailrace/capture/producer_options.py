@@ -32,7 +32,7 @@ class ProducerOptions:
     commit_interval: float = 0.1
     lease_seconds: float = 15.0
     lease_timeout: float = float("inf")
-    flush_timeout: float = 60.0
+    flush_timeout: float = 30.0
     snapshot_workers: int = 2
     snapshot_documents_per_second: float = 0
     chunk_bytes: int = CHUNK_BYTES
