@@ -21,7 +21,7 @@ from tailrace.capture.positions.open import open_store
 from tailrace.errors import StoreUnavailable
 from tailrace.stand import Kafka, Postgres, Redis
 
-KILLS = 4
+KILLS = 3
 SAVE_FOREVER = """
 import sys, bson
 from bson import Timestamp

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 from tailrace.capture.positions import open_store, this_process
 from tailrace.capture.positions.owner import has_ended
