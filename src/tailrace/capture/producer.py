@@ -20,6 +20,7 @@ from tailrace.capture.delivered import DeliveredFilter
 from tailrace.capture.delivery import Delivery, Hook, SetAside, no_hook
 from tailrace.capture.formats import Format
 from tailrace.capture.gaps import GapState
+from tailrace.capture.garbage import rare_collections
 from tailrace.capture.inventory import KeyInventory
 from tailrace.capture.leader import Leader
 from tailrace.capture.merging import Merge
@@ -107,7 +108,7 @@ class Producer:
         leader = self._elect()
         if leader is None:
             return
-        with leader:
+        with leader, rare_collections():
             self._leader = leader
             while not self._stopping.is_set():
                 try:
