@@ -10,7 +10,7 @@ import pytest
 from engine.small_oplog import entry, open_small
 from tailrace import raw
 from tailrace.engine.event import Event
-from tailrace.engine.split import MAX_EVENT, split_event
+from tailrace.engine.split import MAX_EVENT, Split, split_event
 from tailrace.errors import EventTooLarge, StreamFatal
 
 MB = 1024 * 1024
@@ -71,3 +71,19 @@ def test_a_field_that_fits_nowhere_ends_the_stream() -> None:
     with pytest.raises(EventTooLarge) as failed:
         split_event(too_big)
     assert failed.value.server_code == 7182500
+
+
+@pytest.mark.parametrize(("over", "fragments"), [(0, 1), (1, 2)])
+def test_the_limit_counts_the_token_twice(over: int, fragments: int) -> None:
+    """Seen on 6.0.27: an event and its token of 183 bytes stay whole up to 16 MB and 8 KB together."""
+    [event] = open_small(LOG[0], command_fields={"$_generateV2ResumeTokens": True}).next_batch()
+    room = 16 * MB + 8 * 1024 - len(event.token) - len(event.raw) + over
+    half = (room - 2 * len(raw.element(raw.STRING, b"a", raw.string(b"")))) // 2
+    rest = room - 2 * len(raw.element(raw.STRING, b"a", raw.string(b""))) - half
+    filled = raw.append(
+        event.raw,
+        raw.element(raw.STRING, b"a", raw.string(b"x" * half)),
+        raw.element(raw.STRING, b"b", raw.string(b"x" * rest)),
+    )
+    stage = Split([event._replace(raw=filled)], None)
+    assert len(list(stage)) == fragments

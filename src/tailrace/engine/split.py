@@ -15,8 +15,8 @@ from tailrace.token.resume_token import ResumeToken, TokenData
 
 MAX_EVENT: Final = 16 * 1024 * 1024 + 16 * 1024
 """The largest document a server sends inside a batch."""
-MAX_UNSPLIT: Final = MAX_EVENT - 8 * 1024
-"""The largest event that is left whole; the rest is room for what a router adds."""
+MAX_WITH_KEY: Final = MAX_EVENT - 8 * 1024
+"""The largest event or fragment together with its token, which travels a second time as its sort key."""
 
 
 class LimitSize:
@@ -61,7 +61,7 @@ class Split:
                 yield None
                 continue
             have = self._fragments_of_client(event)
-            if have == 0 and len(event.raw) <= MAX_UNSPLIT:
+            if have == 0 and len(event.raw) + len(event.token) <= MAX_WITH_KEY:
                 yield event
             else:
                 yield from split_event(event)[have:]
@@ -81,12 +81,13 @@ def split_event(event: Event) -> list[Event]:
     parts: list[tuple[ResumeToken, list[bytes]]] = []
     while elements:
         token = ResumeToken.encode(replace(data, fragment=len(parts)))
-        room = MAX_EVENT - len(raw.document(id_element(token), _split_element(1, 1)))
+        head = raw.document(id_element(token), _split_element(1, 1))
+        room = MAX_WITH_KEY - len(token.to_bson()) - len(head)
         count = _how_many_fit(elements, room)
         if count == 0:
             raise EventTooLarge(
                 f"Splitting change event failed: fragment size "
-                f"{MAX_EVENT - room + len(elements[0])} is greater than maxFragmentBsonSize {MAX_EVENT}",
+                f"{MAX_WITH_KEY - room + len(elements[0])} is greater than maxFragmentBsonSize {MAX_WITH_KEY}",
                 server_code=7182500,
             )
         parts.append((token, elements[:count]))
