@@ -181,7 +181,8 @@ class KafkaCells:
             _finish(producer)
         except KafkaException as error:
             was_carrying = name in self._carrying
-            self.abort(name)
+            if not is_fenced(error):
+                self.abort(name)
             self._drop(name)
             if is_fenced(error) and not was_carrying:
                 return False

@@ -113,7 +113,12 @@ class KafkaTransactionSink(KafkaSink):
         return kept
 
     def _reconnect(self) -> None:
-        """Go on with a producer that makes smaller batches; what is in the open transaction is sent again."""
+        """Go on with a producer that makes smaller batches; what is in the open transaction is sent again.
+
+        It arrives first, although it is then aborted: the client library sometimes takes its whole timeout to abort
+        what is still on its way to a topic that was just made.
+        """
+        self.flush(_SECONDS_TO_DELIVER)
         self._fence_again()
         self._producer = self._cells.carry(self._name)
         for place, batch in enumerate(self._batches):
