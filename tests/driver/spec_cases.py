@@ -83,7 +83,7 @@ def _of_case(case: Case, wanted: list[list[Mapping[str, Any]]]) -> Iterator[Any]
         Server(version, topology)
         for version in sorted(MONGODB_VERSIONS, key=numbered)
         for topology in TOPOLOGIES
-        if all(any(_allows(one, version, topology) for one in group) for group in groups)
+        if all(any(allows(one, version, topology) for one in group) for group in groups)
     ]
     if not servers:
         reason = f"the test itself allows only {json.dumps(groups)}"
@@ -102,7 +102,8 @@ def _repeats(case: Case, shell: str, index: int, last: int) -> bool:
     return index not in ((0, last) if shell == "sync" else (last,))
 
 
-def _allows(requirement: Mapping[str, Any], version: str, topology: str) -> bool:
+def allows(requirement: Mapping[str, Any], version: str, topology: str) -> bool:
+    """Whether a requirement of a test fits a server."""
     number = numbered(version)
     return (
         numbered(requirement.get("minServerVersion", "0")) <= number

@@ -24,8 +24,11 @@ def _requirements(case: Case) -> Iterator[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize(("case", "server", "shell_name"), parameters(load("legacy"), _requirements))
 def test_legacy(case: Case, server: Server, shell_name: str, spec_uri: Callable[..., str]) -> None:
-    uri = spec_uri(server.version, server.topology)
-    shell = SHELLS[shell_name]()
+    run_legacy(case, SHELLS[shell_name](), spec_uri(server.version, server.topology))
+
+
+def run_legacy(case: Case, shell: Shell, uri: str) -> None:
+    """Run one test against the server behind a URI."""
     with MongoClient[dict[str, Any]](uri) as global_client:
         try:
             _prepare(global_client, case)

@@ -28,7 +28,12 @@ def _requirements(case: Case) -> Iterator[list[Mapping[str, Any]]]:
 
 @pytest.mark.parametrize(("case", "server", "shell_name"), parameters(load(*FOLDERS), _requirements))
 def test_unified(case: Case, server: Server, shell_name: str, spec_uri: Callable[..., str]) -> None:
-    run = UnifiedRun(case, SHELLS[shell_name](), spec_uri(server.version, server.topology))
+    run_unified(case, SHELLS[shell_name](), spec_uri(server.version, server.topology))
+
+
+def run_unified(case: Case, shell: Shell, uri: str) -> None:
+    """Run one test against the server behind a URI."""
+    run = UnifiedRun(case, shell, uri)
     try:
         run.prepare()
         for operation in case.test["operations"]:

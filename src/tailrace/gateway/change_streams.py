@@ -12,8 +12,9 @@ from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, StreamRefused, TailraceError
 from tailrace.gateway import replies
 from tailrace.gateway.cursors import Cursor
+from tailrace.gateway.streams import AnySubscription
 from tailrace.gateway.wire import Message
-from tailrace.hub import Batch, Subscription
+from tailrace.hub import Batch
 
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
@@ -106,7 +107,7 @@ class ChangeStreamCommands:
                 await self._close(cursor)
         return await self._conversation.pass_on(message)
 
-    async def _next_batch(self, subscription: Subscription, max_events: int | None, seconds: float) -> Batch:
+    async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         try:
             batch = await self._gateway.streams.next_batch(subscription, max_events, seconds)
         except ChangeStreamError:

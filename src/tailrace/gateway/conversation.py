@@ -87,7 +87,7 @@ class Conversation:
 
     async def _answer(self, message: Message) -> bytes | None:
         name = message.command_name
-        failing = self.gateway.fail_command.hit(name, self.app_name)
+        failing = self.gateway.fail_points.hit(name, self.app_name)
         if failing is not None:
             failed = await self._fail(failing, name)
             if failed is not None or self._is_over:
@@ -191,9 +191,10 @@ class Conversation:
 
     async def _configure_fail_point(self, message: Message) -> bytes | None:
         command = raw.to_python(raw.DOCUMENT, message.body)
-        if command["configureFailPoint"] != "failCommand" or not self.gateway.options.test_commands:
+        known = self.gateway.fail_points.knows(command["configureFailPoint"])
+        if not known or not self.gateway.options.test_commands:
             return await self.pass_on(message)
-        self.gateway.fail_command.configure(command)
+        self.gateway.fail_points.configure(command)
         return self.with_times(replies.ok())
 
     async def _fail(self, data: Document, name: str) -> bytes | None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tailrace.hub import Subscription
+from tailrace.gateway.streams import AnySubscription
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +15,7 @@ class Cursor:
     """One open change stream of one client."""
 
     id: int
-    subscription: Subscription
+    subscription: AnySubscription
     namespace: str
     session: bytes | None
     """The id of the session that opened it."""
@@ -37,7 +37,9 @@ class Cursors:
     def __iter__(self) -> Iterator[Cursor]:
         return iter(list(self._by_id.values()))
 
-    def open(self, subscription: Subscription, namespace: str, session: bytes | None, owner: frozenset[str]) -> Cursor:
+    def open(
+        self, subscription: AnySubscription, namespace: str, session: bytes | None, owner: frozenset[str]
+    ) -> Cursor:
         """Give a subscription an id that no upstream cursor has: 62 bits by chance."""
         cursor = Cursor(secrets.randbits(62) | 1, subscription, namespace, session, owner)
         self._by_id[cursor.id] = cursor

@@ -1,41 +1,60 @@
-"""`failCommand`, the fail point with which drivers test themselves, for commands that come to the gateway."""
+"""The fail points with which drivers test themselves, for commands that come to the gateway."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 Document = Mapping[str, Any]
 
+FAIL_COMMAND: Final = "failCommand"
+FAIL_GET_MORE: Final = "failGetMoreAfterCursorCheckout"
+
 
 @dataclass(slots=True)
-class FailCommand:
-    """The one fail point, off until it is configured."""
+class _FailPoint:
+    """How often to fail which commands, and how."""
 
-    _times: float = 0
-    _skip: int = 0
-    _data: Document = field(default_factory=dict)
+    commands: tuple[str, ...]
+    times: float
+    skip: int
+    data: Document
+
+    def hits(self, command: str, app_name: str) -> bool:
+        """Tell whether this command fails, and count it."""
+        if not self.times or command not in self.commands or self.data.get("appName", app_name) != app_name:
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+@dataclass(slots=True)
+class FailPoints:
+    """`failCommand`, and the one that fails reads of an open cursor; off until they are configured."""
+
+    _set: dict[str, _FailPoint] = field(default_factory=dict)
+
+    @staticmethod
+    def knows(name: str) -> bool:
+        """Tell whether the gateway has a fail point of this name."""
+        return name in (FAIL_COMMAND, FAIL_GET_MORE)
 
     def configure(self, command: Document) -> None:
         """Take a `configureFailPoint` command: `mode` is "off", "alwaysOn", {times: n} or {skip: n}."""
-        mode = command.get("mode", "off")
-        self._data = command.get("data", {})
-        self._skip = 0
+        name, mode, data = command["configureFailPoint"], command.get("mode", "off"), command.get("data", {})
+        commands = ("getMore",) if name == FAIL_GET_MORE else tuple(data.get("failCommands", ()))
+        skip, times = 0, float("inf") if mode == "alwaysOn" else 0.0
         if isinstance(mode, Mapping):
-            self._skip = int(mode.get("skip", 0))
-            self._times = float(mode.get("times", "inf"))
-        else:
-            self._times = float("inf") if mode == "alwaysOn" else 0
+            skip, times = int(mode.get("skip", 0)), float(mode.get("times", "inf"))
+        self._set[name] = _FailPoint(commands, times, skip, data)
 
     def hit(self, command: str, app_name: str) -> Document | None:
         """Give what shall happen to this command; None when nothing shall."""
-        if not self._times or command not in self._data.get("failCommands", ()):
-            return None
-        if self._data.get("appName", app_name) != app_name:
-            return None
-        if self._skip:
-            self._skip -= 1
-            return None
-        self._times -= 1
-        return self._data
+        for point in self._set.values():
+            if point.hits(command, app_name):
+                return point.data
+        return None

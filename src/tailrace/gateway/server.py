@@ -16,10 +16,9 @@ from pymongo import MongoClient
 
 from tailrace.errors import BadFrame, ServerUnreachable, SettingsError
 from tailrace.gateway.cursors import Cursors
-from tailrace.gateway.fail_points import FailCommand
-from tailrace.gateway.streams import Streams
+from tailrace.gateway.fail_points import FailPoints
+from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
-from tailrace.hub import Hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Gateway:
     """Serves change streams from a hub, and passes everything else to the upstream."""
 
     def __init__(
-        self, hub: Hub, upstream: Upstream, streams: Streams, options: GatewayOptions, requires_auth: bool
+        self, hub: AnyHub, upstream: Upstream, streams: Streams, options: GatewayOptions, requires_auth: bool
     ) -> None:
         self.hub = hub
         self.upstream = upstream
@@ -68,7 +67,7 @@ class Gateway:
         self.options = options
         self.requires_auth = requires_auth
         self.cursors = Cursors()
-        self.fail_command = FailCommand()
+        self.fail_points = FailPoints()
         self.counts = GatewayCounts()
         self._clients: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -77,7 +76,7 @@ class Gateway:
     @classmethod
     @asynccontextmanager
     async def serve(
-        cls, hub: Hub, client: MongoClient[Any], uri: str, options: GatewayOptions | None = None
+        cls, hub: AnyHub, client: MongoClient[Any], uri: str, options: GatewayOptions | None = None
     ) -> AsyncIterator[Gateway]:
         """Listen while the block runs; then end all cursors, so that clients resume elsewhere."""
         options = options or GatewayOptions()

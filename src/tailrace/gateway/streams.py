@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pymongo import MongoClient
 
 from tailrace import raw
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import to_int
-from tailrace.hub import Batch, Channel, Hub, Subscription
+from tailrace.hub import Batch, Channel, ClusterHub, Hub, MergedSubscription, Subscription
+
+AnyHub: TypeAlias = Hub | ClusterHub
+AnySubscription: TypeAlias = Subscription | MergedSubscription
 
 _WORKERS: Final = 8
 _CATCH_UP_PAUSE: Final = 0.02
@@ -21,7 +24,7 @@ _CATCH_UP_PAUSE: Final = 0.02
 class Streams:
     """Opens subscriptions, waits for news of their channels, and has events made by a thread."""
 
-    def __init__(self, hub: Hub, client: MongoClient[Any]) -> None:
+    def __init__(self, hub: AnyHub, client: MongoClient[Any]) -> None:
         self.hub = hub
         self.cluster_time: bytes | None = None
         """The newest `$clusterTime` that the upstream has told, with its signature."""
@@ -33,14 +36,15 @@ class Streams:
         self.stopping = asyncio.Event()
         hub.on_news(self._on_news)
 
-    async def open(self, spec: StreamSpec) -> Subscription:
+    async def open(self, spec: StreamSpec) -> AnySubscription:
         """Open a stream, by default behind the newest operation."""
         return await self._loop.run_in_executor(self._workers, self._subscribe, spec)
 
-    def _subscribe(self, spec: StreamSpec) -> Subscription:
+    def _subscribe(self, spec: StreamSpec) -> AnySubscription:
         reply = self._client.admin.command("ping")
         self.note_cluster_time(raw.from_python({"t": reply.get("$clusterTime")}).data if reply else raw.EMPTY)
-        return self.hub.subscribe(spec, latest=to_int(reply["operationTime"]), now=datetime.now(UTC))
+        latest = self.hub.latest() if isinstance(self.hub, ClusterHub) else to_int(reply["operationTime"])
+        return self.hub.subscribe(spec, latest=latest, now=datetime.now(UTC))
 
     def note_cluster_time(self, reply: bytes) -> None:
         """Remember the cluster time of a reply, when it is newer than the last one seen."""
@@ -50,7 +54,7 @@ class Streams:
         if self.cluster_time is None or _time_in(found.data) > _time_in(self.cluster_time):
             self.cluster_time = found.data
 
-    async def next_batch(self, subscription: Subscription, max_events: int | None, seconds: float) -> Batch:
+    async def next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         """Wait until there are events, the stream ends, or so many seconds have passed."""
         deadline = self._loop.time() + seconds
         while True:
@@ -60,7 +64,7 @@ class Streams:
                 return batch
             await self._wait(subscription, left)
 
-    async def close(self, subscription: Subscription) -> None:
+    async def close(self, subscription: AnySubscription) -> None:
         """Close a stream; when it scans by itself, that has a cursor on the server."""
         await self._loop.run_in_executor(self._workers, subscription.close)
 
@@ -72,10 +76,10 @@ class Streams:
 
     # --- making events
 
-    async def _poll(self, subscription: Subscription, max_events: int | None) -> Batch:
-        channel = subscription.channel
-        if channel is not None and channel.has_news:
-            await self._make_events(channel)
+    async def _poll(self, subscription: AnySubscription, max_events: int | None) -> Batch:
+        for channel in subscription.channels:
+            if channel.has_news:
+                await self._make_events(channel)
         if subscription.is_shared:
             return subscription.poll(max_events, make_events=False)
         return await self._loop.run_in_executor(self._workers, subscription.poll, max_events)
@@ -91,13 +95,14 @@ class Streams:
 
     # --- waiting
 
-    async def _wait(self, subscription: Subscription, seconds: float) -> None:
-        channel = subscription.channel
-        if channel is None:
+    async def _wait(self, subscription: AnySubscription, seconds: float) -> None:
+        channels = subscription.channels
+        if not channels:
             await asyncio.sleep(min(seconds, _CATCH_UP_PAUSE))
             return
         woken: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.setdefault(channel, set()).add(woken)
+        for channel in channels:
+            self._waiting.setdefault(channel, set()).add(woken)
         try:
             if not subscription.has_news:
                 async with asyncio.timeout(seconds):
@@ -105,11 +110,14 @@ class Streams:
         except TimeoutError:
             return
         finally:
-            waiting = self._waiting.get(channel)
-            if waiting is not None:
-                waiting.discard(woken)
-                if not waiting:
-                    del self._waiting[channel]
+            for channel in channels:
+                self._forget(channel, woken)
+
+    def _forget(self, channel: Channel, woken: asyncio.Future[None]) -> None:
+        waiting = self._waiting[channel]
+        waiting.discard(woken)
+        if not waiting:
+            del self._waiting[channel]
 
     def _on_news(self, channels: set[Channel]) -> None:
         """Called on the hub's thread."""

@@ -6,7 +6,9 @@ several shards is the router's; sockets are the gateway's.
 """
 
 from tailrace.hub.channel import Channel
+from tailrace.hub.cluster import ClusterHub
 from tailrace.hub.hub import Hub, HubCounts
+from tailrace.hub.merged import MergedSubscription
 from tailrace.hub.subscription import Batch, Subscription
 
-__all__ = ["Batch", "Channel", "Hub", "HubCounts", "Subscription"]
+__all__ = ["Batch", "Channel", "ClusterHub", "Hub", "HubCounts", "MergedSubscription", "Subscription"]

@@ -135,6 +135,21 @@ class Hub:
             behind[subscriber.namespace] = max(lag, behind.get(subscriber.namespace, 0.0))
         return behind
 
+    def all_channels(self) -> set[Channel]:
+        """Give all channels, for whoever wants to wake their readers."""
+        with self._lock:
+            return set(self._channels.values())
+
+    def advance(self, reached: int, until: int) -> bool:
+        """Note that nothing was or will be written behind `reached` up to a time; False when something came since."""
+        with self._lock:
+            if self._ring.reached != reached or until <= reached:
+                return False
+            self._ring.reached = until
+            for channel in self._channels.values():
+                channel.fed = until
+            return True
+
     # --- for subscriptions
 
     def count_scan(self, change: int) -> None:

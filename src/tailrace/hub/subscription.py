@@ -47,6 +47,8 @@ class Subscription:
         self._version = self._scan.token_version
         self._spec = replace(spec, v2_tokens=self._version == 2)
         self.position = self._scan.post_batch_resume_token
+        self.promise = self.position
+        """Nothing below it will come any more: the position, or further when all that happened since is known."""
         self._join()
 
     @property
@@ -78,7 +80,14 @@ class Subscription:
     def has_news(self) -> bool:
         """Whether the next `poll` may find something, as far as can be told without looking."""
         channel = self._channel
-        return channel is None or channel.has_news or channel.end > self._index or not channel.has(self._index)
+        if channel is None or not channel.has(self._index):
+            return True
+        return channel.has_news or channel.end > self._index or channel.fed > channel.reached
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """The channel it reads from, if it has one."""
+        return () if self._channel is None else (self._channel,)
 
     def poll(
         self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES, *, make_events: bool = True
@@ -120,7 +129,9 @@ class Subscription:
     def _read_scan(self, max_events: int | None, max_bytes: int) -> Batch:
         scan = self._scan
         events = scan.next_batch(max_events, max_bytes)
-        self.position = scan.post_batch_resume_token
+        self.position = self.promise = scan.post_batch_resume_token
+        if scan.is_settled and self._reader.settled_at is not None:
+            self._promise_behind(self._reader.settled_at)
         batch = Batch(events, self.position, encode_elements(events))
         if scan.is_closed:
             self.close()
@@ -162,7 +173,7 @@ class Subscription:
             return None
         self._index += len(events)
         if events:
-            self.position = ResumeToken.parse(events[-1].token)
+            self.position = self.promise = ResumeToken.parse(events[-1].token)
         if self._index == channel.end:
             self._move_to_end(channel, events)
         return Batch(events, self.position, channel.encoded(index, events) if events else b"")
@@ -176,5 +187,12 @@ class Subscription:
         elif channel.error is not None:
             if not events:
                 raise copy(channel.error)
-        elif channel.reached > self.position_time:
-            self.position = ResumeToken.high_water_mark(to_timestamp(channel.reached), self._version)
+        else:
+            if channel.reached > self.position_time:
+                self.position = ResumeToken.high_water_mark(to_timestamp(channel.reached), self._version)
+            self._promise_behind(channel.reached)
+
+    def _promise_behind(self, reached: int) -> None:
+        """Everything up to a time was given, so that what comes next is later than that."""
+        promise = ResumeToken.high_water_mark(to_timestamp(reached + 1), self._version)
+        self.promise = max(self.position, promise)

@@ -1,0 +1,227 @@
+"""One subscriber to a whole cluster: a subscription on each shard, merged in the order of their tokens."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import bson
+
+from tailrace.engine.event import Event
+from tailrace.engine.options import ChangeStreamOptions, StreamSpec
+from tailrace.engine.resumability import EnsurePositionPresent, SkipToPosition
+from tailrace.engine.scope import Scope
+from tailrace.engine.stream import MAX_BATCH_BYTES, to_int, to_timestamp
+from tailrace.errors import ServerUnreachable
+from tailrace.hub.channel import Channel, encode_elements
+from tailrace.hub.subscription import Batch, Subscription
+from tailrace.router.merge import Hold, Merge, Order
+from tailrace.router.topology import CONFIG, Shard
+from tailrace.token.resume_token import ResumeToken, TokenKind
+
+if TYPE_CHECKING:
+    from tailrace.hub.cluster import ClusterHub
+
+_SHARDS: Final = StreamSpec(Scope.of_collection("config", "shards"))
+_NEW_SHARD: Final = "kNewShardDetected"
+"""What shards tell a router, and no client sees."""
+_POLLED_EVENTS: Final = 1_000
+
+
+class MergedSubscription:
+    """A change stream over all shards. Not for several threads at once."""
+
+    def __init__(
+        self, cluster: ClusterHub, spec: StreamSpec, latest: int, now: datetime, order: Order = Order.STRICT
+    ) -> None:
+        self._cluster = cluster
+        self._spec = spec
+        self._latest = latest
+        self._now = now
+        self._order = order
+        self._since = _start_time(spec, latest)
+        self._merge: Merge[Event] = Merge(order)
+        self._parts: dict[str, Subscription] = {}
+        self._waiting: list[Event] = []
+        self._topology_changes: deque[Event] = deque()
+        """What the config servers told and the merge has not come to yet; the first one is in the merge."""
+        self.is_closed = False
+        self.position = spec.options.token or ResumeToken.high_water_mark(to_timestamp(self._since))
+        self._incoming: list[Event | None] = []
+        self._checked = self._checks()
+        for name in cluster.shards:
+            self._add(name, self._since)
+
+    # --- what it shows
+
+    @property
+    def namespace(self) -> str:
+        """What it watches, as a server's cursor names it."""
+        return self._spec.scope.namespace
+
+    @property
+    def position_time(self) -> int:
+        """The cluster time of the position."""
+        return to_int(self.position.cluster_time)
+
+    @property
+    def positions(self) -> dict[str, ResumeToken]:
+        """The position of each shard: all that it has given is in the merge, or was handed out."""
+        return {name: part.position for name, part in self._parts.items()}
+
+    @property
+    def holds(self) -> list[Hold]:
+        """Where each shard stands in the merge, and for how long it has held the others back."""
+        return self._merge.holds(time.monotonic())
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """The channels it reads from."""
+        return tuple(part.channel for part in self._parts.values() if part.channel is not None)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a `poll` reads from memory alone: never, for a new shard may have to be opened."""
+        return False
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next `poll` may find something."""
+        return bool(self._waiting) or any(part.has_news for part in self._parts.values())
+
+    # --- reading
+
+    def poll(
+        self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES, *, make_events: bool = True
+    ) -> Batch:
+        """Give the events that may leave now, without waiting for more."""
+        if self.is_closed or max_events == 0:
+            return Batch([], self.position, b"")
+        try:
+            if not self._waiting:
+                self._read_shards()
+                self._take()
+            return self._batch(max_events, max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop; a second call does nothing."""
+        self.is_closed = True
+        for part in self._parts.values():
+            part.close()
+        self._cluster.forget(self)
+
+    def _read_shards(self) -> None:
+        for name, part in list(self._parts.items()):
+            if not self._merge.wants(name) or (name == CONFIG and self._topology_changes):
+                continue
+            try:
+                batch = part.poll(_POLLED_EVENTS)
+            except ServerUnreachable:
+                # A shard that is away stalls the others: its subscription is opened again where it stood.
+                self._parts[name] = self._subscribe(name, to_int(part.position.cluster_time), part.position)
+                continue
+            if name == CONFIG and batch.events and self._cluster.follows_config:
+                self._topology_changes.extend(batch.events)
+                self._feed_topology_change()
+            else:
+                self._merge.feed(name, batch.events, part.promise)
+
+    def _feed_topology_change(self) -> None:
+        """Let the next change in, and promise no more than that: what lies behind it may need another shard."""
+        if self._topology_changes:
+            change = self._topology_changes[0]
+            self._merge.feed(CONFIG, [change], ResumeToken.parse(change.token))
+
+    def _take(self) -> None:
+        """Let what may leave go through the checks of a resumed stream; topology changes are worked on here."""
+        for event in self._merge.take():
+            if self._topology_changes and event is self._topology_changes[0]:
+                self._change_topology(event)
+                self._topology_changes.popleft()
+                self._feed_topology_change()
+            elif event.operation_type != _NEW_SHARD:
+                self._incoming.append(event)
+        self._incoming.append(None)
+        while (checked := next(self._checked)) is not None:
+            self._waiting.append(checked)
+
+    def _batch(self, max_events: int | None, max_bytes: int) -> Batch:
+        size, count = 0, 0
+        for event in self._waiting[:max_events]:
+            size += len(event.raw)
+            if size > max_bytes and count:
+                break
+            count += 1
+            if event.operation_type == "invalidate":
+                break
+        events, self._waiting = self._waiting[:count], self._waiting[count:]
+        if events:
+            self.position = ResumeToken.parse(events[-1].token)
+        elif self._merge.position > self.position:
+            self.position = self._merge.position
+        batch = Batch(events, self.position, encode_elements(events))
+        if events and events[-1].operation_type == "invalidate":
+            self.close()
+        return batch
+
+    def _checks(self) -> Iterator[Event | None]:
+        """Skip to the position and look for it, on the merged stream: only one shard has its event."""
+        client = self._spec.start_token
+        events: Iterator[Event | None] = self._given()
+        if client is None or client.kind is not TokenKind.EVENT or client.from_invalidate:
+            return events
+        skipped = iter(SkipToPosition(events, client))
+        return iter(EnsurePositionPresent(skipped, client))
+
+    def _given(self) -> Iterator[Event | None]:
+        while True:
+            incoming, self._incoming = self._incoming, []
+            yield from incoming
+
+    # --- shards
+
+    def _change_topology(self, event: Event) -> None:
+        """Let a shard join at the time it was added, or leave at the time it was removed."""
+        change = bson.decode(event.raw)
+        if event.operation_type == "insert":
+            shard = Shard.of(change["fullDocument"])
+            if shard.name not in self._parts:
+                self._cluster.add(shard)
+                self._add(shard.name, event.cluster_time)
+        elif event.operation_type == "delete":
+            name = change["documentKey"]["_id"]
+            if name in self._parts:
+                self._merge.remove(name)
+                self._parts.pop(name).close()
+
+    def _add(self, name: str, since: int) -> None:
+        self._parts[name] = part = self._subscribe(name, since)
+        self._merge.add(name, part.promise)
+
+    def _subscribe(self, name: str, since: int, after: ResumeToken | None = None) -> Subscription:
+        spec = _SHARDS if name == CONFIG and self._cluster.follows_config else self._spec
+        options: ChangeStreamOptions = replace(
+            spec.options,
+            resume_after=None,
+            start_after=after,
+            start_at_operation_time=None if after else to_timestamp(since),
+        )
+        start = None if after is None else after.decode()
+        shard_spec = replace(spec, options=options, start_token=start)
+        return self._cluster.hub(name).subscribe(shard_spec, latest=self._latest, now=self._now)
+
+
+def _start_time(spec: StreamSpec, latest: int) -> int:
+    """Give the time from which each shard is read; behind an invalidate, that of the next entry."""
+    token = spec.start_token
+    if token is not None:
+        return to_int(token.cluster_time) + (1 if token.from_invalidate else 0)
+    given = spec.options.start_at_operation_time
+    return latest + 1 if given is None else to_int(given)
