@@ -7,7 +7,7 @@ from pymongo.database import Database
 
 from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.slices import WHOLE, Slice
-from tailrace.capture.source import ChangeStreamSource, Selection, Start, captured_collections
+from tailrace.capture.source import Selection, Start, captured_collections, make_source
 from tailrace.errors import SettingsError
 
 
@@ -32,16 +32,18 @@ def test_every_key_is_in_exactly_one_slice() -> None:
     assert WHOLE.keep(keys) is keys
 
 
+@pytest.mark.parametrize("kind", ["change-stream", "oplog"])
 @pytest.mark.mongodb("4.2.6", "6.0.5")
-def test_the_filter_on_the_server_and_the_list_of_collections_agree(database: Database[dict[str, Any]]) -> None:
+def test_the_filter_of_events_and_the_list_of_collections_agree(database: Database[dict[str, Any]], kind: str) -> None:
     name = database.name
     chosen = Namespaces.parse([f"{name}.orders", rf"/{name}\.log_\d+/"])
     selection = Selection(chosen, max_await_ms=50)
-    source = ChangeStreamSource(database.client, selection)
+    source = make_source(kind, database.client, selection)
     token, _ = source.now()
     for collection in ("orders", "orders_old", "log_1", "log_12", "log_x", "other"):
         database[collection].insert_one({"collection": collection})
     database.log_1.drop()
+    database.other.rename("log_7")
     stream = source.open(Start(token))
     seen: list[tuple[str, str]] = []
     for batch in stream.batches():
@@ -49,10 +51,16 @@ def test_the_filter_on_the_server_and_the_list_of_collections_agree(database: Da
         if not batch.events and seen:
             break
     stream.close()
-    assert seen == [("insert", "orders"), ("insert", "log_1"), ("insert", "log_12"), ("drop", "log_1")]
+    assert seen == [
+        ("insert", "orders"),
+        ("insert", "log_1"),
+        ("insert", "log_12"),
+        ("drop", "log_1"),
+        ("rename", "other"),
+    ]
     database.create_collection("view", viewOn="orders", pipeline=[])
     mine = [found for found in captured_collections(database.client, selection) if found.startswith(f"{name}.")]
-    assert mine == [f"{name}.log_12", f"{name}.orders"]
+    assert mine == [f"{name}.log_12", f"{name}.log_7", f"{name}.orders"]
 
 
 def _decoded(event: bytes) -> dict[str, Any]:

@@ -14,7 +14,11 @@ from typing import Any
 from tailrace.errors import SettingsError
 
 _INTERNAL_DATABASES = frozenset({"admin", "config", "local"})
-_FULL_NAME: Mapping[str, Any] = {"$concat": ["$ns.db", ".", {"$ifNull": ["$ns.coll", ""]}]}
+
+
+def _full_name(place: str) -> Mapping[str, Any]:
+    """Make the expression for `db.collection` of the field `ns`, or of `to`, which only a rename has."""
+    return {"$concat": [{"$ifNull": [f"${place}.db", ""]}, ".", {"$ifNull": [f"${place}.coll", ""]}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,18 @@ class Namespaces:
             or any(re.fullmatch(pattern, name) for pattern in self.patterns)
         )
 
+    def contains_event(self, namespace: str) -> bool:
+        """Whether an event is kept: of a chosen collection, or the end of a database that may hold one of them."""
+        database, dot, collection = namespace.partition(".")
+        if dot:
+            return self.contains(database, collection)
+        return (
+            self.everything
+            or bool(self.patterns)
+            or database in self.databases
+            or any(name.startswith(f"{database}.") for name in self.collections)
+        )
+
     def match(self) -> dict[str, Any] | None:
         """Make the `$match` that keeps the events of the chosen collections, or None when all are kept.
 
@@ -75,7 +91,10 @@ class Namespaces:
             wanted.append({"ns.db": {"$in": list(self.databases)}})
             wanted.append({"to.db": {"$in": list(self.databases)}})
         for pattern in self.patterns:
-            wanted.append({"$expr": {"$regexMatch": {"input": _FULL_NAME, "regex": f"^(?:{pattern})$"}}})
+            regex = f"^(?:{pattern})$"
+            wanted += [
+                {"$expr": {"$regexMatch": {"input": _full_name(place), "regex": regex}}} for place in ("ns", "to")
+            ]
         ends: dict[str, Any] = {"operationType": "dropDatabase"}
         if not self.patterns:
             ends["ns.db"] = {"$in": sorted({name.partition(".")[0] for name in self.collections} | set(self.databases))}

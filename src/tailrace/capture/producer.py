@@ -97,7 +97,8 @@ class Producer:
     @property
     def delivered(self) -> int:
         """Events that are safe in the sink, ever, under this name."""
-        return self._delivery.counts.events
+        delivery: Delivery | None = getattr(self, "_delivery", None)  # none before the first attempt
+        return delivery.counts.events if delivery else 0
 
     def stop(self) -> None:
         """Ask `run` to end; may be called from any thread or signal handler."""

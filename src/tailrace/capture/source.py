@@ -143,7 +143,7 @@ class ChangeStreamSource(EventSource):
         chosen = self.selection
         stages = [*chosen.stages(), *([WITHOUT_IMAGES] if without_images else [])]
         stream: Stream = watch(
-            _target(self.client, chosen),
+            target_of(self.client, chosen),
             stages,
             full_document=None if without_images else chosen.full_document,
             full_document_before_change=None if without_images else chosen.full_document_before_change,
@@ -157,36 +157,15 @@ class ChangeStreamSource(EventSource):
         return stream
 
 
-class OplogSource(EventSource):
-    """The engine on the oplog: several times the throughput, and a fraction of the load on the primary."""
-
-    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
-        """Open a stream that is made here; it needs the role `read` on the database `local`."""
-        from tailrace.engine.live import watch_oplog
-
-        chosen = self.selection
-        stages = [*chosen.stages(), *([WITHOUT_IMAGES] if without_images else [])]
-        stream: Stream = watch_oplog(
-            _target(self.client, chosen),
-            stages,
-            full_document=None if without_images else chosen.full_document,
-            full_document_before_change=None if without_images else chosen.full_document_before_change,
-            start_after=None if start.token is None else bson.decode(start.token),
-            start_at_operation_time=None if start.token is not None else start.time,
-            max_await_time_ms=chosen.max_await_ms,
-            batch_size=1 if one_by_one else chosen.batch_size,
-        )
-        return stream
-
-
-_KINDS: Mapping[str, type[EventSource]] = {"change-stream": ChangeStreamSource, "oplog": OplogSource}
-
-
 def make_source(kind: str, client: MongoClient[Any], selection: Selection) -> EventSource:
     """Make the source that the settings name."""
-    if kind not in _KINDS:
-        raise SettingsError(f"there is no source {kind!r}", hint=f"Choose {' or '.join(_KINDS)}.")
-    return _KINDS[kind](client, selection)
+    if kind == "change-stream":
+        return ChangeStreamSource(client, selection)
+    if kind == "oplog":
+        from tailrace.capture.oplog_source import OplogSource
+
+        return OplogSource(client, selection)
+    raise SettingsError(f"there is no source {kind!r}", hint="Choose change-stream or oplog.")
 
 
 def captured_collections(client: MongoClient[Any], selection: Selection) -> list[str]:
@@ -207,7 +186,8 @@ def _collections(database: Database[Any]) -> Iterator[Mapping[str, Any]]:
             yield info
 
 
-def _target(client: MongoClient[Any], selection: Selection) -> Any:
+def target_of(client: MongoClient[Any], selection: Selection) -> Any:
+    """Give what a stream of the selection's scope is opened on."""
     chosen = selection.namespaces
     if selection.scope is Scope.CLUSTER:
         return client
