@@ -36,6 +36,7 @@
     ├── FeaturesMixed            features-mixed           stop     Redis has features of another definition
     ├── FeaturesUnknown          features-unknown         stop     Redis has no features of this name
     ├── FeaturesLost             features-lost            recover  Redis forgot features that were written
+    ├── QueryFailed              query-failed             retry    a Spark query ends again and again
     └── StandError               stand-failed             stop     a local server of the stand
         ├── DownloadFailed       download-failed          retry    a package could not be fetched
         ├── ChecksumMismatch     checksum-mismatch        stop     a package is not the one that was pinned
@@ -79,6 +80,7 @@ __all__ = [
     "Outcome",
     "PipelineFailed",
     "PositionInvalid",
+    "QueryFailed",
     "RecordRefused",
     "RecordingInvalid",
     "ResumeTokenMissing",
@@ -432,6 +434,14 @@ class FeaturesLost(TailraceError):
     code = "features-lost"
     outcome = Outcome.RECOVER
     default_hint = "Run `tailrace features --backfill` with a new checkpoint, and let Redis keep an append-only file."
+
+
+class QueryFailed(TailraceError):
+    """A streaming query of Spark fails again and again, for a reason that is not ours."""
+
+    code = "query-failed"
+    outcome = Outcome.RETRY
+    default_hint = "Run it with --debug to see Spark's own story; it goes on from its checkpoint."
 
 
 class StandError(TailraceError):

@@ -135,7 +135,7 @@ class GatewaySettings(Section):
 class SparkSettings(Section):
     """The Spark session of the jobs."""
 
-    master: str = Field("local[*]", description="Where Spark runs; `spark-submit` has its own word on it.")
+    master: str = Field("local[*,4]", description="Where Spark runs, and how often it tries a task.")
     app_name: str = Field("tailrace", description="Name of the application in Spark's pages and logs.")
     driver_memory: str = Field("1g", description="Heap of the JVM that is started here.")
     jars: tuple[Path, ...] = Field((), description="Connector jars; none means that they are fetched when needed.")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.session import session
-from tailrace.errors import SettingsError, TailraceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,19 +71,6 @@ def _events(
 
 
 def _run(job: FeatureJob, events: DataFrame, checkpoint: str, trigger: dict[str, Any]) -> None:
-    from pyspark.errors import StreamingQueryException
+    from tailrace.spark import supervise
 
-    from tailrace.spark import error_of
-
-    query = job.start(events, checkpoint, **trigger)
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as failure:
-        raise error_of(failure) or _unknown(failure) from failure
-    finally:
-        query.stop()
-
-
-def _unknown(failure: Exception) -> TailraceError:
-    first = str(failure).strip().splitlines()[0]
-    return SettingsError(f"the query failed: {first}", hint="Run it again with --debug to see Spark's whole story.")
+    supervise(lambda: job.start(events, checkpoint, **trigger))

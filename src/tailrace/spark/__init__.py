@@ -8,6 +8,7 @@ from tailrace.spark.failures import error_of
 from tailrace.spark.from_kafka import from_kafka
 from tailrace.spark.session import CONNECTOR_CHECKSUMS, CONNECTORS, open_session
 from tailrace.spark.source import TailraceDataSource, register
+from tailrace.spark.supervising import supervise
 
 __all__ = [
     "CONNECTORS",
@@ -17,4 +18,5 @@ __all__ = [
     "from_kafka",
     "open_session",
     "register",
+    "supervise",
 ]
