@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 import venv
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
@@ -27,6 +26,7 @@ import redis
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
+from spark_rival import busy_seconds
 from tailrace.cli.spark_session import spark_session
 from tailrace.features.definition import Definition, parse_definition
 from tailrace.settings import SparkSettings
@@ -70,12 +70,6 @@ def now(client: MongoClient[Any]) -> Timestamp:
     return Timestamp(time_.time, time_.inc + 1)
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.monotonic()
-    work()
-    return time.monotonic() - started
-
-
 # --- throughput of the source
 
 
@@ -87,7 +81,7 @@ def tailrace_rates(spark: Any, uri: str, start: Timestamp, count: int, source: s
         "startAtOperationTime": f"{start.time}:{start.inc}",
     }
 
-    def stream() -> None:
+    def stream() -> float:
         with tempfile.TemporaryDirectory() as folder:
             reader = spark.readStream.format("tailrace").options(**options, maxEventsPerBatch="50000").load()
             query = reader.writeStream.format("noop").option("checkpointLocation", folder).start()
@@ -96,8 +90,9 @@ def tailrace_rates(spark: Any, uri: str, start: Timestamp, count: int, source: s
                     raise query.exception()
                 time.sleep(0.05)
             query.stop()
+            return busy_seconds(query.recentProgress)
 
-    return [timed(stream) for _ in range(ROUNDS)]
+    return [stream() for _ in range(ROUNDS)]
 
 
 def rival_rates(uri: str, start: Timestamp, count: int) -> list[float]:

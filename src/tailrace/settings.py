@@ -150,6 +150,7 @@ class FeaturesSettings(Section):
     redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379"), description="The Redis that holds the features.")
     kafka_servers: str = Field("127.0.0.1:9092", description="The brokers of the topics, where topics are read.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How MongoDB is read directly.")
+    dead_letters: str = Field("dead-letters", description="Folder or URL where records go that cannot be read.")
 
 
 class Settings(BaseSettings):

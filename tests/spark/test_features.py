@@ -73,17 +73,29 @@ def test_from_topics_with_duplicates_and_updates_without_documents(
     start: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
     Load(database.tx, 2).run(200)
     written(kafka, database, database.name, bson.Timestamp(start.time, start.inc + 1), "canonical")
-    job = FeatureJob(transactions(f"{database.name}.tx", "topics"), redis_server.url)
-    events = from_kafka(spark, kafka.bootstrap_servers, database.name, format="canonical", schema=COLUMNS)
+    produce_bad(kafka, database.name)
+    letters = str(tmp_path / "dead")
+    job = FeatureJob(transactions(f"{database.name}.tx", "topics"), redis_server.url, letters)
+    events = from_kafka(
+        spark, kafka.bootstrap_servers, database.name, format="canonical", schema=COLUMNS, keep_bad_records=True
+    )
     query = job.start(events, str(tmp_path / "c"), availableNow=True)
     assert query.awaitTermination(SECONDS)
     assert equal_now(client, database.tx, "topics")
+    (bad,) = spark.read.parquet(f"{letters}/topics").collect()
+    assert (bytes(bad.bad_record), "is not of the format canonical" in bad.cause) == (b"no JSON", True)
     client.flushall()
     produce_one(kafka, database.name)
     query = job.start(events, str(tmp_path / "c"), availableNow=True)
     with pytest.raises(Exception, match="features-lost") as failure:
         query.awaitTermination(SECONDS)
     assert isinstance(error_of(failure.value), FeaturesLost)
+
+
+def produce_bad(kafka, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"no JSON")
+    assert producer.flush(30) == 0
 
 
 def produce_one(kafka, topic: str) -> None:

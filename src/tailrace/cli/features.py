@@ -40,7 +40,9 @@ def features(
     from tailrace.spark.features import FeatureJob
 
     settings = session.settings(mongodb__uri=uri, features__redis_url=redis, features__kafka_servers=servers)
-    job = FeatureJob(load_definition(definition), settings.features.redis_url.get_secret_value())
+    job = FeatureJob(
+        load_definition(definition), settings.features.redis_url.get_secret_value(), settings.features.dead_letters
+    )
     place = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
     with spark_session(settings.spark) as spark:
         start = _backfilled(job, spark, settings, place) if backfill else None
@@ -65,7 +67,8 @@ def _events(
 
     if topics:
         names = [topics] if topics.startswith("/") else topics.split(",")
-        return from_kafka(spark, settings.features.kafka_servers, names, format=format, schema=COLUMNS)
+        servers = settings.features.kafka_servers
+        return from_kafka(spark, servers, names, format=format, schema=COLUMNS, keep_bad_records=True)
     options = {"source": settings.features.source, **({"startAtOperationTime": start} if start else {})}
     return job.events(spark, settings.mongodb.uri.get_secret_value(), options)
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import raw
@@ -26,11 +26,14 @@ from tailrace.spark.failures import explained
 
 _log = logging.getLogger("tailrace.features")
 COLUMNS = (
-    "token string, cluster_time long, wall_time timestamp, op string, db string, coll string,"
-    " document_key binary, full_document binary, update_description binary"
+    "token string, cluster_time long, wall_time timestamp, op string, db string, coll string"
+    ", document_key binary, full_document binary, update_description binary"
 )
 """What the job needs of an event; documents stay BSON, and only the declared fields are decoded."""
-_RESULT = "documents long, entities long, stale long, unknown long, position string, cluster_time long, drops string"
+_RESULT = (
+    "documents long, entities long, stale long, unknown long, bad long"
+    ", position string, cluster_time long, drops string"
+)
 _ENDS = {"drop", "rename", "dropDatabase"}
 
 
@@ -40,6 +43,8 @@ class FeatureJob:
 
     definition: Definition
     redis_url: str
+    dead_letters: str | None = None
+    """Where records that cannot be read go (a folder of Parquet files); without it they end the query."""
 
     def prepare(self) -> None:
         """Leave the definition in Redis; refuses to mix two."""
@@ -60,7 +65,9 @@ class FeatureJob:
     def _apply(self, events: DataFrame, number: int) -> None:
         keeper = ProgressKeeper.connect(self.redis_url, self.definition.name)
         keeper.check(number)
-        rows = events.mapInArrow(_applying(self.definition, self.redis_url), _RESULT).collect()
+        rows = self._applied(events)
+        if any(row.bad for row in rows):
+            self._bury(events, number)
         for row in rows:
             if row.drops:
                 self._forget_all(row.drops)
@@ -80,7 +87,7 @@ class FeatureJob:
         at = watermark(connected(uri))
         chosen = {**(options or {}), "uri": uri, "namespaces": self.definition.namespace, "snapshot": "true"}
         frame = spark.read.format("tailrace").options(**chosen).schema(COLUMNS).load()
-        frame.mapInArrow(_applying(self.definition, self.redis_url), _RESULT).collect()
+        self._applied(frame)
         return f"{at.time}:{at.inc}"
 
     def events(self, spark: SparkSession, uri: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -93,6 +100,17 @@ class FeatureJob:
             **(options or {}),
         }
         return spark.readStream.format("tailrace").options(**chosen).schema(COLUMNS).load()
+
+    def _applied(self, events: DataFrame) -> list[Row]:
+        names = [column.split()[0] for column in COLUMNS.split(", ")]
+        return events.select(*names).mapInArrow(_applying(self.definition, self.redis_url), _RESULT).collect()
+
+    def _bury(self, events: DataFrame, number: int) -> None:
+        """Keep the bad records of a batch with their causes; a repeated batch writes the same folder again."""
+        assert self.dead_letters is not None  # only `keep_bad_records` makes rows without an event
+        bad = events.where("cause IS NOT NULL").select("bad_record", "cause")
+        bad.write.mode("overwrite").parquet(f"{self.dead_letters}/{self.definition.name}/batch={number}")
+        _log.warning("batch %d has records that cannot be read; they are in %s", number, self.dead_letters)
 
     def _forget_all(self, version: str) -> None:
         """The collection is gone, and so is what its documents contributed."""
@@ -128,6 +146,7 @@ class _Collected:
         self._position = ""
         self._cluster_time = 0
         self._drops = ""
+        self._bad = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of a record batch."""
@@ -136,7 +155,8 @@ class _Collected:
         rows = zip(*(column.to_pylist() for column in columns.values()), wall, strict=True)
         for token, cluster_time, operation, database, collection, key, document, update, wall_us in rows:
             if token is None:
-                continue  # a bad record, which the dead letters have
+                self._bad += 1
+                continue
             if token > self._position:
                 self._position, self._cluster_time = token, cluster_time
             if database != self._database or collection not in (self._collection, None):
@@ -150,6 +170,7 @@ class _Collected:
         """Give the one row that the driver gets."""
         row = {
             **asdict(outcome),
+            "bad": self._bad,
             "position": self._position,
             "cluster_time": self._cluster_time,
             "drops": self._drops,
