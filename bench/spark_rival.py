@@ -47,7 +47,7 @@ def busy_seconds(progress: list[Any]) -> float:
     """Give the time from the beginning of the first batch with events to the end of the last; no start-up is in it."""
     batches = [one for one in progress if one["numInputRows"]]
     begins = [datetime.fromisoformat(one["timestamp"].rstrip("Z")).timestamp() for one in batches]
-    ends = [begin + one["durationMs"]["triggerExecution"] / 1000 for begin, one in zip(begins, batches)]
+    ends = [begin + one["durationMs"]["triggerExecution"] / 1000 for begin, one in zip(begins, batches, strict=True)]
     return max(ends) - min(begins)
 
 
