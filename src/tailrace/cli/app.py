@@ -35,6 +35,7 @@ from tailrace.settings import masked
 HELP = """Change data capture for MongoDB, from the oplog to the lakehouse.
 
 Start with [bold]tailrace demo[/bold]: it fetches and starts what it needs and shows live change events.
+A name in parentheses behind a flag is the setting that the flag stands for.
 
 Exit codes: 0 done; 1 a problem that the verb was asked to look for (a difference, a warning); 2 the same, critical;
 64 wrong flags or settings; 69 a server does not answer, try again; 70 an error; 75 history is lost, run the recovery;

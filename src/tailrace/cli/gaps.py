@@ -20,7 +20,7 @@ _COLOURS = {"open": "red", "recovering": "yellow", "closed": "green", "accepted"
 
 def gaps(
     names: Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")] = None,
-    store: Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")] = None,
+    store: Annotated[str | None, typer.Option(help="Position store (capture.position_store).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List every gap: when it was found, why, from where to where, and whether it is closed.

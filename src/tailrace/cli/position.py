@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See and set where streams stand; every change is kept.", no_args_is_help=True)
 
-Store = Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")]
+Store = Annotated[str | None, typer.Option(help="Position store (capture.position_store).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept in the history.")]
 _SECONDS_TO_CHANGE = 30.0

@@ -11,19 +11,19 @@ from tailrace.cli.session import session
 
 def produce(
     namespaces: Annotated[
-        list[str] | None, typer.Argument(help="db.collection, db or /regex/; none is all. [capture.namespaces]")
+        list[str] | None, typer.Argument(help="db.collection, db or /regex/; none is all (capture.namespaces).")
     ] = None,
-    uri: Annotated[str | None, typer.Option(help="MongoDB. [mongodb.uri]")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the stream. [capture.name]")] = None,
-    source: Annotated[str | None, typer.Option(help="change-stream or oplog. [capture.source]")] = None,
-    sink: Annotated[str | None, typer.Option(help="kafka://..., file:..., webhook, redis. [capture.sink]")] = None,
-    format: Annotated[str | None, typer.Option(help="json, canonical, bson, flat, debezium. [capture.format]")] = None,
-    store: Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")] = None,
-    delivery: Annotated[str | None, typer.Option(help="at-least-once or exactly-once. [capture.delivery]")] = None,
-    slice: Annotated[str | None, typer.Option("--slice", help="Part of them, like 2/4. [capture.slice]")] = None,
-    start: Annotated[str | None, typer.Option(help="snapshot or now. [capture.start]")] = None,
+    uri: Annotated[str | None, typer.Option(help="MongoDB (mongodb.uri).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the stream (capture.name).")] = None,
+    source: Annotated[str | None, typer.Option(help="change-stream or oplog (capture.source).")] = None,
+    sink: Annotated[str | None, typer.Option(help="kafka://..., file:..., webhook, redis (capture.sink).")] = None,
+    format: Annotated[str | None, typer.Option(help="json, canonical, bson, flat, debezium (capture.format).")] = None,
+    store: Annotated[str | None, typer.Option(help="Position store (capture.position_store).")] = None,
+    delivery: Annotated[str | None, typer.Option(help="at-least-once or exactly-once (capture.delivery).")] = None,
+    slice: Annotated[str | None, typer.Option("--slice", help="Part of them, like 2/4 (capture.slice).")] = None,
+    start: Annotated[str | None, typer.Option(help="snapshot or now (capture.start).")] = None,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="End when everything was delivered.")] = False,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics. [monitor.metrics_port]")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics (monitor.metrics_port).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON line a second.")] = False,
 ) -> None:
     """Deliver every change of the chosen collections, from the stored position on.

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def recover(
-    uri: Annotated[str | None, typer.Option(help="MongoDB. [mongodb.uri]")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the stream. [capture.name]")] = None,
-    sink: Annotated[str | None, typer.Option(help="Where records go. [capture.sink]")] = None,
-    format: Annotated[str | None, typer.Option(help="Format of records. [capture.format]")] = None,
-    store: Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")] = None,
+    uri: Annotated[str | None, typer.Option(help="MongoDB (mongodb.uri).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the stream (capture.name).")] = None,
+    sink: Annotated[str | None, typer.Option(help="Where records go (capture.sink).")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of records (capture.format).")] = None,
+    store: Annotated[str | None, typer.Option(help="Position store (capture.position_store).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and do nothing.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Recover although no history is known to be lost.")] = False,
     from_now: Annotated[

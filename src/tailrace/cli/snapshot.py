@@ -11,16 +11,16 @@ from tailrace.cli.session import session
 
 def snapshot(
     namespaces: Annotated[
-        list[str] | None, typer.Argument(help="db.collection, db or /regex/; none is all. [capture.namespaces]")
+        list[str] | None, typer.Argument(help="db.collection, db or /regex/; none is all (capture.namespaces).")
     ] = None,
-    uri: Annotated[str | None, typer.Option(help="MongoDB. [mongodb.uri]")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the stream. [capture.name]")] = None,
-    sink: Annotated[str | None, typer.Option(help="Where records go. [capture.sink]")] = None,
-    format: Annotated[str | None, typer.Option(help="Format of records. [capture.format]")] = None,
-    store: Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")] = None,
-    workers: Annotated[int | None, typer.Option(help="Chunks at once. [capture.snapshot_workers]")] = None,
+    uri: Annotated[str | None, typer.Option(help="MongoDB (mongodb.uri).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the stream (capture.name).")] = None,
+    sink: Annotated[str | None, typer.Option(help="Where records go (capture.sink).")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of records (capture.format).")] = None,
+    store: Annotated[str | None, typer.Option(help="Position store (capture.position_store).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Chunks at once (capture.snapshot_workers).")] = None,
     limit: Annotated[
-        float | None, typer.Option(help="Documents per second. [capture.snapshot_documents_per_second]")
+        float | None, typer.Option(help="Documents per second (capture.snapshot_documents_per_second).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as one JSON line a second.")] = False,
 ) -> None:

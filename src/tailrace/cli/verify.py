@@ -25,11 +25,11 @@ def verify(
     source: Annotated[
         list[str] | None, typer.Option(help="Collections, db.collection; default all in the topics.")
     ] = None,
-    uri: Annotated[str | None, typer.Option(help="MongoDB. [mongodb.uri]")] = None,
-    name: Annotated[str | None, typer.Option(help="Stream whose position is waited for. [capture.name]")] = None,
-    sink: Annotated[str | None, typer.Option(help="Kafka, as kafka://... [capture.sink]")] = None,
-    format: Annotated[str | None, typer.Option(help="Format of the records. [capture.format]")] = None,
-    store: Annotated[str | None, typer.Option(help="Position store. [capture.position_store]")] = None,
+    uri: Annotated[str | None, typer.Option(help="MongoDB (mongodb.uri).")] = None,
+    name: Annotated[str | None, typer.Option(help="Stream whose position is waited for (capture.name).")] = None,
+    sink: Annotated[str | None, typer.Option(help="Kafka, as kafka://.. (capture.sink).")] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the records (capture.format).")] = None,
+    store: Annotated[str | None, typer.Option(help="Position store (capture.position_store).")] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the stream to reach the time compared.")] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

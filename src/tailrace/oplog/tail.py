@@ -135,8 +135,7 @@ class LiveOplog:
         versions = [s.max_wire_version for s in description.server_descriptions().values()]
         known = [version for version in versions if version]
         if not known:
-            self.client.admin.command("ping")  # the first command discovers the servers
-            return int(self.client.admin.command("hello")["maxWireVersion"])
+            return int(self.client.admin.command("isMaster")["maxWireVersion"])
         return min(known)
 
     def command(self, command: dict[str, Any], session: Any = None) -> bytes:
