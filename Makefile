@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test conformance failover crash lint types fmt clean differential differential-expressions
+.PHONY: help env demo test conformance cluster failover crash lint types fmt clean differential differential-expressions
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,7 +37,11 @@ differential-expressions: env  ## Random stages against a real server: CASES=100
 		tests/engine/expression/test_expression_differential.py $(ARGS)
 
 conformance: env ## Run the driver specification's tests on every server version that each allows, sync and async
-	$(BIN)/pytest -m 'long or not long' tests/driver/test_unified_spec.py tests/driver/test_legacy_spec.py $(ARGS)
+	$(BIN)/pytest -m 'long or not long' tests/driver/test_unified_spec.py tests/driver/test_legacy_spec.py \
+		tests/gateway/test_driver_specs.py $(ARGS)
+
+cluster: env     ## Watch clusters of one, two and three shards through the gateway
+	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/hub/test_cluster.py $(ARGS)
 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)

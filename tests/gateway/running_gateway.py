@@ -11,8 +11,9 @@ from pymongo import MongoClient
 from tailrace.engine import Dialect
 from tailrace.engine.live import LiveImages
 from tailrace.gateway import Gateway, GatewayOptions
-from tailrace.hub import Hub
+from tailrace.hub import ClusterHub, Hub
 from tailrace.oplog.tail import LiveOplog
+from tailrace.router import config_uri
 
 _SECONDS_TO_START = 30
 
@@ -22,8 +23,7 @@ class RunningGateway:
 
     def __init__(self, uri: str, options: GatewayOptions | None = None) -> None:
         self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
-        dialect = Dialect.of(self._client.server_info()["version"])
-        self.hub = Hub(LiveOplog(self._client, await_ms=200), dialect, images=LiveImages(self._client))
+        self.hub = _hub(self._client, uri)
         self._uri = uri
         self._options = options
         self._ready = threading.Event()
@@ -71,3 +71,12 @@ class RunningGateway:
             self.gateway = gateway
             self._ready.set()
             await self._stop.wait()
+
+
+def _hub(client: MongoClient[dict[str, Any]], uri: str) -> Any:
+    """The hub of a replica set, or of the cluster that a config server belongs to."""
+    config = config_uri(client, uri)
+    if config is not None:
+        return ClusterHub(config)
+    dialect = Dialect.of(client.server_info()["version"])
+    return Hub(LiveOplog(client, await_ms=200), dialect, images=LiveImages(client))

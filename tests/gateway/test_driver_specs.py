@@ -15,8 +15,6 @@ from driver.test_unified_spec import FOLDERS, run_unified
 from gateway.running_gateway import RunningGateway
 from tailrace.gateway import GatewayOptions
 
-TOPOLOGIES = ("replicaset", "sharded", "sharded-replicaset")
-"""A driver takes the gateway for a `mongos`, and its events are those of a replica set."""
 VERSIONS = ("6.0.5", "4.2.6", "4.4.2", "5.0.4", "6.0.27")
 """The unified tests are always run with the first one; all others by `make conformance`."""
 
@@ -27,7 +25,7 @@ def _parameters(cases: list[Case], groups_of: Callable[[Case], list[Any]]) -> It
     for case in cases:
         groups = [group for group in groups_of(case) if group]
         for version in VERSIONS:
-            if all(any(allows(one, version, each) for one in group for each in TOPOLOGIES) for group in groups):
+            if all(any(allows(one, version, "replicaset") for one in group) for group in groups):
                 repeats = version != VERSIONS[0] or not case.file.startswith("unified")
                 marks = [pytest.mark.long] if repeats else []
                 yield pytest.param(case, version, id=f"{case.name}-{version}", marks=marks)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pymongo import MongoClient
 
     from tailrace.gateway import Gateway, GatewayOptions
-    from tailrace.hub import Hub
+    from tailrace.hub import ClusterHub, Hub
     from tailrace.monitor import GatewayMetrics
     from tailrace.settings import GatewaySettings
 
@@ -24,7 +24,9 @@ _AWAIT_MS = 1_000
 
 
 def serve(
-    uri: Annotated[str | None, typer.Option(help="The replica set upstream. [mongodb.uri]")] = None,
+    uri: Annotated[
+        str | None, typer.Option(help="A replica set, or a cluster's config servers or mongos. [mongodb.uri]")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="Address to listen at. [gateway.address]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen at. [gateway.port]")] = None,
     watch_only: Annotated[bool, typer.Option("--watch-only", help="Refuse everything but change streams.")] = False,
@@ -61,23 +63,29 @@ def serve(
         if settings.monitor.metrics_port is not None:
             opened.enter_context(serve_metrics(settings.monitor.metrics_port, settings.monitor.metrics_address))
         client = opened.enter_context(connected(settings, socketTimeoutMS=20_000))
-        hub = opened.enter_context(_hub(client, settings.gateway))
-        asyncio.run(_serve(hub, client, settings.mongodb.uri.get_secret_value(), _options(settings.gateway)))
+        upstream = settings.mongodb.uri.get_secret_value()
+        hub = _hub(client, upstream, settings.gateway)
+        opened.callback(hub.close)
+        asyncio.run(_serve(hub, client, upstream, _options(settings.gateway)))
 
 
-def _hub(client: MongoClient[Any], settings: GatewaySettings) -> Hub:
+def _hub(client: MongoClient[Any], uri: str, settings: GatewaySettings) -> Hub | ClusterHub:
+    """Read one replica set, or all shards of the cluster that a config server or mongos belongs to."""
     from tailrace.engine import Dialect
     from tailrace.engine.live import LiveImages
-    from tailrace.hub import Hub
+    from tailrace.hub import ClusterHub, Hub
     from tailrace.oplog.tail import LiveOplog
+    from tailrace.router import config_uri
 
-    return Hub(
-        LiveOplog(client, await_ms=_AWAIT_MS),
-        Dialect.of(client.server_info()["version"]),
-        images=LiveImages(client),
-        ring_bytes=settings.ring_mb * 1024 * 1024,
-        channel_bytes=settings.channels_mb * 1024 * 1024,
-    )
+    limits: dict[str, Any] = {
+        "ring_bytes": settings.ring_mb * 1024 * 1024,
+        "channel_bytes": settings.channels_mb * 1024 * 1024,
+    }
+    config = config_uri(client, uri)
+    if config is not None:
+        return ClusterHub(config, **limits)
+    dialect = Dialect.of(client.server_info()["version"])
+    return Hub(LiveOplog(client, await_ms=_AWAIT_MS), dialect, images=LiveImages(client), **limits)
 
 
 def _options(settings: GatewaySettings) -> GatewayOptions:
@@ -96,7 +104,7 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
     )
 
 
-async def _serve(hub: Hub, client: MongoClient[Any], uri: str, options: GatewayOptions) -> None:
+async def _serve(hub: Hub | ClusterHub, client: MongoClient[Any], uri: str, options: GatewayOptions) -> None:
     import asyncio
     import signal
 
@@ -112,24 +120,38 @@ async def _serve(hub: Hub, client: MongoClient[Any], uri: str, options: GatewayO
         listener = f"{options.address}:{gateway.port}"
         typer.echo(f"serving change streams of {masked(uri)} at mongodb://{listener}/")
         name = client.topology_description.replica_set_name or "upstream"
-        await _report(gateway, GatewayMetrics(listener, name), stop)
+        await _report(gateway, name, GatewayMetrics(listener), stop)
 
 
-async def _report(gateway: Gateway, metrics: GatewayMetrics, stop: asyncio.Event) -> None:
+async def _report(gateway: Gateway, name: str, metrics: GatewayMetrics, stop: asyncio.Event) -> None:
     """Show the numbers every second, until it is time to stop."""
     import asyncio
 
     while not stop.is_set():
-        counts, hub = gateway.counts, gateway.hub
-        metrics.show_gateway(
-            connections=counts.connections,
-            dropped=counts.dropped,
-            commands=counts.commands,
-            passed=counts.passed,
-            events=counts.events,
-            size=counts.event_bytes,
-        )
+        _show(gateway, name, metrics)
+        try:
+            async with asyncio.timeout(_SECONDS_BETWEEN_LOOKS):
+                await stop.wait()
+        except TimeoutError:
+            continue
+
+
+def _show(gateway: Gateway, name: str, metrics: GatewayMetrics) -> None:
+    from tailrace.hub import ClusterHub
+
+    counts = gateway.counts
+    metrics.show_gateway(
+        connections=counts.connections,
+        dropped=counts.dropped,
+        commands=counts.commands,
+        passed=counts.passed,
+        events=counts.events,
+        size=counts.event_bytes,
+    )
+    hubs = {name: gateway.hub} if not isinstance(gateway.hub, ClusterHub) else gateway.hub.hubs
+    for shard, hub in hubs.items():
         metrics.show_hub(
+            shard,
             entries=hub.counts.entries,
             size=hub.counts.entry_bytes,
             scans=hub.counts.scans,
@@ -137,10 +159,7 @@ async def _report(gateway: Gateway, metrics: GatewayMetrics, stop: asyncio.Event
             channels=hub.channels,
             ring=hub.ring_size,
             cursors=hub.upstream_cursors,
-            lags=hub.lags(),
         )
-        try:
-            async with asyncio.timeout(_SECONDS_BETWEEN_LOOKS):
-                await stop.wait()
-        except TimeoutError:
-            continue
+    metrics.show_lags({(shard, space): lag for shard, hub in hubs.items() for space, lag in hub.lags().items()})
+    if isinstance(gateway.hub, ClusterHub):
+        metrics.show_merge(gateway.hub.held(), gateway.hub.stalled)

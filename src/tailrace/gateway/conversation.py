@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
 
 import bson
 
@@ -13,13 +13,13 @@ from tailrace.errors import BsonMalformed, ChangeStreamError
 from tailrace.gateway import replies
 from tailrace.gateway.change_streams import ChangeStreamCommands
 from tailrace.gateway.compression import NAMES
+from tailrace.gateway.fail_points import FailPoint
 from tailrace.gateway.upstream import UpstreamConnection
 from tailrace.gateway.wire import Message, read_message
 
 if TYPE_CHECKING:
     from tailrace.gateway.server import Gateway
 
-Document = Mapping[str, Any]
 Answer = Callable[[Message], Awaitable[bytes | None]]
 
 _HELLO: Final = frozenset({"hello", "ismaster", "isMaster"})
@@ -89,7 +89,7 @@ class Conversation:
         name = message.command_name
         failing = self.gateway.fail_points.hit(name, self.app_name)
         if failing is not None:
-            failed = await self._fail(failing, name)
+            failed = await self._fail(failing)
             if failed is not None or self._is_over:
                 return failed
         answer = self._answers.get(name, self.pass_on)
@@ -197,18 +197,19 @@ class Conversation:
         self.gateway.fail_points.configure(command)
         return self.with_times(replies.ok())
 
-    async def _fail(self, data: Document, name: str) -> bytes | None:
+    async def _fail(self, point: FailPoint) -> bytes | None:
         """Do to a command what the fail point says; None when it shall run after all."""
+        data = point.data
         if data.get("blockConnection"):
             await asyncio.sleep(data.get("blockTimeMS", 0) / 1000)
         if data.get("closeConnection"):
             self._is_over = True
             return None
-        code = data.get("errorCode")
-        if code is None:
+        if data.get("errorCode") is None:
             return None
+        code = int(data["errorCode"])
         labels = tuple(data.get("errorLabels", ()))
-        if "errorLabels" not in data and name in ("aggregate", "getMore") and int(code) in replies.RESUMABLE:
-            labels = (replies.RESUMABLE_LABEL,) if self.gateway.hub.dialect.since(4, 4) else ()
-        name = ChangeStreamError("", server_code=int(code)).server_code_name
-        return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", int(code), name, labels))
+        if point.knows_cursor and code in replies.RESUMABLE and self.gateway.hub.dialect.since(4, 4):
+            labels += (replies.RESUMABLE_LABEL,)
+        name = ChangeStreamError("", server_code=code).server_code_name
+        return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, name, labels))

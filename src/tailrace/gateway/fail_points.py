@@ -13,13 +13,15 @@ FAIL_GET_MORE: Final = "failGetMoreAfterCursorCheckout"
 
 
 @dataclass(slots=True)
-class _FailPoint:
+class FailPoint:
     """How often to fail which commands, and how."""
 
     commands: tuple[str, ...]
     times: float
     skip: int
     data: Document
+    knows_cursor: bool
+    """Whether the command has got so far that its cursor is known, and with it that it is a change stream's."""
 
     def hits(self, command: str, app_name: str) -> bool:
         """Tell whether this command fails, and count it."""
@@ -36,7 +38,7 @@ class _FailPoint:
 class FailPoints:
     """`failCommand`, and the one that fails reads of an open cursor; off until they are configured."""
 
-    _set: dict[str, _FailPoint] = field(default_factory=dict)
+    _set: dict[str, FailPoint] = field(default_factory=dict)
 
     @staticmethod
     def knows(name: str) -> bool:
@@ -50,11 +52,11 @@ class FailPoints:
         skip, times = 0, float("inf") if mode == "alwaysOn" else 0.0
         if isinstance(mode, Mapping):
             skip, times = int(mode.get("skip", 0)), float(mode.get("times", "inf"))
-        self._set[name] = _FailPoint(commands, times, skip, data)
+        self._set[name] = FailPoint(commands, times, skip, data, knows_cursor=name == FAIL_GET_MORE)
 
-    def hit(self, command: str, app_name: str) -> Document | None:
-        """Give what shall happen to this command; None when nothing shall."""
+    def hit(self, command: str, app_name: str) -> FailPoint | None:
+        """Give the fail point that this command runs into, if there is one."""
         for point in self._set.values():
             if point.hits(command, app_name):
-                return point.data
+                return point
         return None

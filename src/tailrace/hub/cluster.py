@@ -2,7 +2,7 @@
 
 The oplog of the config servers takes part in each merge. A shard that was added shows there as an insert into
 `config.shards`, at a time at which it has no document of the cluster yet; when the merge comes to that place, the
-shard joins from that time on. A removed shard shows as a delete, and by then everything it gave has left.
+shard joins from that time on. A removed shard leaves when everything that it gave before its removal has left.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from tailrace.router.topology import CONFIG, Shard, ShardClock, read_shards, tim
 _AWAIT_MS: Final = 500
 _SECONDS_BETWEEN_ROUNDS: Final = 0.01
 _SECONDS_WITHOUT_NEWS: Final = 0.5
+_SECONDS_BETWEEN_TRIES: Final = 1.0
+_SECONDS_BETWEEN_LOOKS: Final = 2.0
 _STALLED_AFTER: Final = 2.0
 _SOCKET_TIMEOUT_MS: Final = 20_000
 
@@ -52,6 +54,9 @@ class ShardHub:
             raise
         self.stalled_since: float | None = None
         """Since when it has not answered."""
+        self.ask_again_at = 0.0
+        self.removed_by: int | None = None
+        """A time at which the config servers did not list it any more."""
 
     def close(self) -> None:
         """Stop its tail and hang up."""
@@ -114,6 +119,19 @@ class ClusterHub:
             if part.stalled_since is not None and now - part.stalled_since > _STALLED_AFTER
         }
 
+    @property
+    def hubs(self) -> dict[str, Hub]:
+        """The hubs of all parts, by name."""
+        return {name: part.hub for name, part in tuple(self._parts.items())}
+
+    def held(self) -> dict[str, float]:
+        """Give, by shard, for how many seconds it has held back the stream that waits for it longest."""
+        longest = dict.fromkeys(self.shards, 0.0)
+        for subscriber in tuple(self.subscribers):
+            for hold in subscriber.holds:
+                longest[hold.shard] = max(hold.held_for, longest.get(hold.shard, 0.0))
+        return longest
+
     def hub(self, shard: str) -> Hub:
         """Give the hub of a shard."""
         return self._parts[shard].hub
@@ -150,6 +168,13 @@ class ClusterHub:
             if shard.name not in self._parts:
                 self._open(shard.name, shard.uri(self._uri))
 
+    def retire(self, name: str) -> None:
+        """Stop to read a shard that was removed, once no stream is at a place where it still took part."""
+        with self._lock:
+            if name in self._parts and not any(name in each.shards for each in tuple(self.subscribers)):
+                part = self._parts.pop(name)
+                threading.Thread(target=part.close, name=f"close-{name}", daemon=True).start()
+
     def close(self) -> None:
         """Stop all tails."""
         self._stopping.set()
@@ -174,28 +199,60 @@ class ClusterHub:
 
     def _advance_idle_ones(self) -> None:
         """Whenever something happened on one shard, ask those that have not come so far by themselves."""
+        look_at = 0.0
         while not self._stopping.is_set():
             self._news.wait(_SECONDS_WITHOUT_NEWS)
             self._news.clear()
+            if self.follows_config and time.monotonic() >= look_at:
+                look_at = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+                self._look_for_removed_ones()
             if self.subscribers:
                 self._advance_round()
             self._stopping.wait(_SECONDS_BETWEEN_ROUNDS)
 
-    def _advance_round(self) -> None:
-        parts = list(self._parts.values())
-        ahead = max(parts, key=lambda part: part.hub.reached)
-        behind = [part for part in parts if part.hub.reached < ahead.hub.reached]
-        if not behind:
-            return
+    def _look_for_removed_ones(self) -> None:
+        """Servers since 5.0 remove a shard by an entry that no change stream shows, so the list is looked at."""
+        config = self._parts[CONFIG]
         try:
-            newest = ahead.clock.now()
+            listed = {shard.name for shard in config.clock.shards()}
+            now = time_of(config.clock.now())
         except PyMongoError as error:
-            self._note_silence(ahead, error)
+            self._note_silence(config, error)
             return
-        moved = [self._advance(part, newest) for part in behind]
+        for name, part in tuple(self._parts.items()):
+            if name != CONFIG and name not in listed and part.removed_by is None:
+                structlog.get_logger().info("shard_removed", shard=name)
+                part.removed_by = now
+                self.retire(name)
+
+    def removed_by(self, name: str) -> int | None:
+        """Give a time behind the removal of a shard; None while it belongs to the cluster."""
+        part = self._parts.get(name)
+        return None if part is None else part.removed_by
+
+    def _advance_round(self) -> None:
+        now = time.monotonic()
+        parts = [part for part in tuple(self._parts.values()) if part.ask_again_at <= now]
+        parts.sort(key=lambda part: part.hub.reached, reverse=True)
+        if not parts or parts[0].hub.reached == parts[-1].hub.reached:
+            return
+        newest = self._newest_time(parts)
+        if newest is None:
+            return
+        moved = [self._advance(part, newest) for part in parts if part.hub.reached < time_of(newest)]
         if any(moved):
+            channels = set().union(*(part.hub.all_channels() for part in parts))
             for listener in tuple(self._listeners):
-                listener(set().union(*(part.hub.all_channels() for part in parts)))
+                listener(channels)
+
+    def _newest_time(self, parts: list[ShardHub]) -> Mapping[str, Any] | None:
+        """Ask the shard that has come furthest, of those that answer."""
+        for part in parts:
+            try:
+                return part.clock.now()
+            except PyMongoError as error:
+                self._note_silence(part, error)
+        return None
 
     def _advance(self, part: ShardHub, newest: Mapping[str, Any]) -> bool:
         reached = part.hub.reached
@@ -210,6 +267,7 @@ class ClusterHub:
         return idle and part.hub.advance(reached, time_of(newest))
 
     def _note_silence(self, part: ShardHub, error: PyMongoError) -> None:
+        part.ask_again_at = time.monotonic() + _SECONDS_BETWEEN_TRIES
         if part.stalled_since is None:
             part.stalled_since = time.monotonic()
             structlog.get_logger().warning("shard_stalled", shard=part.name, error=str(error))

@@ -69,6 +69,11 @@ class MergedSubscription:
         return to_int(self.position.cluster_time)
 
     @property
+    def shards(self) -> tuple[str, ...]:
+        """The shards that take part at this place of the stream."""
+        return tuple(self._parts)
+
+    @property
     def positions(self) -> dict[str, ResumeToken]:
         """The position of each shard: all that it has given is in the merge, or was handed out."""
         return {name: part.position for name, part in self._parts.items()}
@@ -119,6 +124,10 @@ class MergedSubscription:
 
     def _read_shards(self) -> None:
         for name, part in list(self._parts.items()):
+            removed_by = self._cluster.removed_by(name)
+            if removed_by is not None and to_int(part.promise.cluster_time) > removed_by:
+                self._remove(name)
+                continue
             if not self._merge.wants(name) or (name == CONFIG and self._topology_changes):
                 continue
             try:
@@ -198,8 +207,13 @@ class MergedSubscription:
         elif event.operation_type == "delete":
             name = change["documentKey"]["_id"]
             if name in self._parts:
-                self._merge.remove(name)
-                self._parts.pop(name).close()
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        """Let a shard leave that has given everything it had while it belonged to the cluster."""
+        self._merge.remove(name)
+        self._parts.pop(name).close()
+        self._cluster.retire(name)
 
     def _add(self, name: str, since: int) -> None:
         self._parts[name] = part = self._subscribe(name, since)

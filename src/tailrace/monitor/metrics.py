@@ -124,6 +124,14 @@ _hub_lag = Gauge(
     "tailrace_hub_lag_seconds", "Time between the oplog's end and the slowest subscriber of a namespace.",
     ("shard", "namespace"), registry=REGISTRY,
 )  # fmt: skip
+_shard_held = Gauge(
+    "tailrace_merge_held_seconds", "For how long the streams of other shards have waited for this one.",
+    _SHARD, registry=REGISTRY,
+)  # fmt: skip
+_shard_stalled = Gauge(
+    "tailrace_shard_stalled_seconds", "For how long a shard that others wait for has not answered; 0 when it does.",
+    _SHARD, registry=REGISTRY,
+)  # fmt: skip
 
 
 class StreamMetrics:
@@ -208,10 +216,9 @@ def show_oplog(shard: str, *, window: float, used_bytes: int, limit_bytes: int) 
 class GatewayMetrics:
     """The metrics of one gateway; it is told totals, and counts what is new in them."""
 
-    def __init__(self, listener: str, shard: str) -> None:
+    def __init__(self, listener: str) -> None:
         self._listener = listener
-        self._shard = shard
-        self._totals: dict[Counter, float] = {}
+        self._totals: dict[tuple[Counter, str], float] = {}
 
     def show_gateway(
         self, *, connections: int, dropped: int, commands: int, passed: int, events: int, size: int
@@ -225,23 +232,34 @@ class GatewayMetrics:
             self._count(counter, self._listener, total)
 
     def show_hub(
-        self, *, entries: int, size: int, scans: int, subscribers: int, channels: int, ring: int, cursors: int,
-        lags: Mapping[str, float],
+        self, shard: str, *, entries: int, size: int, scans: int, subscribers: int, channels: int, ring: int,
+        cursors: int,
     ) -> None:  # fmt: skip
-        """Show what its hub has done, and how far behind the slowest subscriber of each namespace is."""
+        """Show what the hub of a shard has done."""
         for counter, total in ((_hub_entries, entries), (_hub_bytes, size), (_hub_scans, scans)):
-            self._count(counter, self._shard, total)
-        _hub_subscribers.labels(self._shard).set(subscribers)
-        _hub_channels.labels(self._shard).set(channels)
-        _hub_ring.labels(self._shard).set(ring)
-        _hub_cursors.labels(self._shard).set(cursors)
+            self._count(counter, shard, total)
+        _hub_subscribers.labels(shard).set(subscribers)
+        _hub_channels.labels(shard).set(channels)
+        _hub_ring.labels(shard).set(ring)
+        _hub_cursors.labels(shard).set(cursors)
+
+    @staticmethod
+    def show_lags(lags: Mapping[tuple[str, str], float]) -> None:
+        """Show, by shard and namespace, how far behind the slowest subscriber is."""
         _hub_lag.clear()
-        for namespace, lag in lags.items():
-            _hub_lag.labels(self._shard, namespace).set(lag)
+        for (shard, namespace), lag in lags.items():
+            _hub_lag.labels(shard, namespace).set(lag)
+
+    @staticmethod
+    def show_merge(held: Mapping[str, float], stalled: Mapping[str, float]) -> None:
+        """Show, by shard, for how long others have waited for it, and for how long it has not answered."""
+        for shard, seconds in held.items():
+            _shard_held.labels(shard).set(seconds)
+            _shard_stalled.labels(shard).set(stalled.get(shard, 0.0))
 
     def _count(self, counter: Counter, label: str, total: float) -> None:
-        counter.labels(label).inc(total - self._totals.get(counter, 0))
-        self._totals[counter] = total
+        counter.labels(label).inc(total - self._totals.get((counter, label), 0))
+        self._totals[counter, label] = total
 
 
 @contextmanager

@@ -5,6 +5,6 @@ engine's work; serving them to clients is the gateway's.
 """
 
 from tailrace.router.merge import Hold, Merge, Order
-from tailrace.router.topology import Shard, ShardClock, read_shards
+from tailrace.router.topology import Shard, ShardClock, config_uri, read_shards
 
-__all__ = ["Hold", "Merge", "Order", "Shard", "ShardClock", "read_shards"]
+__all__ = ["Hold", "Merge", "Order", "Shard", "ShardClock", "config_uri", "read_shards"]

@@ -19,6 +19,7 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
 
 from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
@@ -64,9 +65,25 @@ _OF_ONE_PART: Final = ("replicaset=", "directconnection=", "loadbalanced=")
 def read_shards(client: MongoClient[Any]) -> list[Shard]:
     """List the shards, from a config server or a mongos; none for a replica set that is no cluster."""
     try:
-        return [Shard.of(document) for document in client.config.shards.find().sort("_id")]
+        return _shards(client)
     except PyMongoError as error:
         raise ServerUnreachable(f"the shards cannot be listed: {error}") from error
+
+
+def _shards(client: MongoClient[Any]) -> list[Shard]:
+    listed = client.config.get_collection("shards", read_concern=ReadConcern("majority"))
+    return [Shard.of(document) for document in listed.find().sort("_id")]
+
+
+def config_uri(client: MongoClient[Any], uri: str) -> str | None:
+    """Give the URI of the config servers, when the client speaks to one or to a mongos; None for a replica set."""
+    said = client.admin.command("isMaster")
+    if "configsvr" in said:
+        return uri
+    if said.get("msg") != "isdbgrid":
+        return None
+    hosts = client.admin.command("getShardMap")["map"]["config"]
+    return Shard(CONFIG, hosts).uri(uri)
 
 
 class ShardClock:
@@ -91,6 +108,10 @@ class ShardClock:
         with _telling(self._client, told) as session:
             self._client.admin.command("ping", session=session)
             return dict(session.cluster_time or {})
+
+    def shards(self) -> list[Shard]:
+        """List the shards, when this is the clock of the config servers."""
+        return _shards(self._client)
 
     def nothing_until(self, cluster_time: Document, reached: int) -> bool:
         """Tell whether nothing behind `reached` and up to a cluster time was or will be written."""
