@@ -40,8 +40,9 @@ conformance: env ## Run the driver specification's tests on every server version
 	$(BIN)/pytest -m 'long or not long' tests/driver/test_unified_spec.py tests/driver/test_legacy_spec.py \
 		tests/gateway/test_driver_specs.py $(ARGS)
 
-cluster: env     ## Watch clusters of one, two and three shards through the gateway
-	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/hub/test_cluster.py $(ARGS)
+cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
+	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \
+		tests/hub/test_cluster.py $(ARGS)
 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)
