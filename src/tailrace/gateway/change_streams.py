@@ -38,7 +38,7 @@ class ChangeStreamCommands:
         if not _begins_with_change_stream(message.body) or message.sequences:
             return await self._conversation.pass_on(message)
         command = raw.to_python(raw.DOCUMENT, message.body)
-        if any(name in command for name in _LEFT_TO_UPSTREAM) and not self._gateway.options.watch_only:
+        if self._is_left_to_upstream(command) and not self._gateway.options.watch_only:
             return await self._conversation.pass_on(message)
         batch_size = _first_batch_size(command)
         spec = parse_command(command, message.database, self._gateway.hub.dialect)
@@ -52,6 +52,13 @@ class ChangeStreamCommands:
             owner = await self._conversation.users()
             cursor_id = self._gateway.cursors.open(subscription, namespace, _session(command), owner).id
         return self._reply(b"firstBatch", batch, cursor_id, namespace)
+
+    def _is_left_to_upstream(self, command: Mapping[str, Any]) -> bool:
+        """Tell whether the upstream serves the stream, or refuses it: before 4.4 a comment had to be text."""
+        is_odd_comment = not isinstance(command.get("comment", ""), str)
+        return any(name in command for name in _LEFT_TO_UPSTREAM) or (
+            is_odd_comment and not self._gateway.hub.dialect.since(4, 4)
+        )
 
     async def get_more(self, message: Message) -> bytes | None:
         """Read on in a change stream; any other cursor is the upstream's."""

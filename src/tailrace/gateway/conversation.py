@@ -96,8 +96,8 @@ class Conversation:
         try:
             return await answer(message)
         except ChangeStreamError as error:
-            labels = self.gateway.hub.dialect.since(4, 4)
-            return self.with_times(replies.refusal(error, with_labels=labels))
+            says_resumable = self.gateway.hub.dialect.since(4, 4)
+            return self.with_times(replies.refusal(error, says_resumable=says_resumable))
         except BsonMalformed as error:
             return replies.failure(f"a command that is no BSON: {error.message}", 22, "InvalidBSON")
 

@@ -36,10 +36,10 @@ def failure(message: str, code: int, name: str, labels: tuple[str, ...] = ()) ->
     return raw.document(*elements)
 
 
-def refusal(error: ChangeStreamError, *, with_labels: bool) -> bytes:
-    """Give the reply for an error of a stream; labels are for servers since 4.4."""
-    labels = tuple(error.labels) if with_labels else ()
-    if with_labels and error.server_code in RESUMABLE and RESUMABLE_LABEL not in labels:
+def refusal(error: ChangeStreamError, *, says_resumable: bool) -> bytes:
+    """Give the reply for an error of a stream; servers since 4.4 say so when it can be resumed."""
+    labels = tuple(error.labels)
+    if says_resumable and error.server_code in RESUMABLE and RESUMABLE_LABEL not in labels:
         labels += (RESUMABLE_LABEL,)
     return failure(error.message, error.server_code or 8, error.server_code_name, labels)
 
