@@ -211,7 +211,7 @@ class ClusterHub:
             self._stopping.wait(_SECONDS_BETWEEN_ROUNDS)
 
     def _look_for_removed_ones(self) -> None:
-        """Servers since 5.0 remove a shard by an entry that no change stream shows, so the list is looked at."""
+        """Compare with the list: 6.0.5 logs a removal as a plain `applyOps`, which no change stream shows."""
         config = self._parts[CONFIG]
         try:
             listed = {shard.name for shard in config.clock.shards()}
