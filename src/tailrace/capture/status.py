@@ -111,6 +111,4 @@ class ProducerStatus:
         if self._observations and now - self._observations[-1].at < _SECONDS_BETWEEN_OBSERVATIONS:
             return
         position = self._position.cluster_time
-        self._observations.append(
-            Observation(now, position, self._operation_time, self._events, self._saved_at)
-        )
+        self._observations.append(Observation(now, position, self._operation_time, self._events, self._saved_at))
