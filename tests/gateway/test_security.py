@@ -81,3 +81,15 @@ def test_watch_only_refuses_everything_else(
         with client[database.name].c.watch() as stream:
             database.c.insert_one({"_id": 1})
             assert next(stream)["documentKey"] == {"_id": 1}
+
+
+def test_watch_only_refuses_a_stream_that_only_the_upstream_can_serve(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, database: Any
+) -> None:
+    gateway = start_gateway(mongodb.uri, watch_only=True)
+    with (
+        gateway.client() as client,
+        pytest.raises(OperationFailure, match="change streams only"),
+        client[database.name].c.watch(collation={"locale": "en"}),
+    ):
+        pass

@@ -38,7 +38,7 @@ class ChangeStreamCommands:
         if not _begins_with_change_stream(message.body) or message.sequences:
             return await self._conversation.pass_on(message)
         command = raw.to_python(raw.DOCUMENT, message.body)
-        if self._is_left_to_upstream(command) and not self._gateway.options.watch_only:
+        if self._is_left_to_upstream(command):
             return await self._conversation.pass_on(message)
         batch_size = _first_batch_size(command)
         spec = parse_command(command, message.database, self._gateway.hub.dialect)
