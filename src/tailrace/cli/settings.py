@@ -24,9 +24,13 @@ def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
     if as_json:
         typer.echo(json.dumps(rows, indent=2, default=str))
         return
-    table = Table("key", "value", "default", "meaning", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    table.add_column("key", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("meaning")
     for row in rows:
-        table.add_row(row["key"], str(row["value"]), str(row["default"]), row["meaning"])
+        default = "" if row["value"] == row["default"] else f" Default: {row['default']}."
+        table.add_row(row["key"], str(row["value"]), f"{row['meaning']}{default}")
     Console().print(table)
 
 

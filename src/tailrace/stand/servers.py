@@ -54,8 +54,8 @@ def start_kafka(plan: StandPlan, folder: Path) -> Started:
     from tailrace.stand.kafka import Kafka
 
     server = Kafka.start(folder=folder)
-    shown = RunningServer("kafka", server.bootstrap_servers, "kafka.brokers", (server.pid,), str(server.log))
-    return server, shown
+    address = f"kafka://{server.bootstrap_servers}"
+    return server, RunningServer("kafka", address, "capture.sink", (server.pid,), str(server.log))
 
 
 def start_redis(plan: StandPlan, folder: Path) -> Started:
@@ -63,7 +63,7 @@ def start_redis(plan: StandPlan, folder: Path) -> Started:
     from tailrace.stand.redis import Redis
 
     server = Redis.start(folder=folder)
-    return server, RunningServer("redis", server.url, "redis.url", (server.pid,), str(server.log))
+    return server, RunningServer("redis", server.url, "features.redis_url", (server.pid,), str(server.log))
 
 
 def start_postgres(plan: StandPlan, folder: Path) -> Started:
@@ -71,7 +71,7 @@ def start_postgres(plan: StandPlan, folder: Path) -> Started:
     from tailrace.stand.postgres import Postgres
 
     server = Postgres.start(folder=folder)
-    return server, RunningServer("postgres", server.dsn, "postgres.dsn", (server.pid,), str(server.log))
+    return server, RunningServer("postgres", server.dsn, "capture.position_store", (server.pid,), str(server.log))
 
 
 STARTERS: dict[str, Callable[[StandPlan, Path], Started]] = {
