@@ -37,6 +37,10 @@ from tailrace.stand.java import java_home
 
 ROUNDS = 3
 CONNECTOR = "org.mongodb.spark:mongo-spark-connector_2.12:10.5.0"
+COLUMNS = (
+    "token string, op string, cluster_time timestamp, db string, coll string, document_key string, full_document string"
+)
+"""What the rival is asked for too."""
 RIVAL = Path(__file__).with_name("spark_rival.py")
 
 
@@ -81,9 +85,11 @@ def tailrace_rates(spark: Any, uri: str, start: Timestamp, count: int, source: s
         "startAtOperationTime": f"{start.time}:{start.inc}",
     }
 
+    limits = {"maxEventsPerBatch": "50000", "maxBytesPerBatch": "64000000", "carryBytes": "64000000"}
+    reader = spark.readStream.format("tailrace").options(**options, **limits).schema(COLUMNS).load()
+
     def stream() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            reader = spark.readStream.format("tailrace").options(**options, maxEventsPerBatch="50000").load()
             query = reader.writeStream.format("noop").option("checkpointLocation", folder).start()
             while sum(progress["numInputRows"] for progress in query.recentProgress) < count:
                 if query.exception():
@@ -144,7 +150,7 @@ class Probe(threading.Thread):
 
 
 def latency(spark: Any, replica_set: ReplicaSet, server: Redis, seconds: float, rate: float) -> None:
-    job = FeatureJob(definition(), server.url)
+    job = FeatureJob(definition(), server.url, in_driver=True)
     probe = Probe(server.url)
     probe.start()
     with tempfile.TemporaryDirectory() as folder, replica_set.client() as client:
@@ -174,7 +180,7 @@ def latency(spark: Any, replica_set: ReplicaSet, server: Redis, seconds: float, 
 
 
 def throughput(spark: Any, replica_set: ReplicaSet, server: Redis, start: Timestamp, count: int) -> None:
-    job = FeatureJob(definition(), server.url)
+    job = FeatureJob(definition(), server.url, in_driver=True)
     options = {"startAtOperationTime": f"{start.time}:{start.inc}", "maxEventsPerBatch": "10000"}
     with tempfile.TemporaryDirectory() as folder:
         query = job.start(job.events(spark, replica_set.uri, options), folder)

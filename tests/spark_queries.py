@@ -18,13 +18,9 @@ class Collected:
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Any]] = {}
-        self.replays: list[int] = []
 
     def __call__(self, frame: Any, number: int) -> None:
-        rows = frame.collect()
-        if number in self.batches:
-            self.replays.append(number)
-        self.batches[number] = rows
+        self.batches[number] = frame.collect()
 
     @property
     def rows(self) -> list[Any]:

@@ -38,10 +38,15 @@ def features(
     from tailrace.cli.spark_session import spark_session
     from tailrace.features import load_definition
     from tailrace.spark.features import FeatureJob
+    from tailrace.spark.session import is_submitted
 
     settings = session.settings(mongodb__uri=uri, features__redis_url=redis, features__kafka_servers=servers)
     job = FeatureJob(
-        load_definition(definition), settings.features.redis_url.get_secret_value(), settings.features.dead_letters
+        load_definition(definition),
+        settings.features.redis_url.get_secret_value(),
+        settings.features.dead_letters,
+        # AvailableNow knows one batch, which may be large.
+        in_driver=settings.spark.master.startswith("local") and not is_submitted() and not once,
     )
     place = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
     with spark_session(settings.spark) as spark:
@@ -63,12 +68,19 @@ def _events(
     job: FeatureJob, spark: SparkSession, settings: Settings, topics: str | None, format: str, start: str | None
 ) -> DataFrame:
     from tailrace.spark import from_kafka
-    from tailrace.spark.features import COLUMNS
+    from tailrace.spark.features import COLUMNS, EVENTS_PER_BATCH
 
     if topics:
         names = [topics] if topics.startswith("/") else topics.split(",")
-        servers = settings.features.kafka_servers
-        return from_kafka(spark, servers, names, format=format, schema=COLUMNS, keep_bad_records=True)
+        return from_kafka(
+            spark,
+            settings.features.kafka_servers,
+            names,
+            format=format,
+            schema=COLUMNS,
+            max_events_per_batch=EVENTS_PER_BATCH,
+            keep_bad_records=True,
+        )
     options = {"source": settings.features.source, **({"startAtOperationTime": start} if start else {})}
     return job.events(spark, settings.mongodb.uri.get_secret_value(), options)
 

@@ -16,7 +16,7 @@ from bson.objectid import ObjectId
 
 from tailrace import raw
 from tailrace.capture.formats import extended_json
-from tailrace.features.definition import Definition
+from tailrace.features.definition import Definition, Kind
 from tailrace.features.windows import BEGINNING
 
 BUCKETS: Final = 4096
@@ -104,12 +104,15 @@ def row_of(definition: Definition, seen: Seen, version: str) -> str:
         value = seen.get(feature.of) if feature.of else None
         if feature.of is None or value is None:
             continue
-        number = number_of(value)
-        if number is not None:
-            numbers[feature.of] = number
-        text = text_of(value)
-        texts[feature.source] = _bucket(text) if feature.approximate else text
-        values[feature.of] = extended_json.relaxed_of(value).decode()
+        if feature.kind is Kind.LAST:
+            values[feature.of] = extended_json.relaxed_of(value).decode()
+        elif feature.kind is Kind.DISTINCT:
+            text = text_of(value)
+            texts[feature.source] = _bucket(text) if feature.approximate else text
+        else:
+            number = number_of(value)
+            if number is not None:
+                numbers[feature.of] = number
     at = int(time) if isinstance(time, DatetimeMS) else BEGINNING
     return orjson.dumps({"v": version, "t": at, "n": numbers, "s": texts, "l": values}).decode()
 

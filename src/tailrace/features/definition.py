@@ -37,7 +37,6 @@ class Kind(StrEnum):
 
 
 _WITHOUT_FIELD = {Kind.COUNT, Kind.VELOCITY, Kind.SINCE_LAST}
-_OF_NUMBERS = {Kind.SUM, Kind.MEAN, Kind.MIN, Kind.MAX}
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,4 +281,4 @@ if input.lifetime then
     end
   end
 end
-return redis.call('HGETALL', features_key)
+return #input.ops == 0 and redis.call('HGETALL', features_key) or changed

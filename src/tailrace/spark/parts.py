@@ -47,8 +47,9 @@ class Range(InputPartition):
 
     def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
         """Read from the server until the end is behind us."""
-        reader = Following(event_source(options), self.start)
-        end = self.end.key
+        source = event_source(options)
+        reader = Following(source, self.start)
+        end, last_time = self.end.key, _last_time(source, self.end)
         try:
             while True:
                 portion = reader.get(_SECONDS_BETWEEN_LOOKS)
@@ -57,7 +58,7 @@ class Range(InputPartition):
                 events, is_done = _up_to(end, portion.events, portion.token)
                 if events:
                     yield self.slice.keep(events)
-                if is_done:
+                if is_done or (portion.caught_up and _has_reached(portion.token, last_time)):
                     return
         finally:
             reader.close()
@@ -87,6 +88,25 @@ def connected(uri: str) -> MongoClient[Any]:
 def event_source(options: SourceOptions) -> EventSource:
     """Give what opens streams of these options."""
     return make_source(options.source, connected(options.uri), options.selection)
+
+
+def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
+    """Give the last time at which an event can lie before a high-water mark, where that is known.
+
+    A stream that waits for news on an idle replica set stands at its last oplog entry, one increment before the mark
+    that a new stream got: without this a task would wait for the next no-op, up to ten seconds. Behind a router the
+    last entry of one shard says nothing about the others.
+    """
+    assert end.token is not None
+    time = end.token.cluster_time
+    is_mark = end.token == ResumeToken.high_water_mark(time)
+    if not is_mark or not time.inc or source.client.admin.command("isMaster").get("msg") == "isdbgrid":
+        return None
+    return Timestamp(time.time, time.inc - 1)
+
+
+def _has_reached(token: bytes | None, time: Timestamp | None) -> bool:
+    return token is not None and time is not None and ResumeToken.parse(token).cluster_time >= time
 
 
 def _up_to(end: bytes, events: list[bytes], token: bytes | None) -> tuple[list[bytes], bool]:

@@ -31,6 +31,9 @@ _LOCAL: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # When a batch fails, Spark looks through the whole traceback with a pattern that recurses once per character: a
+    # long one overflows the usual stack, and the query would end without its error.
+    "spark.driver.extraJavaOptions": "-Xss16m",
 }
 _ALWAYS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
