@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,9 @@ from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet, Shard
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 _database_numbers = itertools.count()
+
+# A runner in the background may have Ctrl-C ignored, and every program that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine must not fail a property test: how long an example takes proves nothing.
 hypothesis.settings.register_profile("tailrace", deadline=None)

@@ -130,3 +130,9 @@ def test_the_machines_own_java_is_used_when_it_fits() -> None:
     home = java.java_home()
     assert (home / "bin" / "java").stat().st_mode & stat.S_IXUSR
     assert run_java(home, f"--add-modules={java.VECTOR_MODULE}", "-version")
+
+
+def test_a_program_that_inherits_our_home_gets_the_same_home(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = java.java_home()
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java.java_home() == home

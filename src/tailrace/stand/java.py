@@ -15,7 +15,6 @@ import shutil
 import ssl
 import struct
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from tailrace.errors import StandError
@@ -48,21 +47,12 @@ exec "$home/../{java}" -Djavax.net.ssl.trustStore="$home/cacerts" \\
 
 def java_home() -> Path:
     """A Java home of release 17 or 21: `JAVA_HOME`, the `java` on PATH, or the fetched runtime."""
-    for java in _installed():
-        home = _home_if_it_fits(java)
-        if home:
-            return home
-    return _fetched_home()
-
-
-def _installed() -> Iterator[Path]:
-    """The machine's own `java` programs, in order of preference."""
     chosen = os.environ.get("JAVA_HOME")
-    if chosen:
-        yield Path(chosen) / "bin" / "java"
+    if chosen and _home_if_it_fits(Path(chosen) / "bin" / "java"):
+        # As it was given: it may be our own script, and the home that its Java names would be without it.
+        return Path(chosen)
     on_path = shutil.which("java")
-    if on_path:
-        yield Path(on_path)
+    return (on_path and _home_if_it_fits(Path(on_path))) or _fetched_home()
 
 
 def _home_if_it_fits(java: Path) -> Path | None:
