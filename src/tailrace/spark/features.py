@@ -48,7 +48,7 @@ class FeatureJob:
     dead_letters: str | None = None
     """Where records that cannot be read go (a folder of Parquet files); without it they end the query."""
     in_driver: bool = False
-    """Apply batches in the driver: a third of the latency on one machine. Only for streams with limited batches."""
+    """Apply batches in the driver: faster on one machine (docs/spark.md). Only for streams with limited batches."""
 
     def prepare(self) -> None:
         """Leave the definition in Redis; refuses to mix two."""
