@@ -13,8 +13,8 @@ SOURCE = Path(tailrace.__file__).parent
 FLOW = [
     "errors", "settings", "raw",
     "token", "oplog", "engine", "router", "hub", "gateway", "driver",
-    "monitor", "capture", "features", "spark", "dashboard",
-    "stand", "cli",
+    "monitor", "capture", "features", "warehouse", "spark", "dashboard",
+    "stand", "up", "cli",
 ]  # fmt: skip
 INDEPENDENT = {"stand": {"errors"}}
 
