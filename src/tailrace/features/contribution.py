@@ -27,12 +27,13 @@ Seen = dict[str, Any]
 
 def seen_of(definition: Definition, document: bytes) -> Seen:
     """Take what the definition looks at out of a BSON document; nothing else is decoded."""
-    seen: Seen = {}
+    found = []
     for path in definition.paths:
-        span = raw.find_path(document, *path.encode().split(b"."))
+        name = path.encode()
+        span = raw.find_path(document, *name.split(b"."))
         if span is not None:
-            value = raw.document(raw.element(span[0], b"v", document[span[1] : span[2]]))
-            seen[path] = extended_json.decode(value)["v"]
+            found.append(raw.element(span[0], name, document[span[1] : span[2]]))
+    seen: Seen = extended_json.decode(raw.document(*found))
     return seen
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,8 +24,10 @@ from tailrace.features.windows import Window
 T = TypeVar("T")
 SECONDS_OF_PATIENCE: Final = 60.0
 _PAUSE: Final = 0.2
-_COMMANDS_PER_TRIP: Final = 500
-_ROWS_PER_CALL: Final = 200
+_CALLS_PER_TRIP: Final = 20
+_DOCUMENTS_PER_CALL: Final = 100
+_ENTITIES_PER_CALL: Final = 25
+_ROWS_PER_STEP: Final = 200
 _KEEP = Path(__file__).with_name("keep.lua").read_text()
 _CLAIM = Path(__file__).with_name("claim.lua").read_text()
 
@@ -110,12 +113,12 @@ class FeatureStore:
         prefix = len(self._document(""))
         found: Iterable[bytes] = self._redis.scan_iter(match=pattern, count=1_000)
         keys = [key.decode()[prefix:] for key in patiently(lambda: list(found))]
-        for some in _pieces(keys, _COMMANDS_PER_TRIP):
+        for some in _pieces(keys, _CALLS_PER_TRIP * _DOCUMENTS_PER_CALL):
             self.apply([Change(key, version, is_delete=True) for key in some])
 
     def values_at(self, entity: str, at_ms: int) -> dict[str, str]:
         """Let the windows of an entity slide to a moment and give what is published then."""
-        flat = patiently(lambda: self._keep(keys=[self._base(entity)], args=self._arguments((), at_ms)))
+        [flat] = patiently(lambda: self._keep(keys=[self._base(entity)], args=[*self._shared(at_ms), _told((), at_ms)]))
         texts = [item.decode() for item in flat]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
@@ -170,25 +173,31 @@ class FeatureStore:
     def _claimed(self, states: Sequence[_State]) -> Iterator[list[str] | None]:
         """Give the entities each document belonged to before, or None when something newer is known of it."""
         lifetime = str(self.definition.lifetime_ms or "")
-        for some in _pieces(states, _COMMANDS_PER_TRIP):
-            calls = [
-                (
-                    [self._document(state.key)],
-                    [state.version, state.entity or "", "" if state.seen is None else to_text(state.seen), lifetime],
-                )
-                for state in some
-            ]
-            for answer in self._pipelined(self._claim, calls):
-                yield None if answer is None else [name.decode() for name in answer]
+        calls = [
+            (
+                [self._document(state.key) for state in some],
+                [lifetime, *chain.from_iterable(state.claim for state in some)],
+            )
+            for some in _pieces(states, _DOCUMENTS_PER_CALL)
+        ]
+        for some_calls in _pieces(calls, _CALLS_PER_TRIP):
+            for answers in self._pipelined(self._claim, some_calls):
+                for answer in answers:
+                    yield None if answer is None else [name.decode() for name in answer]
 
     def _kept(self, ops: Mapping[str, list[_Op]]) -> None:
         at = self._now()
-        calls = [
-            ([self._base(entity)], self._arguments(piece, at))
+        shared = self._shared(at)
+        steps = [
+            (self._base(entity), _told(piece, at))
             for entity, some in ops.items()
-            for piece in _pieces(some, _ROWS_PER_CALL)
+            for piece in _pieces(some, _ROWS_PER_STEP)
         ]
-        for piece in _pieces(calls, _COMMANDS_PER_TRIP):
+        calls = [
+            ([base for base, _ in some], [*shared, *(told for _, told in some)])
+            for some in _pieces(steps, _ENTITIES_PER_CALL)
+        ]
+        for piece in _pieces(calls, _CALLS_PER_TRIP):
             self._pipelined(self._keep, piece)
 
     def _pipelined(self, script: Any, calls: Sequence[tuple[list[str], list[str]]]) -> list[Any]:
@@ -217,18 +226,17 @@ class FeatureStore:
             ]
         ).decode()
 
-    def _arguments(self, ops: Sequence[_Op], at: int) -> list[str]:
+    def _shared(self, at: int) -> list[str]:
+        """Give what a script is told once for all its entities."""
         reach, lifetime = self.definition.reach_ms, self.definition.lifetime_ms
-        told = {
+        shared = {
             "at": at,
             "lateness": self.definition.lateness_ms,
-            "ops": [[op.state.key, op.state.version, op.row] for op in ops],
             "windows": [self._window(window, at) for window in self.definition.windows],
-            "news": _news(ops, at),
             **({"horizon": at - reach} if reach is not None else {}),
             **({"lifetime": lifetime} if lifetime is not None else {}),
         }
-        return [orjson.dumps(told).decode(), self._features]
+        return [orjson.dumps(shared).decode(), self._features]
 
     def _window(self, window: Window, at: int) -> dict[str, Any]:
         span = window.span(at)
@@ -265,6 +273,11 @@ class _State:
         self.seen = seen
         self.entity = entity
 
+    @property
+    def claim(self) -> tuple[str, str, str]:
+        """What `claim.lua` is told of the document."""
+        return self.version, self.entity or "", "" if self.seen is None else to_text(self.seen)
+
 
 @dataclass(frozen=True, slots=True)
 class _Op:
@@ -290,6 +303,12 @@ class _Known:
 def _escaped(name: str) -> str:
     """Give a pattern of Redis that matches a name and nothing else."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", name)
+
+
+def _told(ops: Sequence[_Op], at: int) -> str:
+    """Give what a script is told of one entity."""
+    rows = [[op.state.key, op.state.version, op.row] for op in ops]
+    return orjson.dumps({"ops": rows, "news": _news(ops, at)}).decode()
 
 
 def _news(ops: Sequence[_Op], at: int) -> dict[str, str]:
