@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -119,7 +118,7 @@ class Capture:
 
     def topic_names(self) -> list[str]:
         """Give the topics of this stream that exist."""
-        return topics_like(self._kafka(), self._topic_pattern())
+        return topics_like(self._kafka(), self.topics.pattern)
 
     def verify(
         self,
@@ -141,11 +140,6 @@ class Capture:
         """Set the position of a stream that nobody runs."""
         lease = self.store.acquire(self._settings.name, this_process(), reason=reason)
         self.store.release(self.store.save(position, lease, reason=reason))
-
-    def _topic_pattern(self) -> str:
-        """Give a regular expression for the names that the rule can give."""
-        marks = {"prefix": self.topics.prefix, "db": "\0", "coll": "\0"}
-        return re.escape(self.topics.template.format(**marks)).replace(re.escape("\0"), r"[a-zA-Z0-9._-]+")
 
     def _kafka(self) -> KafkaAddress:
         if self.kafka is None:

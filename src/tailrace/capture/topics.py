@@ -31,6 +31,12 @@ class TopicRule:
                 f"the topic {self.template!r} is no template: {error}", hint="Use {prefix}, {db} and {coll}."
             ) from None
 
+    @property
+    def pattern(self) -> str:
+        """A regular expression for the names that the rule can give."""
+        marks = {"prefix": self.prefix, "db": "\0", "coll": "\0"}
+        return re.escape(self.template.format(**marks)).replace(re.escape("\0"), r"[a-zA-Z0-9._-]+")
+
     def topic(self, namespace: str) -> str:
         """Give the topic of a namespace."""
         database, _, collection = namespace.partition(".")

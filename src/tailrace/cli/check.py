@@ -14,11 +14,10 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from tailrace.cli.session import session
-from tailrace.errors import Outcome, PositionInvalid, TailraceError
+from tailrace.errors import Outcome, TailraceError
 from tailrace.settings import masked
 
 if TYPE_CHECKING:
-    from tailrace.capture.positions import PositionStore
     from tailrace.monitor import Consumer, Observer, Report, Thresholds
     from tailrace.settings import CaptureSettings
 
@@ -83,6 +82,7 @@ def _consumers(
     names: list[str], settings: CaptureSettings, at: str | None
 ) -> Iterator[Callable[[], Sequence[Consumer]]]:
     """Where the positions come from: the command line, or the store. An empty store leaves the window alone."""
+    from tailrace.capture.consumers import consumer_of
     from tailrace.capture.positions import open_store
     from tailrace.monitor import Consumer
 
@@ -93,26 +93,7 @@ def _consumers(
         yield lambda: fixed
         return
     with open_store(settings.position_store.get_secret_value()) as store:
-        yield lambda: [_consumer(store, name) for name in names or store.names()]
-
-
-def _consumer(store: PositionStore, name: str) -> Consumer:
-    from tailrace.capture.gaps import GapLedger, GapState
-    from tailrace.monitor import Consumer
-    from tailrace.token import ResumeToken
-
-    position = store.load(name)
-    if position is None:
-        raise PositionInvalid(f"the store has no position for {name}", hint="`tailrace position show` lists the names.")
-    gap = GapLedger(store.cells, name).open_gap()
-    return Consumer(
-        name,
-        position.cluster_time,
-        {shard: ResumeToken.parse(token).cluster_time for shard, token in position.shards.items()},
-        position.counts.events,
-        position.saved_at.timestamp() if position.saved_at else None,
-        recovering=gap is not None and gap.state is GapState.RECOVERING,
-    )
+        yield lambda: [consumer_of(store, name) for name in names or store.names()]
 
 
 def _look_over(observer: Observer, seconds: float) -> list[Report]:

@@ -6,7 +6,6 @@ import base64
 import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -15,7 +14,7 @@ from tailrace.errors import InvalidResumeToken
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
 
-    from tailrace.token import ResumeToken, TokenData
+    from tailrace.token import ResumeToken
 
 app = typer.Typer(help="Look inside resume tokens, or make one at a time.", no_args_is_help=True)
 
@@ -27,12 +26,12 @@ def decode(
     as_json: Annotated[bool, typer.Option("--json", help="Print Extended JSON.")] = False,
 ) -> None:
     """Show what is inside a resume token: its time, its kind, and the event it stands for."""
-    from tailrace.token import ResumeToken
+    from tailrace.token import ResumeToken, describe
 
     position = whole_token(token) if token.startswith("{") else None
     if position is None:
         position = ResumeToken.from_hex(token, _from_base64(type_bits))
-    described = _describe(position.decode())
+    described = describe(position.decode())
     if as_json:
         from bson import json_util
 
@@ -91,28 +90,6 @@ def _from_base64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError:
         raise InvalidResumeToken(f"{text!r} is not base64", server_code=9) from None
-
-
-def _describe(data: TokenData) -> dict[str, Any]:
-    """Give the parts of a token by MongoDB's names, without those it does not have."""
-    import bson
-
-    time = data.cluster_time
-    described: dict[str, Any] = {
-        "tokenType": data.kind.name.lower().replace("_", " "),
-        "clusterTime": time,
-        "date": datetime.fromtimestamp(time.time, UTC).isoformat().replace("+00:00", "Z"),
-        "version": data.version,
-        "txnOpIndex": data.txn_op_index,
-        "fromInvalidate": data.from_invalidate,
-    }
-    if data.uuid is not None:
-        described["uuid"] = str(UUID(bytes=data.uuid))
-    if data.event_identifier is not None:
-        described["eventIdentifier"] = bson.decode(data.event_identifier)
-    if data.fragment is not None:
-        described["fragmentNum"] = data.fragment
-    return described
 
 
 def _shown(value: Any) -> str:

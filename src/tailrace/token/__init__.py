@@ -5,6 +5,7 @@ or oplogs: `resume_token.py` says what a token holds, `keystring.py` (with `numb
 and `type_bits.py`) how values become bytes that compare as the values do.
 """
 
+from tailrace.token.description import describe
 from tailrace.token.resume_token import (
     Position,
     ResumeToken,
@@ -13,4 +14,4 @@ from tailrace.token.resume_token import (
     event_identifier,
 )
 
-__all__ = ["Position", "ResumeToken", "TokenData", "TokenKind", "event_identifier"]
+__all__ = ["Position", "ResumeToken", "TokenData", "TokenKind", "describe", "event_identifier"]
