@@ -106,6 +106,9 @@ class MonitorSettings(Section):
     webhook_attempts: int = Field(3, ge=1, description="How often one alert is posted before giving up for now.")
     metrics_address: str = Field("127.0.0.1", description="Address of the Prometheus endpoint.")
     metrics_port: int | None = Field(None, ge=0, le=65535, description="Its port; none means no endpoint.")
+    control_token: SecretStr | None = Field(
+        None, min_length=16, description="Who knows it may pause, resume, snapshot and recover; none is nobody."
+    )
 
     @model_validator(mode="after")
     def _critical_comes_after_warning(self) -> Self:
@@ -153,6 +156,24 @@ class FeaturesSettings(Section):
     dead_letters: str = Field("dead-letters", description="Folder or URL where records go that cannot be read.")
 
 
+class DashboardSettings(Section):
+    """The live page: where it listens, who may see it, and what it looks at beside the other sections."""
+
+    address: str = Field("127.0.0.1", description="Address to listen at; beyond loopback a token is needed.")
+    port: int = Field(8480, ge=0, le=65535, description="Port to listen at; 0 is a free one.")
+    token: SecretStr | None = Field(None, description="Who knows it may act, and look from beyond loopback.")
+    certificate: Path | None = Field(None, description="PEM file with the certificate, for TLS.")
+    key: Path | None = Field(None, description="PEM file with its key, where that is a file of its own.")
+    behind_proxy: bool = Field(False, description="A proxy on the way does TLS; the token is then always asked for.")
+    producers: tuple[str, ...] = Field(("http://127.0.0.1:9464",), description="Endpoints of producers.")
+    control_token: SecretStr | None = Field(None, description="monitor.control_token of those producers, for actions.")
+    gateways: tuple[str, ...] = Field((), description="Metrics endpoints of gateways.")
+    feature_sets: tuple[str, ...] = Field((), description="Names of feature definitions; none looks for them in Redis.")
+    events_mb: int = Field(16, gt=0, description="How much of the newest events is held for the page.")
+    client_kb: int = Field(2_048, ge=64, description="How much may wait for one browser before it is dropped.")
+    max_clients: int = Field(64, gt=0, description="Browsers beyond this are refused.")
+
+
 class Settings(BaseSettings):
     """The whole of the settings; one field per section."""
 
@@ -167,6 +188,7 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     spark: SparkSettings = SparkSettings()
     features: FeaturesSettings = FeaturesSettings()
+    dashboard: DashboardSettings = DashboardSettings()
 
     @classmethod
     def load(cls, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
