@@ -156,6 +156,34 @@ class FeaturesSettings(Section):
     dead_letters: str = Field("dead-letters", description="Folder or URL where records go that cannot be read.")
 
 
+class WarehouseSettings(Section):
+    """The tables of the collections, in Iceberg."""
+
+    folder: str = Field("warehouse", description="Folder or URL of the tables, where catalog_config names no other.")
+    catalog: str = Field("lake", pattern="^[A-Za-z_][A-Za-z0-9_]*$", description="Name of the catalog in Spark.")
+    catalog_config: dict[str, str] = Field(
+        {}, description="Any property of the catalog (type, uri, warehouse, ...); none is a folder catalog."
+    )
+    kafka_servers: str = Field("127.0.0.1:9092", description="The brokers of the topics, where topics are read.")
+    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How MongoDB is read directly.")
+    contract: str = Field("evolve", pattern="^(evolve|json|strict)$", description="What drift does to a table.")
+    contracts: dict[str, str] = Field({}, description="Other contracts for some collections, by db.collection.")
+    declared: dict[str, str] = Field({}, description="Columns by db.collection, such as 'amount double, at date'.")
+    on_drift: str = Field(
+        "stop", pattern="^(stop|dead-letter)$", description="What strict does with a document that does not fit."
+    )
+    deletes: str = Field("delete", pattern="^(delete|mark)$", description="Whether deleted documents leave the mirror.")
+    ends: str = Field(
+        "follow", pattern="^(keep|follow|drop)$", description="What drop, rename and dropDatabase do to a mirror."
+    )
+    events_per_batch: int = Field(50_000, gt=0, description="Where a micro-batch ends.")
+    max_columns: int = Field(400, gt=0, description="Fields beyond this many of a collection stay in _rest.")
+    rewrite_rows: int = Field(5_000_000, ge=0, description="Mirrors up to this size are rewritten to widen a column.")
+    format_version: int = Field(3, ge=2, le=3, description="Of new tables: 3 has deletion vectors, 2 more readers.")
+    maintain_batches: int = Field(50, ge=0, description="Compact and expire after so many batches; 0 is never.")
+    keep_hours: float = Field(24.0, ge=0, description="How long snapshots are kept that nothing else needs.")
+
+
 class DashboardSettings(Section):
     """The live page: where it listens, who may see it, and what it looks at beside the other sections."""
 
@@ -174,6 +202,13 @@ class DashboardSettings(Section):
     max_clients: int = Field(64, gt=0, description="Browsers beyond this are refused.")
 
 
+class UpSettings(Section):
+    """`tailrace up`, which starts everything on one machine."""
+
+    folder: Path = Field(Path(".tailrace/up"), description="Run folder: logs, and the state of what is started there.")
+    features: tuple[str, ...] = Field((), description="Definitions whose features are kept: TOML files or module:name.")
+
+
 class Settings(BaseSettings):
     """The whole of the settings; one field per section."""
 
@@ -188,7 +223,9 @@ class Settings(BaseSettings):
     gateway: GatewaySettings = GatewaySettings()
     spark: SparkSettings = SparkSettings()
     features: FeaturesSettings = FeaturesSettings()
+    warehouse: WarehouseSettings = WarehouseSettings()
     dashboard: DashboardSettings = DashboardSettings()
+    up: UpSettings = UpSettings()
 
     @classmethod
     def load(cls, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:

@@ -1,0 +1,151 @@
+"""What a folder of Iceberg tables says about itself, read from its metadata alone: no Spark, no data file.
+
+A folder catalog keeps a table in `folder/database/table`, and what the table is in `metadata/vN.metadata.json`: a new
+number for every commit, put in place by a rename. So a reader always finds a whole file, whatever the job is doing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from tailrace.warehouse.drift import DRIFT_PROPERTY, Drift, read_drift
+from tailrace.warehouse.names import Kind
+
+KIND_PROPERTY: Final = "tailrace.kind"
+NAMESPACE_PROPERTY: Final = "tailrace.namespace"
+_VERSION = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
+_SNAPSHOTS_SHOWN: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit to a table."""
+
+    id: int
+    at: datetime
+    operation: str
+    """append, overwrite, replace (a compaction) or delete."""
+    added_rows: int
+    deleted_rows: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """What the job said about it: the query, the batch and its range of offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column with its type in Iceberg's words."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table as its newest metadata has it."""
+
+    name: str
+    """`database.table` in the catalog."""
+    kind: Kind
+    namespace: str
+    """`db.collection` in MongoDB; empty for the dead letters."""
+    rows: int
+    files: int
+    bytes: int
+    snapshots: list[Snapshot]
+    """The newest last; at most a hundred."""
+    columns: list[Column]
+    drift: list[Drift]
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_tables(folder: str | Path) -> list[TableState]:
+    """Give every table of the warehouse in a local folder, by name; an absent folder has none."""
+    root = Path(str(folder).removeprefix("file://"))
+    if not root.is_dir():
+        return []
+    found = (_read_table(root, path) for path in sorted(_metadata_folders(root)))
+    return [table for table in found if table is not None]
+
+
+def _metadata_folders(root: Path) -> Iterator[Path]:
+    return root.glob("*/*/metadata")
+
+
+def _read_table(root: Path, folder: Path) -> TableState | None:
+    """Read one table; None when it is not one of ours, or vanishes while it is read."""
+    metadata = _newest_metadata(folder)
+    if metadata is None:
+        return None
+    properties = metadata.get("properties", {})
+    if properties.get(KIND_PROPERTY) not in set(Kind):
+        return None
+    current = metadata.get("current-snapshot-id")
+    snapshots = metadata.get("snapshots", [])
+    summary: Mapping[str, str] = next((one["summary"] for one in snapshots if one["snapshot-id"] == current), {})
+    return TableState(
+        name=".".join(folder.parent.relative_to(root).parts),
+        kind=Kind(properties[KIND_PROPERTY]),
+        namespace=properties.get(NAMESPACE_PROPERTY, ""),
+        rows=_number(summary, "total-records") - _number(summary, "total-position-deletes"),
+        files=_number(summary, "total-data-files") + _number(summary, "total-delete-files"),
+        bytes=_number(summary, "total-files-size"),
+        snapshots=[_snapshot(one) for one in snapshots[-_SNAPSHOTS_SHOWN:]],
+        columns=_columns(metadata),
+        drift=read_drift(properties.get(DRIFT_PROPERTY)),
+        properties=properties,
+    )
+
+
+def _newest_metadata(folder: Path) -> dict[str, Any] | None:
+    """Give the metadata with the greatest number; the next one is tried when that is removed just now."""
+    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _VERSION.fullmatch(path.name))]
+    for _, path in sorted(numbered, reverse=True):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        text = gzip.decompress(data) if ".gz." in path.name else data
+        metadata: dict[str, Any] = json.loads(text)
+        return metadata
+    return None
+
+
+def _snapshot(form: Mapping[str, Any]) -> Snapshot:
+    summary = form.get("summary", {})
+    return Snapshot(
+        id=form["snapshot-id"],
+        at=datetime.fromtimestamp(form["timestamp-ms"] / 1000, UTC),
+        operation=summary.get("operation", ""),
+        added_rows=_number(summary, "added-records"),
+        deleted_rows=_number(summary, "deleted-records") + _number(summary, "added-position-deletes"),
+        properties={key: value for key, value in summary.items() if key.startswith("tailrace.")},
+    )
+
+
+def _columns(metadata: Mapping[str, Any]) -> list[Column]:
+    wanted = metadata.get("current-schema-id", 0)
+    fields = (one["fields"] for one in metadata.get("schemas", []) if one["schema-id"] == wanted)
+    return [Column(one["name"], _type_text(one["type"])) for one in next(fields, [])]
+
+
+def _type_text(kind: Any) -> str:
+    """Give a type in one line: `struct<a: int, b: list<string>>`."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        fields = (f"{one['name']}: {_type_text(one['type'])}" for one in kind["fields"])
+        return f"struct<{', '.join(fields)}>"
+    if kind["type"] == "list":
+        return f"list<{_type_text(kind['element'])}>"
+    return f"map<{_type_text(kind['key'])}, {_type_text(kind['value'])}>"
+
+
+def _number(summary: Mapping[str, str], key: str) -> int:
+    return int(summary.get(key, 0))
