@@ -31,12 +31,15 @@
     ├── TokenQuarantined         token-quarantined        recover  a token that was answered with 286 before
     ├── StreamInvalidated        stream-invalidated       recover  an invalidate event that cannot be crossed
     ├── GapOpen                  gap-open                 recover  a gap in the ledger, and recovery is by hand
+    ├── ControlRefused           control-refused          stop     a running process does not do what it is asked
     ├── GapUnknown               gap-unknown              stop     no gap of this number is in the ledger
     ├── InventoryMissing         inventory-missing        stop     nobody knows which keys were captured before
     ├── FeaturesMixed            features-mixed           stop     Redis has features of another definition
     ├── FeaturesUnknown          features-unknown         stop     Redis has no features of this name
     ├── FeaturesLost             features-lost            recover  Redis forgot features that were written
     ├── QueryFailed              query-failed             retry    a Spark query ends again and again
+    ├── AlreadyUp                already-up               stop     another `tailrace up` has the run folder
+    ├── PartGaveUp               part-gave-up             stop     a part of `tailrace up` ends again and again
     └── StandError               stand-failed             stop     a local server of the stand
         ├── DownloadFailed       download-failed          retry    a package could not be fetched
         ├── ChecksumMismatch     checksum-mismatch        stop     a package is not the one that was pinned
@@ -54,12 +57,14 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AlertUndelivered",
+    "AlreadyUp",
     "Backpressure",
     "BadFrame",
     "BsonMalformed",
     "CaptureError",
     "ChangeStreamError",
     "ChecksumMismatch",
+    "ControlRefused",
     "DownloadFailed",
     "EventTooLarge",
     "EventUnconvertible",
@@ -78,6 +83,7 @@ __all__ = [
     "OplogEntryInvalid",
     "OplogUnreadable",
     "Outcome",
+    "PartGaveUp",
     "PipelineFailed",
     "PositionInvalid",
     "QueryFailed",
@@ -400,6 +406,17 @@ class GapOpen(TailraceError):
     default_hint = "Look at it with `tailrace gaps`, then run `tailrace recover --dry-run` and `tailrace recover`."
 
 
+class ControlRefused(TailraceError):
+    """A running process does not do what it is asked over HTTP; `status` is the answer's status code."""
+
+    code = "control-refused"
+    default_hint = "GET /state shows what the process is doing."
+
+    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, status=status)
+        self.status = status
+
+
 class GapUnknown(TailraceError):
     """The ledger has no gap of this number."""
 
@@ -442,6 +459,20 @@ class QueryFailed(TailraceError):
     code = "query-failed"
     outcome = Outcome.RETRY
     default_hint = "Run it with --debug to see Spark's own story; it goes on from its checkpoint."
+
+
+class AlreadyUp(TailraceError):
+    """Another `tailrace up` runs in this folder."""
+
+    code = "already-up"
+    default_hint = "Stop the other one, or give this one a folder of its own with --folder."
+
+
+class PartGaveUp(TailraceError):
+    """A part of `tailrace up` ended as often as it was started, or in a way that starting it again cannot mend."""
+
+    code = "part-gave-up"
+    default_hint = "Read its log, which the message names; what it last said is shown above."
 
 
 class StandError(TailraceError):

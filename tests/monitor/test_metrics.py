@@ -6,16 +6,14 @@ import re
 import urllib.request
 from pathlib import Path
 
-import pytest
 import yaml
 from bson import Timestamp
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.errors import SettingsError
-from tailrace.monitor import metrics
+from tailrace.monitor import metrics, serve_endpoint
 from tailrace.monitor.liveness import State
-from tailrace.monitor.metrics import StreamMetrics, serve_metrics, show_oplog, show_place
+from tailrace.monitor.metrics import StreamMetrics, show_oplog, show_place
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
@@ -46,7 +44,7 @@ def test_what_a_stream_reports_is_what_the_endpoint_shows() -> None:
     show_place("shown", "rs0", age=12, headroom=0.9, until_lost=None)
     show_place("shown", "rs1", age=12, headroom=0.4, until_lost=3_600)
     show_oplog("rs9", window=86_400, used_bytes=5, limit_bytes=6)
-    with serve_metrics(0) as port:
+    with serve_endpoint(0) as port:
         shown = scrape(port)
 
     def value(name: str, **labels: str) -> float:
@@ -77,23 +75,11 @@ def test_what_a_stream_reports_is_what_the_endpoint_shows() -> None:
 def test_counters_are_there_from_the_start_and_gauges_are_not() -> None:
     """An absent counter hides its first step from `rate()`; a gauge at 0 would look like a position in 1970."""
     StreamMetrics("fresh")
-    with serve_metrics(0) as port:
+    with serve_endpoint(0) as port:
         names = {name for name, labels in scrape(port) if ("stream", "fresh") in labels}
     counters = ("bytes", "batches", "gaps", "dead_letters")
     assert {f"tailrace_{name}_total" for name in counters} <= names
     assert not names & {"tailrace_position_timestamp_seconds", "tailrace_buffer_bytes", "tailrace_state"}
-
-
-def test_the_endpoint_is_gone_after_its_block() -> None:
-    with serve_metrics(0) as port:
-        pass
-    with pytest.raises(OSError, match="refused"):
-        scrape(port)
-
-
-def test_a_port_that_is_taken_is_a_clear_error() -> None:
-    with serve_metrics(0) as port, pytest.raises(SettingsError, match=f"127.0.0.1:{port}"), serve_metrics(port):
-        pass
 
 
 def defined_metrics() -> dict[str, tuple[str, str, str]]:

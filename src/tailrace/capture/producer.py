@@ -1,51 +1,49 @@
 """`Producer`: owns a stream, forwards it into a sink, and can be killed at any moment.
 
-It decides where to begin (a stored position, a first snapshot, a recovery), reads ahead in a thread of its own, lets
-the rows of a snapshot in at their places, and answers every error as the classifier says. How records become safe
-and positions move is the business of `Delivery`.
+It becomes the one process that may move the position, makes attempt after attempt to follow the stream, and answers
+every error as the classifier says. What one attempt does is the business of `Attempt`; how records become safe and
+positions move, that of `Delivery`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 
 import structlog
 
+from tailrace.capture.attempt import Attempt, Parts
 from tailrace.capture.backoff import Backoff
 from tailrace.capture.classifier import Remedy, Verdict, classify
-from tailrace.capture.delivered import DeliveredFilter
-from tailrace.capture.delivery import Delivery, Hook, SetAside, no_hook
+from tailrace.capture.controls import Controls, Step, Stopped
+from tailrace.capture.delivery import Hook, SetAside, no_hook
 from tailrace.capture.formats import Format
-from tailrace.capture.gaps import GapState
+from tailrace.capture.gaps import GapLedger
 from tailrace.capture.garbage import rare_collections
 from tailrace.capture.inventory import KeyInventory
 from tailrace.capture.leader import Leader
-from tailrace.capture.merging import Merge
-from tailrace.capture.positions import Position, PositionStore
+from tailrace.capture.namespaces import Namespaces
+from tailrace.capture.positions import PositionStore
 from tailrace.capture.producer_options import FirstStep, ProducerOptions
 from tailrace.capture.quarantine import Quarantine
-from tailrace.capture.reader import EVENTS_PER_PORTION, Portion, StreamEnded, StreamReader
-from tailrace.capture.recovery import Recovery
+from tailrace.capture.reader import StreamEnded
 from tailrace.capture.sinks import Sink
-from tailrace.capture.snapshot import Backfill, KeyCheck, Rows
-from tailrace.capture.source import EventSource, Start, token_time
-from tailrace.capture.status import ProducerStatus, SnapshotStatus
-from tailrace.errors import GapOpen, LeaseHeld, Outcome, StreamInvalidated
-from tailrace.monitor import StreamMetrics
+from tailrace.capture.source import EventSource, captured_collections
+from tailrace.capture.status import ProducerStatus
+from tailrace.errors import ControlRefused, GapOpen, LeaseHeld, Outcome, StreamInvalidated
+from tailrace.monitor import State, StreamMetrics
 from tailrace.token import ResumeToken
 
 _log = structlog.get_logger("tailrace.capture")
-_LONGEST_WAIT = 0.05
-"""Seconds that the loop waits for something to read before it looks at acknowledgements and the lease."""
-_WAIT_WHEN_PENDING = 0.002
-_SECONDS_BETWEEN_SHOWS = 0.25
+_LONGEST_REST = 1.0
+"""Seconds between two looks at the lease while nothing is read."""
 
 
 class Producer:
-    """One stream into one sink. `run` returns after `stop` was called, or raises what the classifier stops at."""
+    """One stream into one sink. `run` returns after `stop` was called, or raises what the classifier stops at.
+
+    All methods but `run` may be called from any thread; `stop` from a signal handler too.
+    """
 
     def __init__(
         self,
@@ -59,50 +57,65 @@ class Producer:
         *,
         hook: Hook = no_hook,
     ) -> None:
-        self._source = source
-        self._store = store
-        self._format = format
-        self._make_sink = make_sink
-        self._set_aside = set_aside
-        self._inventory = inventory
-        self._options = options
-        self._hook = hook
-        self._stopping = threading.Event()
-        self._quarantine = Quarantine()
-        self._backoff = Backoff(options.backoff)
-        self._metrics = StreamMetrics(options.name)
         self.status = ProducerStatus(options.name)
-        # What belongs to one attempt; an error throws it away.
-        self._attempt: ExitStack = ExitStack()
+        self._controls = Controls(options.first_step)
+        self._options = options
+        self._parts = Parts(
+            source,
+            store,
+            format,
+            make_sink,
+            set_aside,
+            inventory,
+            options,
+            hook,
+            self._controls,
+            self.status,
+            StreamMetrics(options.name),
+            Quarantine(),
+            Backoff(options.backoff),
+        )
         self._leader: Leader
-        self._recovery: Recovery
-        self._delivery: Delivery
-        self._reader: StreamReader
-        self._backfill: Backfill | None = None
-        self._backfill_began = 0.0
-        self._rows_unsafe = 0
-        self._deletes_found = 0
-        self._merge = Merge(None)
-        self._moved = False
-        self._next_show = 0.0
-        self._delivered: DeliveredFilter | None = None
-        self._start_at_time = False
-        self._first_step = options.first_step
+        self._attempt: Attempt | None = None
 
     @property
     def backfilling(self) -> bool:
         """Whether a snapshot is under way beside the stream."""
-        return self._backfill is not None
+        return self._attempt is not None and self._attempt.snapshot is not None
 
     @property
     def delivered(self) -> int:
         """Events that are safe in the sink, ever, under this name."""
-        delivery: Delivery | None = getattr(self, "_delivery", None)  # none before the first attempt
+        delivery = self._attempt.delivery if self._attempt else None
         return delivery.counts.events if delivery else 0
 
     def stop(self) -> None:
-        """Ask `run` to end; may be called from any thread or signal handler."""
-        self._stopping.set()
+        """Ask `run` to end."""
+        self._controls.stop()
+
+    def pause(self) -> None:
+        """Stop reading after what was read is delivered; the lease and the position are kept."""
+        self._controls.pause()
+
+    def resume(self) -> None:
+        """Go on reading at the position."""
+        self._controls.resume()
+
+    def take_snapshot(self, namespaces: Sequence[str] = ()) -> list[str]:
+        """Read collections of the stream once more, beside it; gives which ones."""
+        self._refuse_two_snapshots()
+        wanted = Namespaces.parse(tuple(namespaces))
+        captured = captured_collections(self._parts.source.client, self._parts.source.selection)
+        chosen = [name for name in captured if wanted.contains(*name.split(".", 1))]
+        if not chosen:
+            raise ControlRefused("no collection of the stream is among these namespaces", status=400)
+        self._controls.ask(Step(FirstStep.SNAPSHOT, tuple(chosen) if namespaces else ()))
+        return chosen
+
+    def recover(self) -> None:
+        """Recover as if history had been lost: the gap goes into the ledger, then a snapshot and the deletes."""
+        self._refuse_two_snapshots()
+        self._controls.ask(Step(FirstStep.RECOVER))
 
     def run(self) -> None:
         """Wait for the lease, then follow the stream until `stop`."""
@@ -111,8 +124,9 @@ class Producer:
             return
         with leader, rare_collections():
             self._leader = leader
-            while not self._stopping.is_set():
+            while not self._controls.stopping:
                 try:
+                    self._stay_paused()
                     self._follow()
                 except Exception as error:
                     self._answer_safely(error)
@@ -120,205 +134,33 @@ class Producer:
     def _elect(self) -> Leader | None:
         """Become the one who moves the position; a store that is away is waited for. None when told to stop."""
         options = self._options
-        while not self._stopping.is_set():
+        while not self._controls.stopping:
             try:
                 return Leader.elect(
-                    self._store,
+                    self._parts.store,
                     options.name,
                     seconds=options.lease_seconds,
                     timeout=options.lease_timeout,
-                    sleep=self._sleep,
+                    sleep=self._wait_for_lease,
                 )
             except LeaseHeld:
                 raise
-            except _Stopped:
+            except Stopped:
                 break
             except Exception as error:
-                self._stopping.wait(self._pause_after(error, classify(error)))
+                self._nap(self._pause_after(error, classify(error)))
         return None
 
-    # --- one attempt
-
     def _follow(self) -> None:
-        """Set everything up and go round until an error or the end."""
-        with ExitStack() as self._attempt:
-            self._recovery = Recovery(self._source, self._store.cells, self._options.name, self._inventory)
-            self._quarantine.add_all(self._recovery.lost_tokens())
-            sink = self._attempt.enter_context(self._make_sink())
-            sink.setup()
-            self._prepare()
-            self._delivery = self._make_delivery(sink)
-            start = self._start()
-            self._reader = StreamReader(self._source, start, self._quarantine, self._options.buffer_bytes)
-            self._attempt.callback(self._reader.close)
-            self._open_backfill()
-            self._merge, self._moved = Merge(self._backfill), False
-            self._hook("opened")
-            while not self._stopping.is_set() and not self._is_done():
-                self._go_round()
-            self._delivery.finish(self._options.flush_timeout)
-            self._show(now=True)
-            self._stopping.set()
+        start_at_time = self._attempt is not None and self._attempt.start_at_time
+        self._attempt = Attempt(self._parts, self._leader, start_at_time=start_at_time)
+        if self._attempt.follow():
+            self._controls.stop()
 
-    def _prepare(self) -> None:
-        """See to it that there is a position to begin at, and that no gap is passed over."""
-        step = self._first_step
-        gap = self._recovery.ledger.open_gap()
-        if step is FirstStep.START_NOW:
-            self._recovery.begin_now(self._leader, asked_by=step.value)
-        elif gap is not None and gap.state is GapState.OPEN:
-            self._recover(gap.reason)
-        elif self._leader.position is None:
-            self._begin_first()
-        elif step is FirstStep.RECOVER:
-            self._recover(step.value)
-        elif step is FirstStep.SNAPSHOT and self._recovery.progress.unfinished is None:
-            self._recovery.progress.begin(step.value)
-        self._first_step = FirstStep.GO_ON
-
-    def _begin_first(self) -> None:
-        if self._options.start == "now":
-            self._recovery.begin_now(self._leader, asked_by="the setting start = now")
-        else:
-            self._recovery.begin_first(self._leader)
-
-    def _make_delivery(self, sink: Sink) -> Delivery:
-        return Delivery(
-            self._format,
-            sink,
-            self._set_aside,
-            self._leader,
-            self._inventory,
-            self._metrics,
-            commit_interval=self._options.commit_interval,
-            hook=self._hook,
-            pause=self._pause,
-        )
-
-    def _start(self) -> Start:
-        """Choose token or time, and say so when it is the time."""
-        position = self._delivery.saved
-        assert position is not None  # _prepare saw to it
-        self._delivered = None
-        reason = None
-        if position.fingerprint and position.fingerprint != self._source.fingerprint:
-            reason = "the namespaces, the pipeline or the options of the stream have changed"
-        elif self._start_at_time:
-            reason = "the server does not understand the token"
-        if position.token is not None and reason is None:
-            return Start(position.token)
-        if position.token is not None:
-            self._delivered = DeliveredFilter(position.token)
-        time_ = position.cluster_time
-        _log.warning("the stream begins at the stored cluster time", why=reason or "no token", time=time_.time)
-        return Start(time=time_)
-
-    def _open_backfill(self) -> None:
-        state = self._recovery.progress.unfinished
-        self._backfill = None
-        self.status.recovering(state is not None and state.gap is not None)
-        if state is None:
-            return
-        self._backfill = Backfill(
-            self._source.client,
-            self._recovery.pieces(self._options.chunk_bytes),
-            workers=self._options.snapshot_workers,
-            documents_per_second=self._options.snapshot_documents_per_second,
-            backoff=self._options.backoff,
-        )
-        self._attempt.callback(self._backfill.close)
-        self._backfill_began = time.monotonic()
-        self._rows_unsafe = self._deletes_found = 0
-
-    def _go_round(self) -> None:
-        portion = self._merge.next_portion(self._read)
-        if portion is not None:
-            self._take(portion)
-        if self._backfill is not None:
-            self._take_rows(self._backfill)
-        idle = portion is None or not portion.events
-        self._delivery.settle(now=idle and self._delivery.transactional)
-        if portion is not None:
-            self.status.seen(portion.operation_time)
-        self._show()
-
-    def _read(self) -> Portion | None:
-        """Take what was read; when reading failed, what was read before is made safe first."""
-        wait = _WAIT_WHEN_PENDING if self._delivery.waiting or self._backfill else _LONGEST_WAIT
-        try:
-            return self._reader.get(wait)
-        except Exception:
-            self._delivery.finish(self._options.flush_timeout)
-            raise
-
-    def _take(self, portion: Portion) -> None:
-        events = self._source.selection.slice.keep(portion.events)
-        if self._delivered is not None:
-            events = self._new_events(self._delivered, events, portion.token)
-        self._hook("read")
-        position = None
-        if portion.token is not None and self._delivered is None:
-            position = Position(portion.token, token_time(portion.token), fingerprint=self._source.fingerprint)
-        self._delivery.deliver(events, position)
-        self._merge.delivered(portion)
-        self._backoff.progressed()
-        self._moved = True
-
-    def _new_events(self, delivered: DeliveredFilter, events: list[bytes], token: bytes | None) -> list[bytes]:
-        """Drop what was delivered before; until the stream is past it, the position stays where it is."""
-        kept = delivered.keep(events, token)
-        if delivered.passed:
-            _log.info("the stream is past what was delivered before", dropped=delivered.dropped)
-            self._delivered, self._start_at_time = None, False
-        return kept
-
-    # --- the snapshot beside the stream
-
-    def _take_rows(self, backfill: Backfill) -> None:
-        for rows in self._merge.next_rows():
-            self._deliver_rows(rows)
-        if backfill.finished and not self._rows_unsafe:
-            self._finish_snapshot()
-
-    def _deliver_rows(self, rows: Rows) -> None:
-        # A key read back may have lost the type of its numbers, and with it its slice: a delete is good in every slice.
-        whole = isinstance(rows.piece, KeyCheck)
-        events = rows.events if whole else self._source.selection.slice.keep(rows.events)
-        self._rows_unsafe += 1
-        starts = range(0, len(events), EVENTS_PER_PORTION) or range(1)
-        for begin in starts:
-            is_last = begin + EVENTS_PER_PORTION >= len(events)
-            self._hook("rows")
-            self._delivery.deliver(
-                events[begin : begin + EVENTS_PER_PORTION],
-                None,
-                (lambda: self._rows_are_safe(rows)) if is_last else None,
-            )
-
-    def _rows_are_safe(self, rows: Rows) -> None:
-        self._rows_unsafe -= 1
-        if isinstance(rows.piece, KeyCheck):
-            self._deletes_found += len(rows.events)
-        else:
-            self._hook("before-chunk-done")
-            self._recovery.progress.chunks_done([(rows.piece, len(rows.events))])
-            self._hook("after-chunk-done")
-        self._show_snapshot()
-
-    def _finish_snapshot(self) -> None:
-        self._recovery.finish(self._deletes_found)
-        self._backfill = None
-        self._merge.end_of_rows()
-        self.status.recovering(False)
-        self._hook("snapshot-finished")
-        _log.info("the snapshot is finished", **self._recovery.progress.summary())
-
-    def _show_snapshot(self) -> None:
-        done = self._recovery.progress.summary()
-        seconds = time.monotonic() - self._backfill_began
-        self.status.snapshot = SnapshotStatus(
-            done["chunks"], done["chunks_done"], done["estimated"], done["read"], seconds
-        )
+    def _refuse_two_snapshots(self) -> None:
+        if self.backfilling:
+            hint = "Ask again when it is finished; GET /state shows how far it is."
+            raise ControlRefused("a snapshot is under way", status=409, hint=hint)
 
     # --- errors
 
@@ -333,25 +175,31 @@ class Producer:
 
     def _answer(self, error: Exception) -> None:
         """Do what the classifier says."""
-        if isinstance(error, _Stopped):
+        attempt = self._attempt
+        if isinstance(error, Stopped):
             return
         if isinstance(error, StreamEnded):
-            if self._moved:
+            if attempt and attempt.moved:
                 return  # the position is behind the invalidate event now, which startAfter crosses
             error = StreamInvalidated(f"{self._options.name} ended, and its stream cannot be opened behind its end")
         verdict = classify(error)
-        self._metrics.error(verdict.code)
+        self._note_error(verdict)
         if verdict.outcome is Outcome.STOP:
             raise error
         if verdict.outcome is Outcome.RECOVER:
             self._note_lost_history(error, verdict)
             return
-        self._start_at_time = self._start_at_time or verdict.remedy is Remedy.START_AT_TIME
+        if attempt and verdict.remedy is Remedy.START_AT_TIME:
+            attempt.start_at_time = True
         self._rest(self._pause_after(error, verdict))
+
+    def _note_error(self, verdict: Verdict) -> None:
+        self._parts.metrics.error(verdict.code)
+        self.status.error(verdict.code)
 
     def _pause_after(self, error: Exception, verdict: Verdict) -> float:
         """Give how long to wait before the next attempt, or raise the error when the budget is spent."""
-        pause = self._backoff.failed() if verdict.outcome in (Outcome.RETRY, Outcome.RESUME) else None
+        pause = self._parts.backoff.failed() if verdict.outcome in (Outcome.RETRY, Outcome.RESUME) else None
         if pause is None:
             raise error
         _log.warning(
@@ -361,64 +209,56 @@ class Producer:
 
     def _note_lost_history(self, error: Exception, verdict: Verdict) -> None:
         """Put the token aside and the gap into the ledger; the next attempt begins with the recovery."""
-        position = self._leader.position
+        position, hook = self._leader.position, self._parts.hook
         lost = None
         if position is not None and position.token is not None:
-            self._quarantine.add(position.token)
+            self._parts.quarantine.add(position.token)
             lost = ResumeToken.parse(position.token).hex
-        self._hook("before-ledger")
-        gap = self._recovery.ledger.record(verdict.code, position, lost_token=lost)
-        self._hook("after-ledger")
-        self._metrics.gap()
+        hook("before-ledger")
+        ledger = GapLedger(self._parts.store.cells, self._options.name)
+        gap = ledger.record(verdict.code, position, lost_token=lost)
+        hook("after-ledger")
+        self._parts.metrics.gap()
         if not self._options.recover:
             raise GapOpen(f"history was lost; gap {gap.number} of {self._options.name} is open") from error
 
-    def _recover(self, reason: str) -> None:
-        if not self._options.recover:
-            raise GapOpen(f"a gap of {self._options.name} is open")
-        self.status.recovering(True)
-        self._recovery.begin_recovery(self._leader, reason)
-        self._hook("recovery-begun")
-
     # --- time
 
-    def _pause(self, seconds: float) -> None:
-        """Wait while the sink is full; the reading thread waits too, once its buffer is."""
-        self._show()
-        self._stopping.wait(min(seconds, _LONGEST_WAIT))
-        if self._stopping.is_set():
-            raise _Stopped
+    def _stay_paused(self) -> None:
+        """Keep the lease and show that nothing is read, for as long as the pause lasts."""
+        if not self._controls.paused:
+            return
+        _log.info("paused: nothing is read until it is resumed", stream=self._options.name)
+        self.status.paused(True)
+        self._parts.metrics.state(State.PAUSED)
+        while self._controls.paused and not self._controls.stopping:
+            self._nap(_LONGEST_REST / 4)
+            self._keep_lease()
+        self.status.paused(False)
 
     def _rest(self, seconds: float) -> None:
         """Wait between attempts, keeping the lease."""
         until = time.monotonic() + seconds
-        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
-            self._stopping.wait(min(left, 1.0))
-            try:
-                self._leader.keep()
-            except Exception as error:
-                if classify(error).outcome is not Outcome.RETRY:
-                    raise
+        while not self._controls.stopping and (left := until - time.monotonic()) > 0:
+            self._nap(min(left, _LONGEST_REST))
+            self._keep_lease()
 
-    def _sleep(self, seconds: float) -> None:
-        if self._stopping.wait(seconds):
-            raise _Stopped
+    def _keep_lease(self) -> None:
+        """Renew the lease; a store that is away is asked again, and the lease may end meanwhile."""
+        try:
+            self._leader.keep()
+        except Exception as error:
+            if classify(error).outcome is not Outcome.RETRY:
+                raise
 
-    def _is_done(self) -> bool:
-        """Whether a run that is to end by itself has nothing left to do."""
-        return self._options.stop_when_idle and self._backfill is None and self._merge.idle
+    def _wait_for_lease(self, seconds: float) -> None:
+        self.status.waiting("another process holds the lease of the stream; this one waits for it")
+        self._controls.wait(seconds)
 
-    def _show(self, *, now: bool = False) -> None:
-        if not now and time.monotonic() < self._next_show:
+    def _nap(self, seconds: float) -> None:
+        """Wait until the time is over or the end is asked for."""
+        self.status.beat()
+        try:
+            self._controls.wait(seconds)
+        except Stopped:
             return
-        self._next_show = time.monotonic() + _SECONDS_BETWEEN_SHOWS
-        saved = self._delivery.saved
-        if saved is not None:
-            self.status.moved(saved, self._delivery.counts.events)
-        self._metrics.buffer(self._reader.held, self._options.buffer_bytes)
-        self.status.buffered = self._reader.held
-        self._metrics.state(self.status.liveness().state)
-
-
-class _Stopped(Exception):
-    """The producer was told to stop while it waited."""

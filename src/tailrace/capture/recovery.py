@@ -118,7 +118,7 @@ class Recovery:
         if state is None:
             return
         if not state.planned:
-            self._plan(chunk_bytes)
+            self._plan(chunk_bytes, state.only)
         yield from self.progress.chunks_left()
         if state.gap is not None and not state.deletes_checked:
             yield from in_background(self._key_checks())
@@ -152,8 +152,9 @@ class Recovery:
             inventory=self._inventory.description,
         )
 
-    def _plan(self, chunk_bytes: int) -> None:
-        names = captured_collections(self._client, self._source.selection)
+    def _plan(self, chunk_bytes: int, only: tuple[str, ...]) -> None:
+        captured = captured_collections(self._client, self._source.selection)
+        names = [name for name in captured if not only or name in only]
         chunks = {name: plan_collection(self._client, name, chunk_bytes) for name in names}
         self.progress.plan(chunks, {name: estimated_documents(self._client, name) for name in names})
 

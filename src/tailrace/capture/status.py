@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from bson.timestamp import Timestamp
 
-from tailrace.capture.positions import Position
-from tailrace.monitor import Consumer, Liveness, Observation, State, liveness_of
+from tailrace.capture.positions import Counts, Position
+from tailrace.monitor import PAUSED, Consumer, Liveness, Observation, Patience, State, liveness_of
 
 _OBSERVATIONS_KEPT = 60
 _SECONDS_BETWEEN_OBSERVATIONS = 1.0
@@ -25,6 +25,10 @@ class SnapshotStatus:
     documents: int
     documents_read: int
     seconds: float
+    reason: str = ""
+    gap: int | None = None
+    """The gap in the ledger that it closes."""
+    finished: bool = False
 
     @property
     def rate(self) -> float:
@@ -47,23 +51,31 @@ class ProducerStatus:
         self._position: Position | None = None
         self._operation_time: Timestamp | None = None
         self._recovering = False
-        self._events = 0
+        self._paused = False
+        self._waiting: str | None = None
+        self._counts = Counts()
+        self._errors: Counter[str] = Counter()
+        self._beat = time.monotonic()
+        self._heard = time.monotonic()
+        self.patience = Patience()
         self._saved_at: float | None = None
         self._observations: deque[Observation] = deque(maxlen=_OBSERVATIONS_KEPT)
+        self.started_at = time.time()
         self.snapshot: SnapshotStatus | None = None
         self.buffered = 0
 
-    def moved(self, position: Position, events: int) -> None:
+    def moved(self, position: Position, counts: Counts) -> None:
         """Note a position that was saved."""
         with self._lock:
             if self._position is None or position.token != self._position.token:
                 self._saved_at = time.time()
-            self._position, self._events = position, events
+            self._position, self._counts, self._waiting = position, counts, None
 
     def seen(self, operation_time: Timestamp | None) -> None:
         """Note the server's operation time."""
         if operation_time is not None:
             with self._lock:
+                self._heard = time.monotonic()
                 self._operation_time = operation_time
                 self._observe()
 
@@ -72,14 +84,43 @@ class ProducerStatus:
         with self._lock:
             self._recovering = recovering
 
+    def paused(self, paused: bool) -> None:
+        """Note that a pause began or ended."""
+        with self._lock:
+            self._paused = paused
+            self._heard = time.monotonic()
+
+    def waiting(self, reason: str) -> None:
+        """Note why nothing is read yet."""
+        self.beat()
+        with self._lock:
+            self._waiting = reason
+
+    def error(self, code: str) -> None:
+        """Count an error by its code."""
+        with self._lock:
+            self._errors[code] += 1
+
+    def beat(self) -> None:
+        """Note that the producer's thread goes round."""
+        self._beat = time.monotonic()
+
+    @property
+    def seconds_since_beat(self) -> float:
+        """For how long the producer's thread has done nothing that it could tell."""
+        return time.monotonic() - self._beat
+
     def liveness(self) -> Liveness:
         """Give the state, with the proof."""
         with self._lock:
+            if self._paused:
+                return Liveness(State.PAUSED, PAUSED)
             if self._recovering:
                 return Liveness(State.RECOVERING, "a snapshot is closing a gap in the history")
             if not self._observations:
-                return Liveness(State.IDLE, "nothing was read yet")
-            return liveness_of(tuple(self._observations))
+                return Liveness(State.IDLE, self._waiting or "nothing was read yet")
+            found = liveness_of(tuple(self._observations), self.patience)
+            return self._silent(found) or found
 
     def consumer(self) -> Consumer | None:
         """Give the stream as the monitor wants to see it; None before the first position."""
@@ -89,9 +130,10 @@ class ProducerStatus:
             return Consumer(
                 self.stream,
                 self._position.cluster_time,
-                events=self._events,
+                events=self._counts.events,
                 saved_at=self._saved_at,
                 recovering=self._recovering,
+                paused=self._paused,
             )
 
     @property
@@ -102,7 +144,28 @@ class ProducerStatus:
     @property
     def events(self) -> int:
         """How many events were ever delivered under this name."""
-        return self._events
+        return self._counts.events
+
+    @property
+    def counts(self) -> Counts:
+        """What was ever delivered under this name."""
+        return self._counts
+
+    def errors(self) -> dict[str, int]:
+        """Give how often each error was met in this process, by code."""
+        with self._lock:
+            return dict(self._errors)
+
+    def _silent(self, found: Liveness) -> Liveness | None:
+        """Judge by the silence: old observations, however good they were, prove nothing about now.
+
+        A stream takes an answer of the server every second, also of an idle one.
+        """
+        seconds = time.monotonic() - self._heard
+        proof = f"nothing was taken from the server for {seconds:,.0f} s; before, {found.proof}"
+        if seconds >= self.patience.stalled_seconds:
+            return Liveness(State.STALLED, proof)
+        return Liveness(State.BEHIND, proof) if seconds >= self.patience.behind_seconds else None
 
     def _observe(self) -> None:
         now = time.time()
@@ -111,4 +174,4 @@ class ProducerStatus:
         if self._observations and now - self._observations[-1].at < _SECONDS_BETWEEN_OBSERVATIONS:
             return
         position = self._position.cluster_time
-        self._observations.append(Observation(now, position, self._operation_time, self._events, self._saved_at))
+        self._observations.append(Observation(now, position, self._operation_time, self._counts.events, self._saved_at))

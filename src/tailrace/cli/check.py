@@ -49,7 +49,7 @@ def check(
     (three quarters, or history is lost), as monitoring plugins do.
     """
     from tailrace.cli.log import configure_log
-    from tailrace.monitor import Observer, Thresholds, serve_metrics, shard_readers
+    from tailrace.monitor import Observer, Thresholds, serve_endpoint, shard_readers
 
     settings = session.settings(
         capture__position_store=store,
@@ -65,7 +65,7 @@ def check(
         consumers = opened.enter_context(_consumers(names or [], settings.capture, at))
         readers = opened.enter_context(shard_readers(uris, settings.mongodb.timeout_seconds))
         if monitor.metrics_port is not None:
-            opened.enter_context(serve_metrics(monitor.metrics_port, monitor.metrics_address))
+            opened.enter_context(serve_endpoint(monitor.metrics_port, monitor.metrics_address))
         terminal = opened.enter_context(_Terminal(Thresholds.of(monitor), repeats=watch and not as_json))
         show = _show_json if as_json else terminal.show
         observer = Observer.of(monitor, readers, consumers, log=watch)

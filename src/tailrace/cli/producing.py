@@ -47,7 +47,7 @@ def run_producer(
         capture = opened.enter_context(Capture.open(settings, client))
         producer = capture.producer(stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON)
         interrupted = opened.enter_context(_signals(producer))
-        opened.enter_context(_observed(settings, client, producer.status))
+        opened.enter_context(_observed(settings, client, producer))
         opened.enter_context(_shown(producer.status, as_json=as_json))
         producer.run()
     if interrupted.is_set():
@@ -75,43 +75,41 @@ def _signals(producer: Producer) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _observed(settings: Settings, client: MongoClient[Any], status: ProducerStatus) -> Iterator[None]:
-    """Watch the oplog window beside the producer, and serve the metrics when a port is set."""
-    from tailrace.monitor import Observer, serve_metrics, shard_readers
+def _observed(settings: Settings, client: MongoClient[Any], producer: Producer) -> Iterator[None]:
+    """Watch the oplog window beside the producer, and answer over HTTP when a port is set."""
+    from tailrace.cli.producer_site import site_of
+    from tailrace.monitor import Observer, Patience, serve_endpoint, shard_readers
 
-    stop = threading.Event()
+    monitor, status = settings.monitor, producer.status
+    status.patience = Patience.of(monitor)
+    uri = settings.mongodb.uri.get_secret_value()
     with ExitStack() as opened:
-        if settings.monitor.metrics_port is not None:
-            opened.enter_context(serve_metrics(settings.monitor.metrics_port, settings.monitor.metrics_address))
-        uri = settings.mongodb.uri.get_secret_value()
         readers = opened.enter_context(shard_readers([uri], settings.mongodb.timeout_seconds))
 
         def consumers() -> list[Any]:
             consumer = status.consumer()
             return [] if consumer is None else [consumer]
 
-        observer = Observer.of(settings.monitor, readers, consumers, log=True)
-        thread = threading.Thread(
-            target=observer.run, args=(settings.monitor.every_seconds, stop), name="tailrace-monitor", daemon=True
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(timeout=10)
+        observer = Observer.of(monitor, readers, consumers, log=True)
+        opened.enter_context(observer.running(monitor.every_seconds))
+        if monitor.metrics_port is not None:
+            site = site_of(settings, client, producer, observer)
+            opened.enter_context(serve_endpoint(monitor.metrics_port, monitor.metrics_address, site))
+        yield
 
 
 @contextmanager
 def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
     """Show the state once a second: JSON lines, a live line on a terminal, and nothing into a plain pipe."""
+    from tailrace.capture.state_document import brief_state
+
     console = Console(stderr=True)
     stop = threading.Event()
     rate = _Rate(status)
 
     def print_json() -> None:
         while not stop.wait(_SECONDS_BETWEEN_LINES):
-            typer.echo(json.dumps(state_of(status, rate.events_per_second())))
+            typer.echo(json.dumps(brief_state(status, rate.events_per_second())))
 
     def draw() -> None:
         with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -129,7 +127,7 @@ def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
         if thread:
             thread.join(timeout=5)
         if as_json:
-            typer.echo(json.dumps(state_of(status, 0.0)))
+            typer.echo(json.dumps(brief_state(status, 0.0)))
 
 
 class _Rate:
@@ -146,30 +144,6 @@ class _Rate:
             return 0.0
         self._last = now, self._status.events
         return (self._status.events - events) / (now - before)
-
-
-def state_of(status: ProducerStatus, rate: float) -> dict[str, Any]:
-    """Give the state as plain values; the keys are part of the interface."""
-    liveness, position, snapshot = status.liveness(), status.position, status.snapshot
-    return {
-        "stream": status.stream,
-        "state": liveness.state.value,
-        "proof": liveness.proof,
-        "position": {"t": position.cluster_time.time, "i": position.cluster_time.inc} if position else None,
-        "events": status.events,
-        "events_per_second": round(rate, 1),
-        "buffered_bytes": status.buffered,
-        "snapshot": None
-        if snapshot is None
-        else {
-            "chunks": snapshot.chunks,
-            "chunks_done": snapshot.chunks_done,
-            "documents": snapshot.documents,
-            "documents_read": snapshot.documents_read,
-            "documents_per_second": round(snapshot.rate, 1),
-            "seconds_left": snapshot.seconds_left,
-        },
-    }
 
 
 def _line(status: ProducerStatus, rate: float) -> Text:

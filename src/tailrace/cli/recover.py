@@ -12,6 +12,8 @@ from tailrace.cli.session import connected, session
 from tailrace.cli.times import shown_time
 
 if TYPE_CHECKING:
+    from pymongo import MongoClient
+
     from tailrace.capture.recovery import Forecast
     from tailrace.settings import Settings
 
@@ -45,16 +47,18 @@ def recover(
         capture__recover=True,
     )
     if dry_run:
-        _show(_forecast(settings), as_json)
+        with connected(settings) as client:
+            _show(forecast_of(settings, client), as_json)
         return
     step = FirstStep.START_NOW if from_now else FirstStep.RECOVER if anyway else FirstStep.GO_ON
     run_producer(settings, as_json=as_json, stop_when_idle=True, first_step=step)
 
 
-def _forecast(settings: Settings) -> Forecast:
+def forecast_of(settings: Settings, client: MongoClient[Any]) -> Forecast:
+    """Find out what a recovery would do, with a store of our own beside the one of a producer that runs."""
     from tailrace.capture.assembly import Capture
 
-    with connected(settings) as client, Capture.open(settings, client) as capture:
+    with Capture.open(settings, client) as capture:
         return capture.recovery().forecast(capture.store.load(settings.capture.name))
 
 

@@ -46,7 +46,7 @@ def serve(
     from contextlib import ExitStack
 
     from tailrace.cli.log import configure_log
-    from tailrace.monitor import serve_metrics
+    from tailrace.monitor import serve_endpoint
 
     settings = session.settings(
         mongodb__uri=uri,
@@ -61,7 +61,7 @@ def serve(
     configure_log(settings.log)
     with ExitStack() as opened:
         if settings.monitor.metrics_port is not None:
-            opened.enter_context(serve_metrics(settings.monitor.metrics_port, settings.monitor.metrics_address))
+            opened.enter_context(serve_endpoint(settings.monitor.metrics_port, settings.monitor.metrics_address))
         client = opened.enter_context(connected(settings, socketTimeoutMS=20_000))
         upstream = settings.mongodb.uri.get_secret_value()
         hub = _hub(client, upstream, settings.gateway)

@@ -5,14 +5,17 @@ MongoDB connection. It knows neither position stores nor producers: those call i
 """
 
 from tailrace.monitor.alerts import Alarm, Alert, Level, LogChannel, Thresholds, Verdict, WebhookChannel
-from tailrace.monitor.liveness import Liveness, Observation, Patience, State, liveness_of
-from tailrace.monitor.metrics import REGISTRY, GatewayMetrics, StreamMetrics, serve_metrics
+from tailrace.monitor.endpoint import Action, Page, Site, serve_endpoint
+from tailrace.monitor.liveness import PAUSED, Liveness, Observation, Patience, State, liveness_of
+from tailrace.monitor.metrics import REGISTRY, GatewayMetrics, StreamMetrics
 from tailrace.monitor.observer import Consumer, Observer, Report
 from tailrace.monitor.reader import ShardReader, shard_readers
 from tailrace.monitor.window import Forecast, Oplog, Place, Sample, Trend, place_of
 
 __all__ = [
+    "PAUSED",
     "REGISTRY",
+    "Action",
     "Alarm",
     "Alert",
     "Consumer",
@@ -24,11 +27,13 @@ __all__ = [
     "Observation",
     "Observer",
     "Oplog",
+    "Page",
     "Patience",
     "Place",
     "Report",
     "Sample",
     "ShardReader",
+    "Site",
     "State",
     "StreamMetrics",
     "Thresholds",
@@ -37,6 +42,6 @@ __all__ = [
     "WebhookChannel",
     "liveness_of",
     "place_of",
-    "serve_metrics",
+    "serve_endpoint",
     "shard_readers",
 ]

@@ -25,6 +25,8 @@ class State(StrEnum):
     """It keeps up with the server and delivers events."""
     BEHIND = "behind"
     """It moves, but the server is well ahead."""
+    PAUSED = "paused"
+    """Somebody asked that nothing is read for now; the oplog goes on without it."""
     STALLED = "stalled"
     """The server goes on and the position does not."""
     RECOVERING = "recovering"
@@ -43,6 +45,7 @@ class Observation:
     saved_at: float | None = None
     """When the position was saved, in Unix seconds by the writer's clock; lets one observation prove a stall."""
     recovering: bool = False
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Patience:
 
 
 DEFAULT_PATIENCE = Patience()
+PAUSED = "it was asked to pause, and keeps its place until it is resumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ def liveness_of(observations: Sequence[Observation], patience: Patience = DEFAUL
     """Judge a stream by its observations, the newest last."""
     now = observations[-1]
     age = max(0, now.operation_time.time - now.position.time)
+    if now.paused:
+        return Liveness(State.PAUSED, f"{PAUSED}; the position waits {age:,} s behind the server")
     if now.recovering:
         proof = f"a snapshot is closing a gap in the history; the position waits {age:,} s behind the server"
         return Liveness(State.RECOVERING, proof)

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from tailrace.errors import EventTooLarge, EventUnconvertible, RecordRefused, SettingsError
+from tailrace.errors import EventTooLarge, EventUnconvertible, RecordRefused
 from tailrace.monitor.liveness import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from bson import Timestamp
 
 REGISTRY = CollectorRegistry()
@@ -260,19 +257,3 @@ class GatewayMetrics:
     def _count(self, counter: Counter, label: str, total: float) -> None:
         counter.labels(label).inc(total - self._totals.get((counter, label), 0))
         self._totals[counter, label] = total
-
-
-@contextmanager
-def serve_metrics(port: int, address: str = "127.0.0.1") -> Iterator[int]:
-    """Expose the registry at `/metrics` while the block runs; gives the port, which is a free one when 0 was asked."""
-    try:
-        server, thread = start_http_server(port, addr=address, registry=REGISTRY)
-    except OSError as error:
-        message = f"metrics cannot be served at {address}:{port}: {error.strerror}"
-        raise SettingsError(message, hint="Choose another monitor.metrics_port.") from None
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)

@@ -36,6 +36,7 @@ class Consumer:
     events: int | None = None
     saved_at: float | None = None
     recovering: bool = False
+    paused: bool = False
 
     def position_on(self, shard: str) -> Timestamp:
         """Where it stands on this shard."""
@@ -113,6 +114,7 @@ class Observer:
         self._patience = patience
         self._alarm = alarm
         self._clock = clock
+        self._latest: tuple[Report, ...] = ()
         self._samples: dict[tuple[str, str], deque[Sample]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
         self._seen: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
 
@@ -134,6 +136,11 @@ class Observer:
             alarm=Alarm.of(settings, log=log),
         )
 
+    @property
+    def latest(self) -> tuple[Report, ...]:
+        """What the last look showed; safe to ask from any thread."""
+        return self._latest
+
     def look(self) -> list[Report]:
         """Take one reading of every shard and judge every stream on it."""
         # Positions first: one that is read after the oplog could lie beyond its last entry.
@@ -142,6 +149,7 @@ class Observer:
         for reader in self._readers:
             oplog, now = reader.read(), self._clock()
             reports += [self.judge(consumer, oplog, now) for consumer in consumers] or [Report(now, oplog)]
+        self._latest = tuple(reports)
         show_reports(reports)
         if self._alarm:
             for report in reports:
@@ -180,7 +188,17 @@ class Observer:
         key = (consumer.stream, oplog.shard)
         samples, seen = self._samples[key], self._seen[key]
         samples.append(Sample(now, oplog, position))
-        seen.append(Observation(now, position, oplog.last, consumer.events, consumer.saved_at, consumer.recovering))
+        seen.append(
+            Observation(
+                now,
+                position,
+                oplog.last,
+                consumer.events,
+                consumer.saved_at,
+                recovering=consumer.recovering,
+                paused=consumer.paused,
+            )
+        )
         place = place_of(tuple(samples))
         liveness = liveness_of(tuple(seen), self._patience)
         verdict = verdict_of(place, liveness, self._thresholds)

@@ -40,6 +40,8 @@ class SnapshotState:
     reason: str
     gap: int | None = None
     """The gap in the ledger that it closes."""
+    only: tuple[str, ...] = ()
+    """The collections that were asked for; none are all that the stream captures."""
     finished: bool = False
     planned: bool = False
     deletes: int = 0
@@ -51,6 +53,7 @@ class SnapshotState:
         return {
             "reason": self.reason,
             "gap": self.gap,
+            "only": list(self.only),
             "finished": self.finished,
             "planned": self.planned,
             "deletes": self.deletes,
@@ -63,7 +66,7 @@ class SnapshotState:
         """Read what `to_json` gave."""
         collections = {name: _Collection.from_json(state) for name, state in form["collections"].items()}
         flags = {name: form[name] for name in ("reason", "gap", "finished", "planned", "deletes", "deletes_checked")}
-        return cls(**flags, collections=collections)
+        return cls(**flags, only=tuple(form.get("only", ())), collections=collections)
 
 
 class SnapshotProgress:
@@ -85,9 +88,9 @@ class SnapshotProgress:
         """The snapshot that a restart has to go on with."""
         return self._state if self._state and not self._state.finished else None
 
-    def begin(self, reason: str, gap: int | None = None) -> SnapshotState:
+    def begin(self, reason: str, gap: int | None = None, *, only: tuple[str, ...] = ()) -> SnapshotState:
         """Note, before anything else is done, that a snapshot is needed."""
-        return self._write(SnapshotState(reason, gap))
+        return self._write(SnapshotState(reason, gap, only))
 
     def plan(self, chunks: Mapping[str, list[Chunk]], estimated: Mapping[str, int]) -> None:
         """Keep the plan, so that chunk numbers mean the same after a restart."""
