@@ -17,6 +17,7 @@ from tailrace.cli import (
     engine,
     features,
     gaps,
+    lookup,
     position,
     produce,
     recover,
@@ -25,6 +26,7 @@ from tailrace.cli import (
     snapshot,
     stand,
     token,
+    up,
     verify,
     watch,
 )
@@ -53,10 +55,12 @@ app.command("check")(check.check)
 app.command("demo")(demo.demo)
 app.command("features", help=features.HELP)(features.features)
 app.command("gaps")(gaps.gaps)
+app.command("lookup")(lookup.lookup)
 app.command("produce")(produce.produce)
 app.command("recover")(recover.recover)
 app.command("serve")(serve.serve)
 app.command("settings")(settings.settings)
+app.command("up", help=up.HELP)(up.up)
 app.command("verify")(verify.verify)
 app.command("watch")(watch.watch)
 app.command("snapshot")(snapshot.snapshot)

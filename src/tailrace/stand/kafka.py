@@ -48,6 +48,11 @@ _ONE_NODE = {
 }
 
 
+def jars() -> list[Path]:
+    """The broker's jars, fetched on the first call."""
+    return fetch_jars("kafka", _COORDINATES, read_checksums(_CHECKSUMS))
+
+
 class Kafka(SingleServer):
     """One broker that clients reach directly and, when a proxy was given, through the proxy.
 
@@ -93,8 +98,7 @@ class Kafka(SingleServer):
         `properties` are those of `server.properties`, such as {"message.max.bytes": 20_000_000}; `proxy` is aimed at
         the broker, and `proxied_servers` then leads through it.
         """
-        jars = fetch_jars("kafka", _COORDINATES, read_checksums(_CHECKSUMS))
-        class_path = f"{jars[0].parent}/*"
+        class_path = f"{jars()[0].parent}/*"
         java = [str(java_home() / "bin" / "java"), *_SMALL_JVM, *_LOG_LEVELS, "-cp", class_path]
         return cls(java, ServerFolder.make(cls.name, folder), properties or {}, proxy)._started()
 

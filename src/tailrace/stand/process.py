@@ -48,6 +48,12 @@ class ServerProcess:
         """Whether the server runs (a paused server does)."""
         return self._guardian is not None and self._guardian.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the server ended by itself: its exit code, or minus the signal; None while it runs."""
+        code = None if self._guardian is None else self._guardian.poll()
+        return code if code is None or code < 256 - signal.NSIG else code - 256
+
     def launch(self) -> None:
         """Start the server without waiting for it."""
         owner_read, owner_write = os.pipe()

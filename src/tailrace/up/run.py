@@ -1,0 +1,98 @@
+"""One run, from the first server to the last process: start, show, keep, stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.sinks.kafka_topics import TopicCatalogue
+from tailrace.settings import Settings
+from tailrace.stand.ports import reserve_port
+from tailrace.up.folder import RunFolder
+from tailrace.up.guide import Guide
+from tailrace.up.parts import LocalServer
+from tailrace.up.plan import Addresses, Plan
+from tailrace.up.programs import programs
+from tailrace.up.servers import local_servers
+from tailrace.up.supervisor import Supervisor
+from tailrace.up.views import View
+
+Reload = Callable[[Mapping[str, Any]], Settings]
+"""Gives the user's settings with these laid over them."""
+
+
+def run(
+    plan: Plan,
+    reload: Reload,
+    view: View,
+    *,
+    java_home: Path,
+    stopping: threading.Event,
+    seconds: float | None = None,
+) -> None:
+    """Start everything, say how to use it, and keep it running until `stopping` is set or the time is over.
+
+    A part that never comes up ends the run; one that is given up later leaves the others running, and its error is
+    raised at the end.
+    """
+    with ExitStack() as opened:
+        folder = opened.enter_context(RunFolder(plan.settings.up.folder))
+        opened.enter_context(view)
+        supervisor = opened.enter_context(Supervisor(view.changed, stopping))
+        opened.callback(view.stopping)
+        if _is_up(plan, reload, folder, supervisor, view, java_home, opened):
+            deadline = None if seconds is None else time.monotonic() + seconds
+            while not stopping.wait(1.0) and (deadline is None or time.monotonic() < deadline):
+                view.tick(supervisor.down)
+        failures = supervisor.failures
+    if failures:
+        raise failures[0]
+
+
+def _is_up(
+    plan: Plan,
+    reload: Reload,
+    folder: RunFolder,
+    supervisor: Supervisor,
+    view: View,
+    java_home: Path,
+    opened: ExitStack,
+) -> bool:
+    """Start the servers, then, on settings that name them, the programs; False when it was stopped meanwhile."""
+    servers = {part.name: part for part in local_servers(plan.servers, folder.path)}
+    for server in servers.values():
+        supervisor.keep(server)
+    if not supervisor.wait_ready():
+        return False
+    settings = reload(plan.effective(folder.path, _addresses(servers, opened)))
+    folder.write_settings(settings)
+    _make_topics(plan, settings)
+    for program in programs(plan, settings, folder, java_home):
+        supervisor.keep(program)
+    if not supervisor.wait_ready():
+        return False
+    view.ready(Guide.of(plan, settings, folder.settings_file, folder.logs, supervisor.pid_of("producer")))
+    return True
+
+
+def _addresses(servers: Mapping[str, LocalServer], opened: ExitStack) -> Addresses:
+    """Give where the started servers answer, and ports that stay ours until the end."""
+    metrics, dashboard = reserve_port(), reserve_port()
+    for port in (metrics, dashboard):
+        opened.callback(port.release)
+    at = {name: server.address for name, server in servers.items()}
+    redis = f"redis://{at['redis']}/0" if "redis" in at else None
+    return Addresses(at.get("mongodb"), at.get("kafka"), redis, metrics.number, dashboard.number)
+
+
+def _make_topics(plan: Plan, settings: Settings) -> None:
+    """Make the topics that jobs name: a Spark query does not wait for a topic to appear."""
+    address = KafkaAddress.parse(settings.capture.sink.get_secret_value())
+    catalogue = TopicCatalogue(address, plan.topics(settings), settings.capture.partitions, {})
+    for definition in plan.definitions:
+        catalogue.learn(definition.namespace)
