@@ -97,7 +97,7 @@ class Streams:
 
     async def _wait(self, subscription: AnySubscription, seconds: float) -> None:
         channels = subscription.channels
-        if not channels:
+        if subscription.is_catching_up:
             await asyncio.sleep(min(seconds, _CATCH_UP_PAUSE))
             return
         woken: asyncio.Future[None] = self._loop.create_future()

@@ -65,6 +65,8 @@ class Hub:
         self.counts = HubCounts()
         self.error: TailraceError | None = None
         """Why the tail does not move at the moment."""
+        self.wanted = 0
+        """How far it had come when it last had something for somebody."""
         self._tail_source = oplog
         self._images = images or NoImages()
         self._channel_bytes = channel_bytes
@@ -72,6 +74,7 @@ class Hub:
         self._routes: Routes[Channel] = Routes()
         self._channels: dict[Key, Channel] = {}
         self._listeners: list[Listener] = []
+        self._progress_listeners: list[Callable[[], None]] = []
         self.subscribers: set[Subscription] = set()
         self._open_scans = 0
         self._ring_bytes = ring_bytes
@@ -100,6 +103,10 @@ class Hub:
     def on_news(self, listener: Listener) -> None:
         """Call the listener, on the hub's thread, whenever channels were given entries, or were given up."""
         self._listeners.append(listener)
+
+    def on_progress(self, listener: Callable[[], None]) -> None:
+        """Call the listener, on the hub's thread, whenever entries were read that nobody here wants."""
+        self._progress_listeners.append(listener)
 
     def close(self) -> None:
         """Stop reading and end the thread, which closes its cursor itself."""
@@ -139,16 +146,6 @@ class Hub:
         """Give all channels, for whoever wants to wake their readers."""
         with self._lock:
             return set(self._channels.values())
-
-    def advance(self, reached: int, until: int) -> bool:
-        """Note that nothing was or will be written behind `reached` up to a time; False when something came since."""
-        with self._lock:
-            if self._ring.reached != reached or until <= reached:
-                return False
-            self._ring.reached = until
-            for channel in self._channels.values():
-                channel.fed = until
-            return True
 
     # --- for subscriptions
 
@@ -267,7 +264,11 @@ class Hub:
         self.counts.entries += len(batch.entries)
         self.counts.entry_bytes += sum(map(len, batch.entries))
         if touched:
+            self.wanted = batch.reached
             self._tell(touched)
+        elif batch.entries:
+            for listener in self._progress_listeners:
+                listener()
 
     def _begin_anew(self, error: TailraceError) -> None:
         """Go on at the end: the tail was too slow. Subscribers look for the rest by themselves, or are told."""

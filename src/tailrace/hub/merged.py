@@ -50,6 +50,8 @@ class MergedSubscription:
         self._topology_changes: deque[Event] = deque()
         """What the config servers told and the merge has not come to yet; the first one is in the merge."""
         self.is_closed = False
+        self.holds_something = False
+        """Whether events of some shards wait for others."""
         self.position = spec.options.token or ResumeToken.high_water_mark(to_timestamp(self._since))
         self._incoming: list[Event | None] = []
         self._checked = self._checks()
@@ -94,6 +96,11 @@ class MergedSubscription:
         return False
 
     @property
+    def is_catching_up(self) -> bool:
+        """Whether some shard is still read by a scan of this stream's own."""
+        return any(part.is_catching_up for part in self._parts.values())
+
+    @property
     def has_news(self) -> bool:
         """Whether the next `poll` may find something."""
         return bool(self._waiting) or any(part.has_news for part in self._parts.values())
@@ -110,6 +117,7 @@ class MergedSubscription:
             if not self._waiting:
                 self._read_shards()
                 self._take()
+                self._ask_for_promises()
             return self._batch(max_events, max_bytes)
         except BaseException:
             self.close()
@@ -141,6 +149,13 @@ class MergedSubscription:
                 self._feed_topology_change()
             else:
                 self._merge.feed(name, batch.events, part.promise)
+
+    def _ask_for_promises(self) -> None:
+        """Have the shards that hold others back come further."""
+        waiting = self._merge.newest_waiting
+        self.holds_something = waiting is not None
+        if waiting is not None:
+            self._cluster.want(to_int(waiting.cluster_time))
 
     def _feed_topology_change(self) -> None:
         """Let the next change in, and promise no more than that: what lies behind it may need another shard."""

@@ -77,6 +77,11 @@ class Subscription:
         return self._channel is not None and self._channel.has(self._index)
 
     @property
+    def is_catching_up(self) -> bool:
+        """Whether it still reads by a scan of its own."""
+        return self._channel is None
+
+    @property
     def has_news(self) -> bool:
         """Whether the next `poll` may find something, as far as can be told without looking."""
         channel = self._channel

@@ -160,6 +160,12 @@ class Merge(Generic[E]):
             self._position = ResumeToken.parse(taken[-1].token)
         return taken
 
+    @property
+    def newest_waiting(self) -> ResumeToken | None:
+        """The position that all shards must have passed before nothing waits any more; None when nothing does."""
+        waiting = [shard.events[-1] for shard in self._shards.values() if shard.events]
+        return ResumeToken.parse(max(waiting, key=_sort_key).token) if waiting else None
+
     def holds(self, now: float) -> list[Hold]:
         """Show where each shard stands, and for how long it has held the others back."""
         waiting = self._waiting()

@@ -1,12 +1,16 @@
-"""Which shards a cluster has, and how far a shard that is idle has come.
+"""Which shards a cluster has, and how a shard that is idle is brought up to the others.
 
-An idle shard writes nothing, so its oplog does not say that time has passed. It is asked instead, without a write:
+An idle shard writes nothing, so its oplog does not say that time has passed. That cannot be asked for either: a time
+that a node was only told lives in its memory. Seen on 6.0.5: a node that knew of a time, was killed and restarted
+began again at the time of its last entry, and wrote smaller ones than it had been told. So the shard is made to write:
 
-1. The newest cluster time is told to its members. A node that knows a time gives later ones to all it writes, and so
-   does whoever is elected by members that know it: once a majority knows it, nothing below it can begin any more.
-2. That majority names the same primary, so no other one can be writing unseen.
-3. The primary is asked for the first entry behind what was read, by a query that waits for writes under way. When
-   there is none, nothing below the time of step 1 will come.
+1. The primary is told the newest cluster time and writes a note (`appendOplogNote`, 80 bytes), whose time is later.
+2. The tail reads the note with read concern "majority". What a majority has is never rolled back, whoever is elected
+   and whatever is restarted, and nothing is ever written before it: an oplog only grows at its end. So all that the
+   shard wrote before the note has been read, and all that it will write comes behind it.
+
+The server does the same for reads with `afterClusterTime` on a shard that is behind (`makeNoopWriteIfNeeded`), and
+such a read is what a user without the privilege `appendOplogNote` sends instead.
 """
 
 from __future__ import annotations
@@ -18,16 +22,20 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
+from tailrace.oplog.tail import LiveOplog
 
 Document = Mapping[str, Any]
 
 CONFIG: Final = "config"
 """The name under which the config servers take part in a merge: their oplog tells which shards come and go."""
+_NOTE: Final = {"tailrace": "idle"}
+_UNAUTHORIZED: Final = 13
+_STALE_CLUSTER_TIME: Final = 209
 _TIMEOUTS: Final[dict[str, Any]] = {
     "serverSelectionTimeoutMS": 2_000,
     "connectTimeoutMS": 2_000,
@@ -87,17 +95,14 @@ def config_uri(client: MongoClient[Any], uri: str) -> str | None:
 
 
 class ShardClock:
-    """Asks the members of one shard how far it has come."""
+    """Tells one shard the time, and has it write that time down."""
 
     def __init__(self, uri: str) -> None:
-        self._uri = uri
-        self._members: dict[tuple[str, int | None], MongoClient[Any]] = {}
         self._client: MongoClient[Any] = MongoClient(uri, **_TIMEOUTS)
+        self._may_write = True
 
     def close(self) -> None:
         """Hang up."""
-        for member in self._members.values():
-            member.close()
         self._client.close()
 
     def now(self, told: Document | None = None) -> Document:
@@ -113,48 +118,22 @@ class ShardClock:
         """List the shards, when this is the clock of the config servers."""
         return _shards(self._client)
 
-    def nothing_until(self, cluster_time: Document, reached: int) -> bool:
-        """Tell whether nothing behind `reached` and up to a cluster time was or will be written."""
-        primary = self._agreed_primary(cluster_time)
-        return primary is not None and not self._has_entry_behind(primary, reached)
-
-    def _agreed_primary(self, cluster_time: Document) -> MongoClient[Any] | None:
-        """Tell all members the time; give the primary that a majority of them names, if there is one."""
-        named: dict[str, int] = {}
-        if not self._client.nodes:
-            self._client.admin.command("ping")  # the first command finds the members
-        addresses = self._client.nodes
-        hosts = {f"{host}:{port}": (host, port) for host, port in addresses}
-        for address in addresses:
+    def write_note(self, told: Document, until: int) -> None:
+        """Have the shard write an entry behind a cluster time, unless it has one behind `until` already."""
+        with _telling(self._client, told) as session:
             try:
-                named_by = self._hello(address, cluster_time).get("primary")
-            except PyMongoError:
-                continue
-            if named_by is not None:
-                named[named_by] = named.get(named_by, 0) + 1
-        for name, votes in named.items():
-            if votes * 2 > len(addresses) and name in hosts:
-                return self._member(hosts[name])
-        return None
-
-    def _hello(self, address: tuple[str, int | None], cluster_time: Document) -> Document:
-        member = self._member(address)
-        with _telling(member, cluster_time) as session:
-            return member.admin.command("isMaster", session=session)
-
-    def _has_entry_behind(self, primary: MongoClient[Any], reached: int) -> bool:
-        # A forward query that is not tailable waits until all writes before it can be seen.
-        query = {"ts": {"$gt": to_timestamp(reached)}}
-        oplog = primary.local["oplog.rs"]
-        return next(oplog.find(query, {"_id": 0, "ts": 1}, batch_size=1, limit=1), None) is not None
-
-    def _member(self, address: tuple[str, int | None]) -> MongoClient[Any]:
-        known = self._members.get(address)
-        if known is None:
-            host = f"{address[0]}:{address[1]}"
-            uri = Shard("", host).uri(self._uri)
-            known = self._members[address] = MongoClient(uri, directConnection=True, **_TIMEOUTS)
-        return known
+                if self._may_write:
+                    note = {"appendOplogNote": 1, "maxClusterTime": to_timestamp(until), "data": _NOTE}
+                    self._client.admin.command(note, session=session)
+                    return
+            except OperationFailure as error:
+                if error.code == _STALE_CLUSTER_TIME:
+                    return
+                if error.code != _UNAUTHORIZED:
+                    raise
+                self._may_write = False
+            read = LiveOplog(self._client).query(until, after=until)
+            self._client.local.command({**read, "limit": 1, "singleBatch": True}, session=session)
 
 
 @contextmanager
