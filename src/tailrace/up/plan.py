@@ -131,7 +131,7 @@ class Plan:
         return name in getattr(self.settings, section).model_fields_set
 
 
-_BROKERS = ("features.kafka_servers",)
+_BROKERS = ("features.kafka_servers", "warehouse.kafka_servers")
 
 
 def _state_in(folder: Path) -> dict[str, Any]:
@@ -139,6 +139,7 @@ def _state_in(folder: Path) -> dict[str, Any]:
         "capture.position_store": f"file:{folder / 'positions'}",
         "spark.checkpoints": str(folder / "checkpoints"),
         "features.dead_letters": str(folder / "dead-letters"),
+        "warehouse.folder": str(folder / "warehouse"),
     }
 
 
