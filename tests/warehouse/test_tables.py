@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
-from tailrace.warehouse import Column, Drift, Kind, read_tables
+from tailrace.warehouse import Column, Drift, TableKind, read_tables
 from tailrace.warehouse.drift import add_drift, read_drift, write_drift
 
 
@@ -49,7 +49,7 @@ def test_the_newest_metadata_counts(tmp_path):
     (folder / "v10.gz.metadata.json").write_bytes(gzip.compress(metadata()))
     (folder / "version-hint.text").write_text("9")
     (table,) = read_tables(tmp_path)
-    assert (table.name, table.kind, table.namespace) == ("shop.orders", Kind.MIRROR, "shop.orders")
+    assert (table.name, table.kind, table.namespace) == ("shop.orders", TableKind.MIRROR, "shop.orders")
     assert (table.rows, table.files, table.bytes) == (4, 3, 900)
     assert table.columns == [Column("_id", "string"), Column("tags", "list<struct<a: int, b: long>>")]
     (snapshot,) = table.snapshots

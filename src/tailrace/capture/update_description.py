@@ -1,4 +1,4 @@
-"""Apply what an update event says to a document that is held as JSON values."""
+"""Apply what an update event says to a document that is held as JSON values, or as decoded BSON."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ from typing import Any
 
 
 def apply_update(document: dict[str, Any], update: Mapping[str, Any]) -> None:
-    """Change the document as `updateDescription` says: arrays cut, fields set, fields removed."""
+    """Change the document as `updateDescription` says: arrays cut, fields set, fields removed.
+
+    A dot in a path separates names, unless `disambiguatedPaths` says which dots belong to a name.
+    """
+    clear = update.get("disambiguatedPaths") or {}
     for cut in update.get("truncatedArrays") or ():
-        array = _find(document, cut["field"].split("."))
+        array = _find(document, _names(cut["field"], clear))
         size = cut.get("newSize", cut.get("size"))
         if isinstance(array, list):
             del array[_integer(size) :]
     for path, value in (update.get("updatedFields") or {}).items():
-        _set(document, path.split("."), value)
+        _set(document, _names(path, clear), value)
     for path in update.get("removedFields") or ():
-        *parents, name = path.split(".")
+        *parents, name = _names(path, clear)
         holder = _find(document, parents)
         if isinstance(holder, dict):
             holder.pop(name, None)
+
+
+def _names(path: str, clear: Mapping[str, Any]) -> list[str]:
+    if path not in clear:
+        return path.split(".")
+    return [part if isinstance(part, str) else str(_integer(part)) for part in clear[path]]
 
 
 def _integer(size: Any) -> int:

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tailrace import raw
 from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import Place, Spans, spans_of, text_at
+from tailrace.capture.rebuilt_state import id_of_value
 from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.spark.typed import Mismatches, converter
 
@@ -35,6 +36,9 @@ ENVELOPE: Final = types.StructType(
 """The columns without a declared schema. Order events by `token`: cluster times are shared inside a transaction."""
 MISMATCHES: Final = "_mismatches"
 """A declared string column of this name gets the paths of the values that did not fit, as a JSON list."""
+
+KEY: Final = "_key"
+"""A declared binary column of this name gets the `_id` as bytes that are equal for equal `_id`s, and sort as they do."""
 
 _DOCUMENTS: Final = {
     "document_key": b"documentKey",
@@ -179,6 +183,12 @@ def _namespace(event: _Event) -> tuple[str | None, str | None]:
     return known
 
 
+def _key(event: _Event) -> bytes | None:
+    part = event.part(b"documentKey")
+    found = None if part is None else raw.field(part, b"_id")
+    return None if found is None else id_of_value(found)
+
+
 def _mismatches(event: _Event) -> str | None:
     return orjson.dumps(event.mismatches).decode() if event.mismatches else None
 
@@ -192,5 +202,6 @@ _FIXED: Mapping[tuple[str, type[types.DataType]], Column] = {
     ("db", types.StringType): lambda event: _namespace(event)[0],
     ("coll", types.StringType): lambda event: _namespace(event)[1],
     ("raw", types.BinaryType): lambda event: event.bytes,
+    (KEY, types.BinaryType): _key,
     (MISMATCHES, types.StringType): _mismatches,
 }

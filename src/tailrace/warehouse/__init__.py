@@ -6,7 +6,7 @@ of a document's events, drift, and reading what a folder of tables says about it
 """
 
 from tailrace.warehouse.drift import Drift
-from tailrace.warehouse.names import Kind
+from tailrace.warehouse.names import TableKind
 from tailrace.warehouse.tables import Column, Snapshot, TableState, read_tables
 
-__all__ = ["Column", "Drift", "Kind", "Snapshot", "TableState", "read_tables"]
+__all__ = ["Column", "Drift", "Snapshot", "TableKind", "TableState", "read_tables"]

@@ -12,7 +12,7 @@ _HISTORY: Final = "_history"
 _ORDINARY = re.compile(r"[A-Za-z0-9_]+")
 
 
-class Kind(StrEnum):
+class TableKind(StrEnum):
     """What a table is for."""
 
     HISTORY = "history"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tailrace.warehouse.drift import DRIFT_PROPERTY, Drift, read_drift
-from tailrace.warehouse.names import Kind
+from tailrace.warehouse.names import TableKind
 
 KIND_PROPERTY: Final = "tailrace.kind"
 NAMESPACE_PROPERTY: Final = "tailrace.namespace"
@@ -52,7 +52,7 @@ class TableState:
 
     name: str
     """`database.table` in the catalog."""
-    kind: Kind
+    kind: TableKind
     namespace: str
     """`db.collection` in MongoDB; empty for the dead letters."""
     rows: int
@@ -84,14 +84,14 @@ def _read_table(root: Path, folder: Path) -> TableState | None:
     if metadata is None:
         return None
     properties = metadata.get("properties", {})
-    if properties.get(KIND_PROPERTY) not in set(Kind):
+    if properties.get(KIND_PROPERTY) not in set(TableKind):
         return None
     current = metadata.get("current-snapshot-id")
     snapshots = metadata.get("snapshots", [])
     summary: Mapping[str, str] = next((one["summary"] for one in snapshots if one["snapshot-id"] == current), {})
     return TableState(
         name=".".join(folder.parent.relative_to(root).parts),
-        kind=Kind(properties[KIND_PROPERTY]),
+        kind=TableKind(properties[KIND_PROPERTY]),
         namespace=properties.get(NAMESPACE_PROPERTY, ""),
         rows=_number(summary, "total-records") - _number(summary, "total-position-deletes"),
         files=_number(summary, "total-data-files") + _number(summary, "total-delete-files"),
@@ -124,9 +124,15 @@ def _snapshot(form: Mapping[str, Any]) -> Snapshot:
         at=datetime.fromtimestamp(form["timestamp-ms"] / 1000, UTC),
         operation=summary.get("operation", ""),
         added_rows=_number(summary, "added-records"),
-        deleted_rows=_number(summary, "deleted-records") + _number(summary, "added-position-deletes"),
+        deleted_rows=_deleted_rows(summary),
         properties={key: value for key, value in summary.items() if key.startswith("tailrace.")},
     )
+
+
+def _deleted_rows(summary: Mapping[str, str]) -> int:
+    """Rows leave with their file, or by a deletion vector, which takes the place of the file's last one."""
+    by_vectors = _number(summary, "added-position-deletes") - _number(summary, "removed-position-deletes")
+    return _number(summary, "deleted-records") + max(by_vectors, 0)
 
 
 def _columns(metadata: Mapping[str, Any]) -> list[Column]:

@@ -1,0 +1,129 @@
+"""What a table's columns become when documents bring something new."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.warehouse.shapes import IN_PLACE, KINDS, WIDER, Columns, Shape, leaves, merged, shape_text
+
+RESERVED: Final = frozenset({"_key", "_version", "_token", "_deleted", "_refused", "_rest", "_bson"})
+"""The columns that every mirror has beside those of its documents; fields of these names stay in `_rest`."""
+_NAME = re.compile(r"[^\W\d][\w \-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One column that is added or widened."""
+
+    path: tuple[str, ...]
+    """Names from the top; `element` stands for the elements of an array, as in Iceberg."""
+    shape: Shape
+    was: Shape = None
+
+    @property
+    def is_promotion(self) -> bool:
+        """Whether the column was there before."""
+        return self.was is not None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether Iceberg can do it without rewriting the rows."""
+        return not self.is_promotion or (self.was, self.shape) == IN_PLACE
+
+    @property
+    def field(self) -> str:
+        """The path for people."""
+        return ".".join(self.path).replace(".element", "[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """The columns after some documents, and the steps to get there."""
+
+    columns: Columns
+    changes: tuple[Change, ...]
+
+    @property
+    def needs_rewrite(self) -> bool:
+        """Whether the rows that are there have to be made anew."""
+        return any(not change.in_place for change in self.changes)
+
+
+def evolve(columns: Columns, found: Iterable[Shape], *, limit: int, may_rewrite: bool = True) -> Evolution:
+    """Give the columns that take what was found as well, as far as the lattice and the limit allow.
+
+    `limit` is how many scalar columns there may be. Without `may_rewrite` only what Iceberg does in place is done.
+    """
+    wanted: Shape = dict(columns)
+    for shape in found:
+        wanted = merged(wanted, shape)
+    assert isinstance(wanted, dict)
+    growth = _Growth(limit - sum(1 for _ in leaves(columns)), may_rewrite)
+    new = growth.document(columns, wanted, (), RESERVED)
+    return Evolution(new, tuple(growth.changes))
+
+
+class _Growth:
+    """Walks along old and wanted columns, and takes over what may be."""
+
+    def __init__(self, room: int, may_rewrite: bool) -> None:
+        self._room = room
+        self._may_rewrite = may_rewrite
+        self.changes: list[Change] = []
+
+    def document(
+        self, old: Mapping[str, Shape], wanted: Mapping[str, Shape], path: tuple[str, ...], taken: frozenset[str]
+    ) -> Columns:
+        new = dict(old)
+        lower = {name.lower() for name in old} | taken
+        for name, shape in wanted.items():
+            if name in old:
+                new[name] = self.value(old[name], shape, (*path, name))
+            # Most engines do not tell upper from lower case in names of columns.
+            elif _NAME.fullmatch(name) and name.lower() not in lower:
+                settled = self._settled(shape)
+                if settled is not None:
+                    new[name] = settled
+                    lower.add(name.lower())
+                    self.changes.append(Change((*path, name), settled))
+        return new
+
+    def value(self, old: Shape, wanted: Shape, path: tuple[str, ...]) -> Shape:
+        if isinstance(old, dict) and isinstance(wanted, dict):
+            return self.document(old, wanted, path, frozenset())
+        if isinstance(old, list) and isinstance(wanted, list):
+            return [self.value(old[0], wanted[0], (*path, "element"))]
+        if isinstance(old, str) and isinstance(wanted, str) and wanted in WIDER.get(old, ()):
+            change = Change(path, wanted, old)
+            if change.in_place or self._may_rewrite:
+                self.changes.append(change)
+                return wanted
+        return old
+
+    def _settled(self, shape: Shape) -> Shape:
+        """Give the part of a shape that can be a column now; what is still unknown waits for a later document."""
+        if isinstance(shape, str):
+            if shape not in KINDS or self._room <= 0:
+                return None
+            self._room -= 1
+            return shape
+        if isinstance(shape, list):
+            element = self._settled(shape[0])
+            return None if element is None else [element]
+        if isinstance(shape, dict):
+            inner: Columns = {}
+            names: set[str] = set()
+            for name, one in shape.items():
+                if _NAME.fullmatch(name) and name.lower() not in names and (kept := self._settled(one)) is not None:
+                    inner[name] = kept
+                    names.add(name.lower())
+            return inner or None
+        return None
+
+
+def described(change: Change) -> tuple[str, str, str]:
+    """Give field, kind of change and the column now, as drift has them."""
+    return change.field, "promoted" if change.is_promotion else "added", shape_text(change.shape)
