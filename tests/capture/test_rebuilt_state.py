@@ -36,6 +36,24 @@ def test_the_greatest_cluster_time_wins_also_over_a_delete() -> None:
     state.close()
 
 
+def test_a_document_whose_shard_key_changed_outlives_the_delete_under_its_old_key() -> None:
+    """The two are of one cluster time and in two partitions, which may be read in any order."""
+    old, new = {"x": 1, "_id": 5}, {"x": 2, "_id": 5}
+    moved = [
+        StoredRecord("d.c", "delete", old),
+        StoredRecord("d.c", "insert", new, {"_id": 5, "x": 2}),
+    ]
+    for order in (moved, moved[::-1]):
+        state = RebuiltState()
+        state.apply(StoredRecord("d.c", "insert", {"_id": 5}, {"_id": 5, "x": 1}), 1)  # before it was sharded
+        for each in order:
+            state.apply(each, 2)
+        assert documents(state) == [{"_id": 5, "x": 2}]
+        state.apply(StoredRecord("d.c", "delete", new), 3)
+        assert documents(state) == []
+        state.close()
+
+
 def test_numbers_of_different_types_are_one_document() -> None:
     state = RebuiltState()
     for key in (5, 5.0, Int64(5)):

@@ -115,6 +115,15 @@ def test_ctrl_c_ends_a_producer_cleanly(database: Database[dict[str, Any]], tmp_
         assert store.holder("orders") is None, "the lease was given back"
 
 
+def test_a_log_that_cannot_be_written_stops_nothing(database: Database[dict[str, Any]], flags: list[str]) -> None:
+    """/dev/full is a disk without room. The stream logs its first steps, each of which would end it."""
+    database.orders.insert_one({"_id": 1})
+    command = [sys.executable, "-m", "tailrace.cli.app", "produce", f"{database.name}.orders", *flags, "--json"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([*command, "--until-idle"], stdout=full, stderr=full, timeout=60, check=False)
+    assert ended.returncode == 0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [["--slice", "5/4"], ["--source", "magic"], ["--sink", "nowhere"], ["--format", "xml"], ["--delivery", "maybe"]],

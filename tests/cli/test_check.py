@@ -53,6 +53,17 @@ def test_without_a_stream_it_shows_the_window(mongodb: ReplicaSet, capsys: pytes
     assert "consumer" not in printed
 
 
+def test_looking_leaves_no_traces(
+    mongodb: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["check", "--uri", mongodb.uri]) == 0
+    assert run(["gaps"]) == 0
+    assert run(["position", "show"]) == 0
+    assert run(["recover", "--dry-run", "--uri", mongodb.uri, "--sink", f"file:{tmp_path / 'out.jsonl'}"]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_stream_at_the_end_of_the_oplog_is_well(
     mongodb: ReplicaSet, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,27 +20,41 @@ class LocalKeys:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._table = sqlite3.connect(file, check_same_thread=False)
-        self._table.execute("pragma journal_mode = wal")
-        self._table.execute("pragma synchronous = normal")
-        self._table.execute(_TABLE)
-        self._table.commit()
+        self._opened: sqlite3.Connection | None = None
 
     def apply(self, changes: Iterable[tuple[str, bytes, bool]]) -> None:
         """Add keys and remove others (namespace, key, whether it is gone), in one step; the last of a key counts."""
         last = {(namespace, key): gone for namespace, key, gone in changes}
-        with self._disk_errors(), self._table:
-            self._table.executemany("insert or ignore into keys values (?, ?)", (at for at in last if not last[at]))
-            self._table.executemany("delete from keys where namespace = ? and key = ?", (at for at in last if last[at]))
+        with self._disk_errors(), self._table() as table:
+            table.executemany("insert or ignore into keys values (?, ?)", (at for at in last if not last[at]))
+            table.executemany("delete from keys where namespace = ? and key = ?", (at for at in last if last[at]))
+
+    def all(self) -> Iterator[tuple[str, bytes]]:
+        """Give every key, namespace by namespace, as of now: by a connection of its own, while others are applied."""
+        if not self._file.exists():
+            return
+        with self._disk_errors():
+            reading = sqlite3.connect(self._file, check_same_thread=False)
+        try:
+            yield from reading.execute("select namespace, key from keys order by namespace, key")
+        finally:
+            reading.close()
+
+    def _table(self) -> sqlite3.Connection:
+        """Open the file for writing; the first write makes it."""
+        if self._opened is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            table = sqlite3.connect(self._file, check_same_thread=False)
+            table.execute("pragma journal_mode = wal")
+            table.execute("pragma synchronous = normal")
+            table.execute(_TABLE)
+            table.commit()
+            self._opened = table
+        return self._opened
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             raise StoreUnavailable(f"cannot keep captured keys in {self._file}: {error}") from error
-
-    def all(self) -> Iterator[tuple[str, bytes]]:
-        """Give every key, namespace by namespace."""
-        yield from self._table.execute("select namespace, key from keys order by namespace, key").fetchall()

@@ -67,6 +67,8 @@ class RebuiltState:
         if known is not None and known.version > cluster_time:
             return
         if record.operation == "delete":
+            if known is not None and _lives_elsewhere(known, record.document_key):
+                return
             # The version is kept, so that an older record that comes later does not bring the document back.
             self._put(place, Known(b"", cluster_time, None))
             return
@@ -136,6 +138,17 @@ class RebuiltState:
         )
         self._table.executemany("insert or replace into state values (?, ?, ?, ?, ?)", rows)
         self._changed.clear()
+
+
+def _lives_elsewhere(known: Known, deleted: Mapping[str, Any]) -> bool:
+    """Whether the document is there under another shard key than the deleted one.
+
+    A document whose shard key changes is deleted under the old key and inserted under the new one, at one cluster time
+    and in two partitions, so that the delete may be read last. Before its collection was sharded it had no shard key.
+    """
+    there = bson.decode(known.document_key) if known.document_key else {}
+    old, new = ({name: key[name] for name in key if name != "_id"} for key in (deleted, there))
+    return bool(old) and bool(new) and old != new
 
 
 def id_of(document_key: Mapping[str, Any]) -> bytes:

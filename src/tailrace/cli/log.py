@@ -22,7 +22,29 @@ def configure_log(settings: LogSettings) -> None:
     structlog.configure(
         processors=[*shared, last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),
-        # Looked up anew for each line: a live display puts its own stderr there while it runs.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: _StderrLines(),
         cache_logger_on_first_use=False,
     )
+
+
+class _StderrLines:
+    """Writes lines to stderr, and goes on when that cannot be written: a full disk must not stop a stream."""
+
+    _lost = 0
+
+    def msg(self, line: str) -> None:
+        """Write a line; how many were lost before is said with the next that can be written."""
+        try:
+            if _StderrLines._lost:
+                self._write(f"{_StderrLines._lost} lines of the log could not be written")
+                _StderrLines._lost = 0
+            self._write(line)
+        except (OSError, ValueError):  # ValueError: stderr is closed
+            _StderrLines._lost += 1
+
+    debug = info = warning = error = critical = exception = msg
+
+    @staticmethod
+    def _write(line: str) -> None:
+        # Looked up anew for each line: a live display puts its own stderr there while it runs.
+        print(line, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -107,9 +107,13 @@ def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
     stop = threading.Event()
     rate = _Rate(status)
 
+    def print_line(rate_now: float) -> None:
+        with suppress(OSError):  # nobody reads any more, or the disk is full: no reason to stop a stream
+            typer.echo(json.dumps(brief_state(status, rate_now)))
+
     def print_json() -> None:
         while not stop.wait(_SECONDS_BETWEEN_LINES):
-            typer.echo(json.dumps(brief_state(status, rate.events_per_second())))
+            print_line(rate.events_per_second())
 
     def draw() -> None:
         with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -127,7 +131,7 @@ def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
         if thread:
             thread.join(timeout=5)
         if as_json:
-            typer.echo(json.dumps(brief_state(status, 0.0)))
+            print_line(0.0)
 
 
 class _Rate:

@@ -11,25 +11,27 @@ import bson
 from bson.timestamp import Timestamp
 
 from tailrace import raw
+from tailrace.capture.document_key import BY_ID, KeyFields
 
 READ = "read"
 """operationType of a document of a snapshot; its record is marked `op: "r"`."""
 
 
-def snapshot_event(namespace: str, document: bytes, token: bytes, cluster_time: Timestamp) -> bytes:
+def snapshot_event(
+    namespace: str, document: bytes, token: bytes, cluster_time: Timestamp, fields: KeyFields = BY_ID
+) -> bytes:
     """Make the event of a document that a snapshot read.
 
     `token` and `cluster_time` are those of a position before the read: the document holds every change up to there,
-    so a consumer that takes the cluster time as version never lets it win over a newer event.
+    so a consumer that takes the cluster time as version never lets it win over a newer event. `fields` are those that
+    the server's own events of the collection have in their documentKey.
     """
-    found = raw.field(document, b"_id")
-    key = raw.document(raw.element(found.kind, b"_id", found.data)) if found else raw.EMPTY
     head, ns = _frame(namespace, token, cluster_time)
     return raw.document(
         head,
         raw.element(raw.DOCUMENT, b"fullDocument", document),
         ns,
-        raw.element(raw.DOCUMENT, b"documentKey", key),
+        raw.element(raw.DOCUMENT, b"documentKey", fields.of(document)),
     )
 
 

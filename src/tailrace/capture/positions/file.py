@@ -25,9 +25,7 @@ class FileCells:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        with _disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder  # made by the first write: looking at a store leaves no traces
 
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none."""
@@ -72,6 +70,7 @@ class FileCells:
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         """Keep other processes out; the kernel gives the lock back when this one dies."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path(name, _LOCK), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

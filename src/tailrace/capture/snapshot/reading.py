@@ -12,6 +12,7 @@ from pymongo import MongoClient, ReadPreference
 from pymongo.read_concern import ReadConcern
 
 from tailrace import raw
+from tailrace.capture.document_key import BY_ID, key_fields
 from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
 from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
 from tailrace.capture.snapshot.planner import RAW
@@ -40,7 +41,8 @@ class ChunkReader:
     def events(self, chunk: Chunk, at: Timestamp) -> list[bytes]:
         """Give the documents of a chunk as `read` events."""
         token = ResumeToken.high_water_mark(at).to_bson()
-        return [snapshot_event(chunk.namespace, document, token, at) for document in self.documents(chunk, at)]
+        name, fields = chunk.namespace, key_fields(self._client, chunk.namespace)
+        return [snapshot_event(name, document, token, at, fields) for document in self.documents(chunk, at)]
 
     def documents(self, chunk: Chunk, at: Timestamp) -> Iterator[bytes]:
         """Give the documents of a chunk as of a time."""
@@ -55,16 +57,22 @@ class ChunkReader:
             yield from self._find(chunk.namespace, at, filter={"_id": {"$eq": MaxKey()}})
 
     def deletes(self, check: KeyCheck, at: Timestamp) -> list[bytes]:
-        """Give a delete event for each of the keys whose document does not exist as of a time."""
+        """Give a delete event for each of the keys whose document does not exist as of a time.
+
+        In a sharded collection a document with another shard key is another one, although its `_id` may be the same.
+        A key that was captured before the collection was sharded is its `_id` alone.
+        """
         ids = {key: value for key in check.keys if (value := raw.field(key, b"_id")) is not None}
+        fields = key_fields(self._client, check.namespace)
         wanted = raw.array(list(ids.values()))
         query = RawBSONDocument(
             raw.document(raw.element(raw.DOCUMENT, b"_id", raw.document(raw.element(raw.ARRAY, b"$in", wanted))))
         )
-        found = self._find(check.namespace, at, filter=query, projection={"_id": 1})
-        there = {_comparable(value) for document in found if (value := raw.field(document, b"_id")) is not None}
+        there: set[tuple[bytes, ...]] = set()
+        for document in self._find(check.namespace, at, filter=query, projection=fields.projection):
+            there |= {_comparable(fields.of(document)), _comparable(BY_ID.of(document))}
         token = ResumeToken.high_water_mark(at).to_bson()
-        gone = (key for key, value in ids.items() if _comparable(value) not in there)
+        gone = (key for key in ids if _comparable(key) not in there)
         return [recovered_delete(check.namespace, key, token, at) for key in gone]
 
     def _find(self, namespace: str, at: Timestamp, **command: Any) -> Iterator[bytes]:
@@ -84,9 +92,10 @@ class ChunkReader:
                 yield bytes(document.raw)
 
 
-def _comparable(value: raw.Value) -> bytes:
-    """Give bytes that are equal for values that are equal to the server: 5, 5.0 and NumberLong(5) are one `_id`."""
-    return keystring.encode([value])[0]
+def _comparable(key: bytes) -> tuple[bytes, ...]:
+    """Give what is equal for keys that are equal to the server: 5, 5.0 and NumberLong(5) are one `_id`."""
+    fields = sorted((name, raw.Value(kind, key[begin:end])) for kind, name, begin, end in raw.elements(key))
+    return tuple(part for name, value in fields for part in (name, keystring.encode([value])[0]))
 
 
 def _no_earlier_than(at: Timestamp) -> dict[str, Any]:
