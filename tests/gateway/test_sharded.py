@@ -81,3 +81,4 @@ def test_a_removed_shard_is_drained_and_forgotten(
         cluster.insert(NAMESPACE, {"_id": 7, "user": 15})
         assert next(stream)["documentKey"]["_id"] == 7
         assert "s1" not in cursor.subscription.positions
+        cluster.shards["s1"].nodes[0].restart()  # so that its clients can say goodbye

@@ -21,9 +21,11 @@ NAMESPACE = "shop.orders"
 
 
 @contextmanager
-def sharded(start_sharded: Callable[..., ShardedCluster], shards: int) -> Iterator[tuple[ShardedCluster, ClusterHub]]:
+def sharded(
+    start_sharded: Callable[..., ShardedCluster], shards: int, version: str = "6.0.5"
+) -> Iterator[tuple[ShardedCluster, ClusterHub]]:
     """A cluster of idle shards with one collection, cut so that each has a part of it."""
-    cluster = start_sharded("6.0.5", shards=shards, parameters={"writePeriodicNoops": False})
+    cluster = start_sharded(version, shards=shards, parameters={"writePeriodicNoops": False})
     cluster.create_database("shop")
     cluster.shard_collection(NAMESPACE, {"user": 1})
     for number in range(1, shards):

@@ -123,7 +123,7 @@ class ShardedCluster(Closeable):
     def run_on(self, name: str, command: Document, database: str = "admin") -> Document:
         """Run a command on a shard (or "cfg"), telling it the newest cluster time seen anywhere."""
         session = self._sessions[name]
-        for other in self._sessions.values():
+        for other in tuple(self._sessions.values()):
             if other.cluster_time:
                 session.advance_cluster_time(other.cluster_time)
             if other.operation_time:
