@@ -189,7 +189,9 @@ class DashboardSettings(Section):
 
     address: str = Field("127.0.0.1", description="Address to listen at; beyond loopback a token is needed.")
     port: int = Field(8480, ge=0, le=65535, description="Port to listen at; 0 is a free one.")
-    token: SecretStr | None = Field(None, description="Who knows it may act, and look from beyond loopback.")
+    token: SecretStr | None = Field(
+        None, min_length=16, description="Who knows it may act, and look from beyond loopback."
+    )
     certificate: Path | None = Field(None, description="PEM file with the certificate, for TLS.")
     key: Path | None = Field(None, description="PEM file with its key, where that is a file of its own.")
     behind_proxy: bool = Field(False, description="A proxy on the way does TLS; the token is then always asked for.")

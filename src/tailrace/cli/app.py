@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from tailrace import __version__
 from tailrace.cli import (
     check,
+    dashboard,
     demo,
     engine,
     features,
@@ -52,6 +53,7 @@ EXIT_INTERRUPTED = 130
 
 app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.command("check")(check.check)
+app.command("dashboard")(dashboard.dashboard)
 app.command("demo")(demo.demo)
 app.command("features", help=features.HELP)(features.features)
 app.command("gaps")(gaps.gaps)

@@ -7,7 +7,7 @@ MongoDB connection. It knows neither position stores nor producers: those call i
 from tailrace.monitor.alerts import Alarm, Alert, Level, LogChannel, Thresholds, Verdict, WebhookChannel
 from tailrace.monitor.endpoint import Action, Page, Site, serve_endpoint
 from tailrace.monitor.liveness import PAUSED, Liveness, Observation, Patience, State, liveness_of
-from tailrace.monitor.metrics import REGISTRY, GatewayMetrics, StreamMetrics
+from tailrace.monitor.metrics import REGISTRY, DashboardMetrics, GatewayMetrics, StreamMetrics
 from tailrace.monitor.observer import Consumer, Observer, Report
 from tailrace.monitor.reader import ShardReader, shard_readers
 from tailrace.monitor.window import Forecast, Oplog, Place, Sample, Trend, place_of
@@ -19,6 +19,7 @@ __all__ = [
     "Alarm",
     "Alert",
     "Consumer",
+    "DashboardMetrics",
     "Forecast",
     "GatewayMetrics",
     "Level",

@@ -130,6 +130,19 @@ _shard_stalled = Gauge(
     _SHARD, registry=REGISTRY,
 )  # fmt: skip
 
+# What a dashboard shows, to whom.
+_dashboard_clients = Gauge(
+    "tailrace_dashboard_clients", "Browsers that follow the dashboard.", _LISTENER, registry=REGISTRY
+)
+_dashboard_dropped = Counter(
+    "tailrace_dashboard_dropped", "Browsers dropped because they did not take what was sent.", _LISTENER,
+    registry=REGISTRY,
+)  # fmt: skip
+_dashboard_source_up = Gauge(
+    "tailrace_dashboard_source_up", "1 when the dashboard's last look at a source succeeded, else 0.", ("source",),
+    registry=REGISTRY,
+)  # fmt: skip
+
 
 class StreamMetrics:
     """The metrics of one stream, by the name it has in the position store.
@@ -257,3 +270,24 @@ class GatewayMetrics:
     def _count(self, counter: Counter, label: str, total: float) -> None:
         counter.labels(label).inc(total - self._totals.get((counter, label), 0))
         self._totals[counter, label] = total
+
+
+class DashboardMetrics:
+    """The metrics of one dashboard, by the address and port where it listens."""
+
+    def __init__(self, listener: str) -> None:
+        self._clients = _dashboard_clients.labels(listener)
+        self._dropped = _dashboard_dropped.labels(listener)
+
+    def clients(self, count: int) -> None:
+        """Show how many browsers follow it."""
+        self._clients.set(count)
+
+    def dropped(self) -> None:
+        """Count a browser that was dropped."""
+        self._dropped.inc()
+
+    @staticmethod
+    def source(name: str, *, is_up: bool) -> None:
+        """Show whether the last look at a source succeeded."""
+        _dashboard_source_up.labels(name).set(is_up)

@@ -1,0 +1,244 @@
+"""Looks at everything, every second: readings become the state that the page shows and the points of its charts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from tailrace import __version__
+from tailrace.dashboard import conditions
+from tailrace.dashboard.flow import Parts, flow_of
+from tailrace.dashboard.history import HistoryBook
+from tailrace.dashboard.job_view import drift_of, feature_sets_of, gaps_of, gateways_of, newest_time, tables_of
+from tailrace.dashboard.latencies import LatencyBook
+from tailrace.dashboard.live_events import EventRing, SeenEvent
+from tailrace.dashboard.passing import PassedEvents
+from tailrace.dashboard.points import points_of
+from tailrace.dashboard.seen import Seen
+from tailrace.dashboard.sources import Reading, Watched, reason_of
+from tailrace.dashboard.sources.change_stream import ChangeStreamSource
+from tailrace.dashboard.sources.features import FeaturesSource
+from tailrace.dashboard.sources.gateways import GatewaySource
+from tailrace.dashboard.sources.letters import letters_source
+from tailrace.dashboard.sources.metrics_text import Rates
+from tailrace.dashboard.sources.oplog import OplogSource
+from tailrace.dashboard.sources.positions import PositionsSource
+from tailrace.dashboard.sources.producers import ProducerSource
+from tailrace.dashboard.sources.tables import TablesSource
+from tailrace.dashboard.sources.topics import TopicsSource
+from tailrace.dashboard.stream_view import shards_of, streams_of, windows_of
+from tailrace.dashboard.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
+from tailrace.monitor import Consumer, DashboardMetrics, Thresholds
+from tailrace.settings import Settings
+from tailrace.warehouse import TableState
+
+_log = structlog.get_logger("tailrace.dashboard")
+_SECONDS_OF_A_POINT = 30.0
+_SECONDS_OF_TABLE_RATE = 60.0
+Listener = Callable[[State], None]
+
+
+class Collector:
+    """Owns the sources, the history and the live events; `state` is the newest picture."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.history = HistoryBook()
+        self.events = EventRing(settings.dashboard.events_mb * 2**20)
+        self.latencies = LatencyBook()
+        self._passed = PassedEvents()
+        self._rates = Rates()
+        self._listeners: list[Listener] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailrace-dashboard", daemon=True)
+        self._open_sources()
+        self.state: State = self.collect()
+
+    def _open_sources(self) -> None:
+        settings, dashboard = self._settings, self._settings.dashboard
+        capture = settings.capture
+        to_kafka = capture.sink.get_secret_value().startswith("kafka:")
+        self._positions = Watched(PositionsSource(capture.position_store.get_secret_value()))
+        self._oplog = Watched(OplogSource(settings, self._consumers))
+        self._producers = [Watched(ProducerSource(url)) for url in dashboard.producers]
+        self._gateways = [Watched(GatewaySource(url)) for url in dashboard.gateways]
+        self._topics = Watched(TopicsSource(capture, self._met), 0.1) if to_kafka else None
+        self._changes = None if to_kafka else Watched(ChangeStreamSource(settings, self._met), 0.1)
+        self.redis = FeaturesSource(settings.features.redis_url.get_secret_value(), dashboard.feature_sets)
+        self._features = Watched(self.redis)
+        self._tables = Watched(TablesSource(str(settings.warehouse.folder)), 2.0)
+        letters = letters_source(capture)
+        self._letters: Watched[DeadLetters] | None = Watched(letters, 3.0) if letters else None
+
+    @property
+    def sources(self) -> list[Watched[Any]]:
+        """Everything that is looked at."""
+        maybe = [self._topics, self._changes, self._letters]
+        always: list[Watched[Any]] = [self._oplog, self._positions, *self._producers, self._features, self._tables]
+        return [*always, *self._gateways, *(each for each in maybe if each is not None)]
+
+    def start(self) -> None:
+        """Begin to look."""
+        for source in self.sources:
+            source.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        for source in self.sources:
+            source.stop()
+        for source in self.sources:
+            source.join()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def listen(self, listener: Listener) -> None:
+        """Call this with every new state, from the collector's thread."""
+        self._listeners.append(listener)
+
+    def producer_url(self, place: str | None) -> str | None:
+        """Give the endpoint that is shown as `place`; of a single producer also without a place."""
+        sources = [watched.source for watched in self._producers]
+        found = [each for each in sources if isinstance(each, ProducerSource) and place in (each.place, None)]
+        return found[0].url if len(found) == 1 or (found and place is not None) else None
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            started = time.monotonic()
+            try:
+                self.state = self.collect()
+                self.history.add(self.state.at, self.state.points)
+                for listener in self._listeners:
+                    listener(self.state)
+            except Exception as error:
+                _log.exception("state_not_made", reason=reason_of(error))
+            self._stop.wait(max(0.05, 1.0 - (time.monotonic() - started)))
+
+    def collect(self) -> State:
+        """Make the state of this moment out of the newest readings."""
+        seen = self._seen()
+        self._measure(seen)
+        settings, rates, now = self._settings, self._rates, seen.now
+        states: Sequence[TableState] = seen.tables.value or []
+        streams, gateways = streams_of(seen, rates), gateways_of(seen, rates)
+        features = feature_sets_of(seen, settings.monitor, self.latencies.newest("redis"))
+        tables, latency = tables_of(states), self.latencies.summary(now)
+        parts = Parts(
+            streams, gateways, features, tables, latency, self._topic_rate(seen), self._feature_rate(seen),
+            _table_rate(tables, now),
+        )  # fmt: skip
+        flow = flow_of(seen, parts, settings)
+        jobs = {f"features {one.name}": one.as_of for one in features if one.as_of is not None}
+        jobs |= {f"table {one.name}": one.cluster_time for one in tables if one.cluster_time is not None}
+        lags: dict[str, float] = {}
+        for lag in (lag for gateway in gateways for lag in gateway.lags):
+            lags[lag.shard] = max(lag.seconds, lags.get(lag.shard, 0.0))
+        gaps = gaps_of(seen.positions.value.gaps if seen.positions.value else [])
+        verdicts = [box.condition for box in flow.boxes]
+        verdicts += [Condition(Colour.RED, f"{g.stream} has an open gap: {g.reason}") for g in gaps if g.is_open]
+        return State(
+            at=now,
+            version=__version__,
+            overall=conditions.overall(verdicts),
+            flow=flow,
+            oplog=windows_of(seen, Thresholds.of(settings.monitor), jobs, lags),
+            streams=streams,
+            shards=shards_of(seen, streams),
+            gateways=gateways,
+            features=features,
+            tables=tables,
+            drift=drift_of(states),
+            gaps=gaps,
+            dead_letters=(seen.letters.value if seen.letters else None) or DeadLetters("none are kept", 0, []),
+            latency=latency,
+            sources=[self._status(source) for source in self.sources],
+            actions=self._actions(),
+            points=points_of(seen, rates, self.latencies.summary(now, _SECONDS_OF_A_POINT)),
+        )
+
+    def _seen(self) -> Seen:
+        return Seen(
+            now=self._clock(),
+            oplog=self._oplog.reading(),
+            positions=self._positions.reading(),
+            producers={_place(watched): watched.reading() for watched in self._producers},
+            topics=self._topics.reading() if self._topics else None,
+            changes=self._changes.reading() if self._changes else None,
+            features=self._features.reading(),
+            tables=self._tables.reading(),
+            gateways={_place(watched): watched.reading() for watched in self._gateways},
+            letters=self._letters.reading() if self._letters else None,
+        )
+
+    def _met(self, event: SeenEvent) -> None:
+        """Take a live event."""
+        added = self.events.add(event)
+        self.latencies.event(added)
+        self._passed.add(added.line.namespace, added.cluster_time >> 32)
+
+    def _measure(self, seen: Seen) -> None:
+        """Note which events have arrived in Redis and Iceberg by now."""
+        for progress in seen.features.fresh or []:
+            if progress.position and progress.updated_at is not None:
+                time_ = int(progress.position[2:18], 16)
+                self.latencies.arrived("redis", progress.definition.name, time_, progress.updated_at)
+        for table in seen.tables.fresh or []:
+            newest = newest_time(table)
+            if newest is not None and str(table.kind) == "mirror":
+                self.latencies.arrived("iceberg", table.name, *newest)
+
+    def _topic_rate(self, seen: Seen) -> float | None:
+        value = seen.topics.fresh if seen.topics else None
+        return None if value is None else self._rates.per_second("topics", value.records, seen.now)
+
+    def _feature_rate(self, seen: Seen) -> float | None:
+        known = [one for one in seen.features.fresh or [] if one.as_of is not None]
+        if not known or self._topics is None:
+            return None
+        total = sum(self._passed.up_to(one.definition.namespace, one.as_of or 0) for one in known)
+        return self._rates.per_second(("features", len(known)), total, seen.now)
+
+    def _consumers(self) -> list[Consumer]:
+        """Give the streams whose place in the oplogs is judged: those of the position store."""
+        value = self._positions.reading().fresh
+        return [] if value is None else [stream.consumer for stream in value.streams]
+
+    def _status(self, watched: Watched[Any]) -> SourceStatus:
+        reading: Reading[Any] = watched.reading()
+        condition = conditions.of_reading(reading, watched.source.name, is_wanted=True, good="answers")
+        DashboardMetrics.source(watched.source.name, is_up=reading.is_good)
+        return SourceStatus(watched.source.name, condition, reading.at, reading.took)
+
+    def _actions(self) -> Actions:
+        dashboard = self._settings.dashboard
+        if dashboard.token is None:
+            return Actions(False, "set dashboard.token to allow actions to those who know it")
+        if dashboard.control_token is None:
+            return Actions(False, "set dashboard.control_token to the producers' monitor.control_token")
+        return Actions(True, "with the token of the dashboard")
+
+
+def _place(watched: Watched[Any]) -> str:
+    return str(watched.source.place)  # type: ignore[attr-defined]
+
+
+def _table_rate(tables: Sequence[Table], now: float) -> float | None:
+    """Give the events per second that the histories took in over the last minute, or the mirrors without them."""
+    kinds = {table.kind for table in tables}
+    if not kinds:
+        return None
+    kind = "history" if "history" in kinds else "mirror"
+    recent = [
+        snapshot.added_rows or 0
+        for table in tables
+        if table.kind == kind
+        for snapshot in table.snapshots
+        if snapshot.operation != "replace" and snapshot.at > now - _SECONDS_OF_TABLE_RATE
+    ]
+    return sum(recent) / _SECONDS_OF_TABLE_RATE
