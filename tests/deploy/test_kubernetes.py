@@ -1,0 +1,144 @@
+"""The Kubernetes manifests: their settings, command lines, variables and probes are those of the program."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tomllib
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from command_lines import complaint_about_words
+from tailrace.dashboard.access import OPEN_PATHS
+from tailrace.monitor import Site, serve_endpoint
+from tailrace.settings import ENVIRONMENT_PREFIX, Settings, describe
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
+DOCUMENTS: list[dict[str, Any]] = [
+    document for file in sorted(FOLDER.glob("*.yaml")) for document in yaml.safe_load_all(file.read_text())
+]
+DEPLOYMENTS = [document for document in DOCUMENTS if document["kind"] == "Deployment"]
+VARIABLES = {ENVIRONMENT_PREFIX + key.upper().replace(".", "__") for key, *_ in describe()}
+PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+
+
+def named(deployment: dict[str, Any]) -> str:
+    return str(deployment["metadata"]["name"])
+
+
+def container(deployment: dict[str, Any]) -> dict[str, Any]:
+    [only] = deployment["spec"]["template"]["spec"]["containers"]
+    return dict(only)
+
+
+def settings_of(deployment: dict[str, Any]) -> Settings:
+    """The settings that its pods get: the file of the config map, with the variables over it."""
+    [volume] = deployment["spec"]["template"]["spec"]["volumes"]
+    [mount] = container(deployment)["volumeMounts"]
+    config_map = next(
+        each
+        for each in DOCUMENTS
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == volume["configMap"]["name"]
+    )
+    words = container(deployment)["args"]
+    [file] = config_map["data"]
+    assert words[words.index("--config") + 1] == f"{mount['mountPath']}/{file}"
+    return Settings.model_validate(tomllib.loads(config_map["data"][file]))
+
+
+def test_there_is_one_for_each_process_that_stays() -> None:
+    assert {container(each)["name"] for each in DEPLOYMENTS} == {"producer", "gateway", "dashboard"}
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
+def test_command_lines_settings_and_variables_are_understood(deployment: dict[str, Any]) -> None:
+    assert complaint_about_words(container(deployment)["args"]) is None
+    settings_of(deployment)
+    assert {variable["name"] for variable in container(deployment)["env"]} <= VARIABLES
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
+def test_secrets_come_from_the_secret_that_is_made(deployment: dict[str, Any]) -> None:
+    made = next(each for each in DOCUMENTS if each["kind"] == "Kustomization")["secretGenerator"][0]
+    keys = {literal.partition("=")[0] for literal in made["literals"]}
+    for variable in container(deployment)["env"]:
+        reference = variable["valueFrom"]["secretKeyRef"]
+        assert (reference["name"], reference["key"] in keys) == (made["name"], True)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
+def test_ports_are_those_that_the_settings_open(deployment: dict[str, Any]) -> None:
+    settings = settings_of(deployment)
+    listening = {
+        "metrics": (settings.monitor.metrics_address, settings.monitor.metrics_port),
+        "mongodb": (settings.gateway.address, settings.gateway.port),
+        "http": (settings.dashboard.address, settings.dashboard.port),
+    }
+    ports = {port["name"]: port["containerPort"] for port in container(deployment)["ports"]}
+    for name, number in ports.items():
+        assert listening[name] == ("0.0.0.0", number)
+    for probe in PROBES:
+        asked = container(deployment).get(probe, {})
+        if asked:
+            assert asked.get("httpGet", asked.get("tcpSocket"))["port"] in ports
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
+def test_probes_and_limits_are_set(deployment: dict[str, Any]) -> None:
+    pod, inner = deployment["spec"]["template"]["spec"], container(deployment)
+    assert inner["livenessProbe"]
+    assert inner["readinessProbe"]
+    assert set(inner["resources"]["limits"]) == set(inner["resources"]["requests"]) == {"cpu", "memory"}
+    assert pod["terminationGracePeriodSeconds"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert inner["securityContext"]["readOnlyRootFilesystem"]
+
+
+def paths_of(name: str) -> set[str]:
+    inner = next(container(each) for each in DEPLOYMENTS if container(each)["name"] == name)
+    return {inner[probe]["httpGet"]["path"] for probe in PROBES if "httpGet" in inner.get(probe, {})}
+
+
+def test_probes_of_producer_and_gateway_ask_for_pages_that_answer() -> None:
+    """A gateway has what every process has; a producer has its state besides."""
+    state = Site(pages={"/state": dict})
+    for name, site in (("producer", state), ("gateway", Site())):
+        with serve_endpoint(0, site=site) as port:
+            for path in paths_of(name):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                    assert answer.status == 200
+
+
+def test_probes_of_the_dashboard_need_no_token() -> None:
+    assert paths_of("dashboard") <= OPEN_PATHS
+
+
+def test_services_and_budgets_select_pods_that_there_are() -> None:
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in DEPLOYMENTS]
+    for document in DOCUMENTS:
+        if document["kind"] in ("Service", "PodDisruptionBudget"):
+            selector = document["spec"]["selector"]
+            assert selector.get("matchLabels", selector) in labels
+    hosts = {each["metadata"]["name"] for each in DOCUMENTS if each["kind"] == "Service"}
+    dashboard = settings_of(next(each for each in DEPLOYMENTS if container(each)["name"] == "dashboard")).dashboard
+    for url in (*dashboard.producers, *dashboard.gateways):
+        assert url.split("/")[2].split(":")[0] in hosts
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to put them together")
+def test_kustomize_puts_them_together() -> None:
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = list(yaml.safe_load_all(done.stdout))
+    assert {each["kind"] for each in made} == {each["kind"] for each in DOCUMENTS} - {"Kustomization"} | {"Secret"}
+    secret = next(each["metadata"]["name"] for each in made if each["kind"] == "Secret")
+    for each in made:
+        if each["kind"] == "Deployment":
+            for variable in container(each)["env"]:
+                assert variable["valueFrom"]["secretKeyRef"]["name"] == secret
