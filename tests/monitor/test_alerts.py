@@ -54,6 +54,18 @@ def test_half_the_window_warns_and_three_quarters_are_critical(age: int, level: 
     assert verdict_of(place_at(age), LIVE).level is level
 
 
+def test_a_member_that_could_not_go_on_is_told_before_the_failover() -> None:
+    def beside(first: int) -> Place:
+        place = place_at(100)
+        other = replace(place.oplog, first=Timestamp(START + first, 1), member="b:27017")
+        return replace(place, oplog=replace(place.oplog, member="a:27017", others=(other,)))
+
+    assert verdict_of(beside(first=800), LIVE).level is Level.OK
+    verdict = verdict_of(beside(first=950), LIVE)
+    assert verdict.level is Level.WARNING
+    assert verdict.reasons == ("a failover to b:27017 would lose history: its oplog begins 50 s after the position",)
+
+
 @pytest.mark.parametrize(
     ("until_lost", "liveness", "level"),
     [

@@ -148,3 +148,19 @@ def test_the_config_server_leads_to_every_shard(start_sharded: Callable[..., Sha
 )
 def test_a_shard_is_reached_with_the_user_and_options_of_the_cluster(uri: str, hosts: str, expected: str) -> None:
     assert shard_uri(uri, hosts) == expected
+
+
+def test_each_member_has_a_window_and_the_one_that_is_read_counts(
+    start_mongodb: Callable[..., ReplicaSet],
+) -> None:
+    replica_set = start_mongodb(nodes=2)
+    with replica_set.client(w="majority") as client, shard_readers([replica_set.uri]) as (reader,):
+        client.shop.orders.insert_one({"_id": 1})
+        oplog = reader.read()
+        assert oplog.member == replica_set.primary.address
+        (other,) = oplog.others
+        assert other.member in {node.address for node in replica_set.nodes} - {oplog.member}
+        assert other.last >= oplog.first
+    secondary_uri = f"{replica_set.uri}{'&' if '?' in replica_set.uri else '?'}readPreference=secondary"
+    with shard_readers([secondary_uri]) as (reader,):
+        assert reader.read().member == other.member

@@ -92,6 +92,8 @@ def _shard(report: Report) -> dict[str, Any]:
         "used_bytes": oplog.used_bytes,
         "limit_bytes": oplog.limit_bytes,
         "full": oplog.full,
+        "member": oplog.member,
+        "others": [{"member": other.member, "window_seconds": other.window_seconds} for other in oplog.others],
         "level": report.verdict.level.name.lower(),
         "reasons": list(report.verdict.reasons),
     }

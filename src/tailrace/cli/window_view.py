@@ -91,6 +91,9 @@ def _numbers(report: Report) -> Table:
     fullness = "full" if oplog.full else "still filling up"
     window = f"{duration(oplog.window_seconds)} in {size(oplog.used_bytes)}, {filled}: {fullness}"
     table.add_row("  window", window)
+    if oplog.others:
+        others = ", ".join(f"{other.member} {duration(other.window_seconds)}" for other in oplog.others)
+        table.add_row("members", f"{oplog.member} {duration(oplog.window_seconds)} is read; {others}")
     if place is None or report.liveness is None:
         return table
     table.add_row("position", _position(place))

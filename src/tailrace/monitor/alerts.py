@@ -74,6 +74,7 @@ def verdict_of(place: Place, liveness: Liveness, thresholds: Thresholds = DEFAUL
         found.append(_by_forecast(place, thresholds))
     if liveness.state in (State.STALLED, State.RECOVERING):
         found.append((Level.WARNING, f"{liveness.state}: {liveness.proof}"))
+    found += [(Level.WARNING, reason) for reason in _lost_by_failover(place)]
     bad = sorted((each for each in found if each[0] is not Level.OK), key=lambda each: -each[0])
     return Verdict(bad[0][0] if bad else Level.OK, tuple(reason for _, reason in bad))
 
@@ -85,6 +86,18 @@ def _by_share(place: Place, thresholds: Thresholds) -> tuple[Level, str]:
     share = 1 - place.headroom_ratio
     reason = f"{share:.0%} of the oplog's capacity lies after the position"
     return _level(share >= thresholds.warn_ratio, share >= thresholds.critical_ratio), reason
+
+
+def _lost_by_failover(place: Place) -> list[str]:
+    """Say which members have too short a history, as long as the one that is read now has enough."""
+    if place.lost:
+        return []
+    return [
+        f"a failover to {oplog.member} would lose history: its oplog begins "
+        f"{oplog.first.time - place.position.time:,} s after the position"
+        for oplog in place.oplog.others
+        if not oplog.holds(place.position)
+    ]
 
 
 def _by_forecast(place: Place, thresholds: Thresholds) -> tuple[Level, str]:

@@ -66,6 +66,12 @@ _buffer_limit = Gauge(
 _window = Gauge(
     "tailrace_oplog_window_seconds", "Time between the first and the last oplog entry.", ("shard",), registry=REGISTRY
 )
+_member_window = Gauge(
+    "tailrace_member_oplog_window_seconds",
+    "The same for each member that can be read; a stream may read from another one after a failover.",
+    ("shard", "member"),
+    registry=REGISTRY,
+)
 _oplog_used = Gauge("tailrace_oplog_used_bytes", "Bytes of entries in the oplog.", ("shard",), registry=REGISTRY)
 _oplog_limit = Gauge(
     "tailrace_oplog_limit_bytes", "Size at which the oplog drops its oldest entries.", ("shard",), registry=REGISTRY
@@ -221,6 +227,12 @@ def show_oplog(shard: str, *, window: float, used_bytes: int, limit_bytes: int) 
     _window.labels(shard).set(window)
     _oplog_used.labels(shard).set(used_bytes)
     _oplog_limit.labels(shard).set(limit_bytes)
+
+
+def show_members(shard: str, windows: Mapping[str, float]) -> None:
+    """Show how much history each member of a shard holds."""
+    for member, window in windows.items():
+        _member_window.labels(shard, member).set(window)
 
 
 class GatewayMetrics:

@@ -67,7 +67,12 @@ class Report:
                 "used_bytes": oplog.used_bytes,
                 "limit_bytes": oplog.limit_bytes,
                 "full": oplog.full,
+                "member": oplog.member,
             },
+            "others": [
+                {"member": other.member, "first": other.first.time, "window_seconds": other.window_seconds}
+                for other in oplog.others
+            ],
             "level": self.verdict.level.name.lower(),
             "reasons": list(self.verdict.reasons),
         }
@@ -214,6 +219,7 @@ def show_reports(reports: Sequence[Report]) -> None:
         metrics.show_oplog(
             oplog.shard, window=oplog.window_seconds, used_bytes=oplog.used_bytes, limit_bytes=oplog.limit_bytes
         )
+        metrics.show_members(oplog.shard, {each.member: each.window_seconds for each in (oplog, *oplog.others)})
         if report.stream is None or report.place is None or report.liveness is None:
             continue
         place, state = report.place, report.liveness.state

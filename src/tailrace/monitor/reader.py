@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
 from pymongo import MongoClient
 from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, PyMongoError
+from pymongo.read_preferences import Nearest
 
 from tailrace.errors import OplogUnreadable, ServerUnreachable, SettingsError
 from tailrace.monitor.window import Oplog
@@ -22,8 +24,31 @@ _AUTHENTICATION_FAILED = 18
 _OF_THE_ROUTER_ALONE = {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
 
 
+class _At(Nearest):
+    """Reads from one member, near or far."""
+
+    def __init__(self, address: tuple[str, int | None]) -> None:
+        super().__init__()
+        self._address = address
+
+    @property
+    def name_of_member(self) -> str:
+        """The member as `host:port`."""
+        host, port = self._address
+        return f"{host}:{port}"
+
+    def __call__(self, selection: Any) -> Any:
+        """Choose the member among those that are known."""
+        chosen = [server for server in selection.server_descriptions if server.address == self._address]
+        return selection.with_server_descriptions(chosen)
+
+
 class ShardReader:
-    """Reads one replica set's oplog, from the member that the client's read preference selects."""
+    """Reads the oplogs of one replica set.
+
+    A stream reads from a member that the read preference of its URI allows; of those the one with the shortest history
+    counts. The others are read along, because a stream goes on with one of them after a failover.
+    """
 
     def __init__(self, client: MongoClient[Document], shard: str | None = None) -> None:
         self._client = client
@@ -38,18 +63,46 @@ class ShardReader:
         return self._shard
 
     def read(self) -> Oplog:
-        """Take one reading: two entries and one statistics call, however large the log is."""
+        """Take one reading: two entries and one statistics call of each member, however large the log is."""
         with _readable():
-            first, last = self._edge(1), self._edge(-1)
-            size = self._client["local"].command("collStats", "oplog.rs")
+            chosen, others = self._members()
+            oplogs = [self._read_member(address) for address in chosen]
+        shortest = max(oplogs, key=lambda oplog: oplog.first)
+        rest = [oplog for oplog in oplogs if oplog is not shortest]
+        return replace(shortest, others=(*rest, *self._read_those_that_answer(others)))
+
+    def _members(self) -> tuple[list[_At], list[_At]]:
+        """Give the members that the read preference chooses, and the others that could be read."""
+        self._client.admin.command("ping", read_preference=self._client.read_preference)  # finds the members first
+        known = self._client.topology_description
+        chosen = [server.address for server in known.apply_selector(self._client.read_preference)]
+        others = [
+            address for address, server in known.server_descriptions().items()
+            if server.is_readable and address not in chosen
+        ]  # fmt: skip
+        return [_At(address) for address in chosen], [_At(address) for address in others]
+
+    def _read_those_that_answer(self, members: list[_At]) -> list[Oplog]:
+        """Read members that nothing depends on now; one that is going down is no reason to see nothing at all."""
+        oplogs = []
+        for member in members:
+            with suppress(PyMongoError, OplogUnreadable):
+                oplogs.append(self._read_member(member))
+        return oplogs
+
+    def _read_member(self, member: _At) -> Oplog:
+        first, last = self._edge(member, 1), self._edge(member, -1)
+        size = self._client["local"].command("collStats", "oplog.rs", read_preference=member)
         if first is None or last is None:
             raise OplogUnreadable(f"{self.shard} has no oplog", hint="Only members of a replica set have one.")
         # 4.2 gives large sizes as doubles.
         used, limit = int(size["size"]), int(size["maxSize"])
-        return Oplog(self.shard, first["ts"], last["ts"], used, limit, complete=_initiates(first))
+        return Oplog(
+            self.shard, first["ts"], last["ts"], used, limit, complete=_initiates(first), member=member.name_of_member
+        )
 
-    def _edge(self, direction: int) -> Document | None:
-        entries = self._client["local"]["oplog.rs"]
+    def _edge(self, member: _At, direction: int) -> Document | None:
+        entries = self._client["local"].get_collection("oplog.rs", read_preference=member)
         wanted = {"ts": 1, "op": 1, "o.msg": 1}
         return next(entries.find({}, wanted).sort("$natural", direction).limit(1), None)
 

@@ -44,6 +44,10 @@ class Oplog:
     used_bytes: int
     limit_bytes: int
     complete: bool = False
+    member: str = ""
+    """Whose oplog it is: members may differ in the size of theirs, and in when they joined."""
+    others: tuple[Oplog, ...] = ()
+    """Those of the other members, from which a stream would read after a failover."""
 
     @property
     def window_seconds(self) -> float:
