@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test conformance cluster failover crash lint types fmt clean differential differential-expressions
+.PHONY: help env demo test conformance cluster failover crash lint types fmt docs clean differential differential-expressions
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,7 +42,7 @@ conformance: env ## Run the driver specification's tests on every server version
 
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \
-		tests/hub/test_cluster.py $(ARGS)
+		tests/hub/test_cluster.py tests/hub/test_idle_shards.py tests/hub/test_new_shards.py $(ARGS)
 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)
@@ -57,6 +57,9 @@ types: env       ## Check types
 fmt: env         ## Format the code and sort imports
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
+
+docs: env        ## Build the documentation into site/, without the internet; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:           ## Remove the environment and everything that was built
 	rm -rf $(VENV) build dist site artifacts .mypy_cache .pytest_cache .ruff_cache .hypothesis

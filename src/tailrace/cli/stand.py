@@ -46,6 +46,26 @@ def status(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def settings() -> None:
+    """Print the settings under which the servers are reached, as TOML: `tailrace stand settings > tailrace.toml`."""
+    from tailrace.errors import StandError
+    from tailrace.stand.background import read_state
+
+    state = read_state()
+    if state is None:
+        raise StandError("no stand is up", hint="Start one with `tailrace stand up`.")
+    sections: dict[str, list[str]] = {}
+    for server in state.servers:
+        section, _, key = server.setting.partition(".")
+        sections.setdefault(section, []).append(f"{key} = {json.dumps(server.address)}")
+        if server.name == "kafka":
+            brokers = json.dumps(server.address.removeprefix("kafka://"))
+            for job in ("features", "warehouse"):
+                sections.setdefault(job, []).append(f"kafka_servers = {brokers}")
+    typer.echo("\n\n".join("\n".join([f"[{section}]", *lines]) for section, lines in sections.items()))
+
+
+@app.command()
 def down() -> None:
     """End the servers and remove their data."""
     from tailrace.stand.background import take_down
