@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import page_cli
@@ -9,6 +10,7 @@ import page_errors
 import page_formats
 import page_python
 import page_settings
+import yaml
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
@@ -23,13 +25,19 @@ PYTHON_PAGES = "Python API"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the packages into the navigation."""
-    pages = [{name: path} for name, path in page_python.paths().items()]
-    for section in config.nav or []:
-        for entry in section.get("Reference", []) if isinstance(section, dict) else []:
-            if PYTHON_PAGES in entry:
-                entry[PYTHON_PAGES] = pages
+    """Put the packages into the navigation, and pages that nobody has put there."""
+    named = yaml.safe_dump(config.nav)
+    [reference] = [section["Reference"] for section in config.nav or [] if "Reference" in section]
+    for entry in reference:
+        if PYTHON_PAGES in entry:
+            entry[PYTHON_PAGES] = [{name: path} for name, path in page_python.paths().items()]
+    others = [page for page in sorted(Path(config.docs_dir).glob("*.md")) if f" {page.name}\n" not in named]
+    reference[-1:-1] = [{_title(page): page.name} for page in others]
     return config
+
+
+def _title(page: Path) -> str:
+    return page.read_text().splitlines()[0].removeprefix("# ")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
