@@ -38,6 +38,7 @@ from tailrace.warehouse import TableState
 
 _log = structlog.get_logger("tailrace.dashboard")
 _SECONDS_OF_A_POINT = 30.0
+_SECONDS_TO_END = 2.0
 _SECONDS_OF_TABLE_RATE = 60.0
 Listener = Callable[[State], None]
 
@@ -93,10 +94,11 @@ class Collector:
         self._stop.set()
         for source in self.sources:
             source.stop()
+        deadline = time.monotonic() + _SECONDS_TO_END
         for source in self.sources:
-            source.join()
+            source.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            self._thread.join(5)
+            self._thread.join(_SECONDS_TO_END)
 
     def listen(self, listener: Listener) -> None:
         """Call this with every new state, from the collector's thread."""

@@ -18,7 +18,6 @@ _log = structlog.get_logger("tailrace.dashboard")
 _LONGEST_PAUSE = 5.0
 _SECONDS_TO_ANSWER = 8.0
 """A look that takes longer than this is reported as hanging; the thread goes on waiting for it."""
-_SECONDS_TO_END = 3.0
 _LONGEST_REASON = 240
 
 
@@ -75,10 +74,10 @@ class Watched(Generic[T]):
         """Ask the thread to end; `join` waits for it."""
         self._stop.set()
 
-    def join(self) -> None:
+    def join(self, seconds: float) -> None:
         """Wait for the end, for a while: a server that hangs must not keep the dashboard from ending."""
         if self._thread.is_alive():
-            self._thread.join(_SECONDS_TO_END)
+            self._thread.join(seconds)
 
     def reading(self) -> Reading[T]:
         """Give the outcome of the newest look, or say that one hangs."""
@@ -124,4 +123,5 @@ def reason_of(error: BaseException) -> str:
     """Give one line about an error that may be shown to anybody: no password, no traceback."""
     text = error.message if isinstance(error, TailraceError) else str(error) or type(error).__name__
     line = masked(text).strip().splitlines()[0] if text.strip() else type(error).__name__
+    line = line.partition(" (configured timeouts")[0]
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
