@@ -22,7 +22,6 @@ from pymongo.read_concern import ReadConcern
 from driver.scripted_server import ScriptedServer
 from driver.shells import Recorder, Shell
 from tailrace.driver import token_of, watch
-from tailrace.driver.read_ahead import ReadAhead
 from tailrace.stand import FaultProxy, ReplicaSet
 
 Connect = Callable[..., tuple[Any, Recorder]]
@@ -373,55 +372,3 @@ def test_a_server_without_post_batch_tokens_and_sessions_works(shell: Shell, con
 
 
 # --- reading ahead
-
-
-EVENTS_PER_BATCH = 1000
-"""Of so many events that `Reply.promises_more`."""
-
-
-@pytest.fixture
-def backlog(orders: Any) -> Any:
-    """Several large batches of events."""
-    orders.insert_many([{"n": n} for n in range(5 * EVENTS_PER_BATCH)])
-    return orders
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_reading_ahead_gives_every_event_once(fails: bool, mongodb: ReplicaSet, orders: Any, backlog: Any) -> None:
-    started: list[ReadAhead] = []
-    original = ReadAhead.__init__
-
-    def count(self: ReadAhead, run: Any, ended: Any) -> None:
-        started.append(self)
-        original(self, run, ended)
-
-    client = orders.database.client
-    start = client.local["oplog.rs"].find_one({"ns": orders.full_name, "op": "i"}, sort=[("$natural", 1)])["ts"]
-    ReadAhead.__init__ = count  # type: ignore[method-assign]
-    try:
-        with watch(orders, start_at_operation_time=start, batch_size=EVENTS_PER_BATCH) as stream:
-            seen = [next(stream)["fullDocument"]["n"]]
-            if fails:
-                mongodb.primary.set_fail_point(
-                    "failCommand", {"times": 1}, {"failCommands": ["getMore"], "closeConnection": True}
-                )
-            seen += [next(stream)["fullDocument"]["n"] for _ in range(5 * EVENTS_PER_BATCH - 1)]
-    finally:
-        ReadAhead.__init__ = original  # type: ignore[method-assign]
-        mongodb.primary.set_fail_point("failCommand", "off")
-    assert seen == list(range(5 * EVENTS_PER_BATCH))
-    assert len(started) >= 3
-
-
-def test_closing_does_not_wait_for_what_is_read_ahead(backlog: Any) -> None:
-    client = backlog.database.client
-    start = client.local["oplog.rs"].find_one({"ns": backlog.full_name, "op": "i"}, sort=[("$natural", 1)])["ts"]
-    # One batch with all events: the getMore after it has to wait for as long as it may.
-    stream = watch(backlog, start_at_operation_time=start, max_await_time_ms=1_000)
-    for _ in range(5 * EVENTS_PER_BATCH):
-        next(stream)
-    (ahead,) = [thread for thread in threading.enumerate() if thread.name == "tailrace-read-ahead"]
-    stream.close()
-    assert not stream.alive
-    ahead.join(30)
-    assert not ahead.is_alive()

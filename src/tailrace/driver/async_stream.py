@@ -15,6 +15,7 @@ from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
 from tailrace.driver.cursor import AsyncRawCursor, open_async_cursor
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
+from tailrace.driver.read_ahead import AsyncReadAhead
 from tailrace.driver.resume import Steps, proceed
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import AsyncTarget
@@ -40,6 +41,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         super().__init__(target, pipeline, options)
         self._opened = False
         self._announced: Mapping[str, Any] | None = None
+        self._ahead: AsyncReadAhead | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncChangeStream[D]]:
         return self._open().__await__()
@@ -48,11 +50,10 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         return self
 
     async def __anext__(self) -> D:
-        event = self._stream.take()
-        if event is None:
-            event = await self._wait()
+        taken = self._stream.take()
+        event = await self._wait() if taken is None else self._decode(taken)
         await self._announce()
-        return self._decode(event)
+        return event
 
     async def next(self) -> D:
         """Wait for the next event. Raises StopAsyncIteration when the stream is closed or was invalidated."""
@@ -83,6 +84,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
     async def close(self) -> None:
         """End the stream and its cursor on the server."""
         self._stream.close()
+        await self._forget_ahead()
         if self._cursor is not None:
             await self._cursor.close()
         self._end_session()
@@ -104,14 +106,18 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
             await self._announce()
         return self
 
-    async def _wait(self) -> bytes:
+    async def _wait(self) -> D:
         await self._open()
         with self._time_limit():
             while self._stream.alive:
+                document: D | None = self._stream.take_document()
+                if document is not None:
+                    return document
                 event = self._stream.take()
                 if event is not None:
-                    return event
+                    return self._decode(event)
                 await self._announce()
+                self._want_decoded()
                 await self._perform(self._stream.advance())
         await self.close()
         raise StopAsyncIteration
@@ -158,13 +164,30 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
 
     async def _carry_out(self, step: Step) -> Reply | None:
         if isinstance(step, GetMore):
-            assert self._cursor is not None
-            return await self._cursor.get_more(step)
+            return await self._get_more(step)
         if isinstance(step, Aggregate):
+            await self._forget_ahead()  # what was read ahead belongs to a cursor that is gone
             self._cursor, reply = await open_async_cursor(self._watched.place, step, self._session)
             return reply
         await asyncio.sleep(step.seconds)
         return None
+
+    async def _get_more(self, command: GetMore) -> Reply:
+        """Get the next batch; when that is large, let the server begin with the one after it."""
+        cursor = self._cursor
+        assert cursor is not None
+        ahead = self._ahead
+        reply = await (cursor.get_more(command) if ahead is None else ahead.result())
+        self._ahead = None
+        if reply.promises_more and self._may_read_ahead() and self.alive:
+            self._ahead = AsyncReadAhead(cursor.get_more(command))
+            await asyncio.sleep(0)  # it is sent now: taking events out of a batch gives no other task a turn
+        return reply
+
+    async def _forget_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead.cancel()
 
     async def _server_splits(self) -> bool:
         return splits_large_events((await self._watched.client.server_info())["versionArray"])

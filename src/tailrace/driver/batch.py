@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
+from typing import Any, NamedTuple, overload
 
 from bson.timestamp import Timestamp
 
@@ -35,8 +36,7 @@ class Batch:
         return [token_of(event) for event in self.events]
 
 
-@dataclass(frozen=True, slots=True)
-class UncutBatch:
+class UncutBatch(NamedTuple):
     """The array of events in a reply, still in one piece.
 
     Cutting takes a tenth of the time that a server takes to make the batch: it is done while the next is on its way.
@@ -54,6 +54,32 @@ class UncutBatch:
     def cut(self) -> list[bytes]:
         """Give the events."""
         return cut_documents(self.reply, self.start)
+
+
+class DecodedBatch(Sequence[bytes]):
+    """The events of a small reply, decoded in one go with the rest of it; as bytes only when somebody asks.
+
+    A single event's way from the socket to the user is shortest when nothing is copied and cut on it.
+    """
+
+    def __init__(self, documents: list[Any], payload: bytes | memoryview) -> None:
+        self.documents = documents
+        self._payload = payload
+        self._events: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if self._events is None:
+            reply = bytes(self._payload)
+            found = raw.find_path(reply, b"cursor", b"nextBatch")
+            self._events = [] if found is None else cut_documents(reply, found[1])
+        return self._events[index]
 
 
 def token_of(event: bytes) -> bytes:

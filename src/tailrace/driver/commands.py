@@ -5,9 +5,9 @@ The resume logic speaks only in these; the shells turn them into traffic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from bson.timestamp import Timestamp
 
@@ -76,14 +76,16 @@ class Pause:
 Step: TypeAlias = Aggregate | GetMore | Pause
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A server's answer to `Aggregate` or `GetMore`; events and tokens are BSON documents."""
+class Reply(NamedTuple):
+    """A server's answer to `Aggregate` or `GetMore`; events and tokens are BSON documents.
+
+    A tuple, like `UncutBatch`, because it is made on the way of every single event, in a third of the time.
+    """
 
     cursor_id: int
     namespace: str
     batch: Sequence[bytes] | UncutBatch
-    post_batch_resume_token: bytes | None
+    post_batch_resume_token: bytes | Mapping[str, Any] | None
     operation_time: Timestamp | None
     max_wire_version: int
 
@@ -95,4 +97,5 @@ class Reply:
     @property
     def promises_more(self) -> bool:
         """Whether the batch is so large that the stream is behind: the next getMore will not have to wait."""
-        return bool(self.cursor_id) and isinstance(self.batch, UncutBatch) and self.batch.size >= LARGE_BATCH
+        batch = self.batch
+        return isinstance(batch, UncutBatch) and batch.size >= LARGE_BATCH and self.cursor_id != 0

@@ -34,9 +34,8 @@ from pymongo.synchronous.collection import Collection
 from pymongo.synchronous.command_cursor import CommandCursor
 from pymongo.synchronous.database import Database
 
-from tailrace import raw
-from tailrace.driver.batch import UncutBatch
 from tailrace.driver.commands import Aggregate, GetMore, Reply
+from tailrace.driver.reply import ReplyReader
 
 Place: TypeAlias = Database[Any] | Collection[Any]
 """Where a synchronous stream runs its aggregate; carries read preference, read concern and codec options."""
@@ -48,9 +47,9 @@ _FIRST_BATCH: Final = {"cursor": {"firstBatch": 1}}
 class RawCursor(CommandCursor[Any]):
     """A server's cursor, read batch by batch."""
 
-    max_wire_version: int
     codec: CodecOptions[Any]
-    answer: dict[str, Any]
+    reader: ReplyReader
+    decrypts: bool
 
     def get_more(self, command: GetMore) -> Reply:
         """Ask the server that holds the cursor for its next batch."""
@@ -62,15 +61,15 @@ class RawCursor(CommandCursor[Any]):
         self._die_no_lock()
 
     def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
-        return _unpacked(self, response)
+        return [self.reader.read(response.raw_command_response())]
 
 
 class AsyncRawCursor(AsyncCommandCursor[Any]):
     """The same for asynchronous clients."""
 
-    max_wire_version: int
     codec: CodecOptions[Any]
-    answer: dict[str, Any]
+    reader: ReplyReader
+    decrypts: bool
 
     async def get_more(self, command: GetMore) -> Reply:
         """Ask the server that holds the cursor for its next batch."""
@@ -82,7 +81,7 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
         self._die_no_lock()
 
     def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
-        return _unpacked(self, response)
+        return [self.reader.read(response.raw_command_response())]
 
 
 def open_cursor(place: Place, command: Aggregate, session: Any) -> tuple[RawCursor, Reply]:
@@ -94,7 +93,7 @@ def open_cursor(place: Place, command: Aggregate, session: Any) -> tuple[RawCurs
             answer = conn.command(**_request(place, command, read_preference, session))
         collection, info, reply = _opened(place, answer, conn.max_wire_version)
         cursor = RawCursor(collection, info, conn.address, session=session)
-        cursor.max_wire_version, cursor.codec = conn.max_wire_version, _raw_codec(place)
+        _prepare(cursor, place, conn)
         cursor._maybe_pin_connection(conn)
         return cursor, reply
 
@@ -113,7 +112,7 @@ async def open_async_cursor(place: AsyncPlace, command: Aggregate, session: Any)
             answer = await conn.command(**_request(place, command, read_preference, session))
         collection, info, reply = _opened(place, answer, conn.max_wire_version)
         cursor = AsyncRawCursor(collection, info, conn.address, session=session)
-        cursor.max_wire_version, cursor.codec = conn.max_wire_version, _raw_codec(place)
+        _prepare(cursor, place, conn)
         await cursor._maybe_pin_connection(conn)
         return cursor, reply
 
@@ -121,6 +120,15 @@ async def open_async_cursor(place: AsyncPlace, command: Aggregate, session: Any)
         run, place._read_preference_for(session), session, operation="aggregate"
     )
     return opened
+
+
+def _prepare(cursor: RawCursor | AsyncRawCursor, place: Place | AsyncPlace, conn: Any) -> None:
+    """Note what a new cursor's commands and replies are made and read with."""
+    client = _client_of(place)
+    cursor.codec = _raw_codec(place)
+    cursor.decrypts = client._encrypter is not None
+    is_monitored = client._event_listeners.enabled_for_commands
+    cursor.reader = ReplyReader(conn.max_wire_version, place.codec_options, is_monitored=is_monitored)
 
 
 def start_session(client: MongoClient[Any] | AsyncMongoClient[Any]) -> Any:
@@ -225,44 +233,11 @@ def _operation(cursor: Any, command: GetMore) -> _GetMore:
     )
 
 
-def _unpacked(cursor: Any, response: Any) -> list[dict[str, Any]]:
-    """Read a reply, keep it for `_last_reply`, and give it to pymongo in the form it expects."""
-    cursor.answer = _read_reply(response.raw_command_response())
-    return [cursor.answer]
-
-
 def _last_reply(cursor: Any) -> Reply:
     """Give the reply that the last getMore left in the cursor."""
-    answer, cursor.answer = cursor.answer, {}
-    found, data = answer["cursor"], cursor._data
-    token = found.get("postBatchResumeToken")
-    # With automatic decryption pymongo has read the reply once more, into raw documents.
-    decrypted = not data or isinstance(data[0], RawBSONDocument)
-    batch = [event.raw for event in data] if decrypted else data[0]
-    data.clear()
-    return Reply(
-        found["id"],
-        found.get("ns", ""),
-        batch,
-        None if token is None else token.raw,
-        answer.get("operationTime"),
-        cursor.max_wire_version,
-    )
-
-
-def _read_reply(payload: bytes | memoryview) -> dict[str, Any]:
-    """Decode a reply without its events and token, which are cut out as bytes."""
-    # One copy of the whole: slices of bytes cost a third of what slices of a memoryview cost.
-    data = payload if isinstance(payload, bytes) else bytes(payload)
-    cursor = raw.find(data, b"cursor")
-    batch = None if cursor is None else raw.find(data, b"nextBatch", cursor[1])
-    if cursor is None or batch is None:
-        return bson.decode(data)
-    before = data[cursor[1] + 4 : batch[1] - len(b"\x04nextBatch\x00")]
-    inner = raw.document(before, data[batch[2] : cursor[2] - 1])
-    answer = bson.decode(raw.document(data[4 : cursor[1]], inner, data[cursor[2] : -1]))
-    token = raw.field(inner, b"postBatchResumeToken")
-    answer["cursor"]["nextBatch"] = [UncutBatch(data, batch[1], batch[2])]
-    if token is not None:
-        answer["cursor"]["postBatchResumeToken"] = RawBSONDocument(token.data)
-    return answer
+    reply: Reply = cursor.reader.reply
+    if cursor.decrypts:
+        # With automatic decryption pymongo has read the reply once more, into raw documents.
+        reply = reply._replace(batch=[event.raw for event in cursor._data])
+    cursor._data.clear()
+    return reply

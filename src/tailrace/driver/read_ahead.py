@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from threading import Thread
+from typing import Any
+
+from pymongo.errors import AutoReconnect
 
 from tailrace.driver.commands import Reply
 
@@ -39,3 +43,28 @@ class ReadAhead:
         finally:
             self.running = False
             self._ended()
+
+
+class AsyncReadAhead:
+    """One command under way in a task of its own; its reply, or its error, waits to be asked for."""
+
+    def __init__(self, run: Coroutine[Any, Any, Reply]) -> None:
+        self._task = asyncio.create_task(run, name="tailrace-read-ahead")
+
+    async def result(self) -> Reply:
+        """Wait for the reply, or raise what the command raised. Whoever is cancelled here ends the command."""
+        try:
+            await asyncio.wait({self._task})
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if self._task.cancelled():
+            raise AutoReconnect("the stream was closed while its next batch was on the way")
+        return self._task.result()
+
+    async def cancel(self) -> None:
+        """End the command, and wait until it has ended."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()  # seen, so that asyncio does not complain of it

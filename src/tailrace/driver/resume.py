@@ -15,7 +15,7 @@ import bson
 from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
-from tailrace.driver.batch import TOKEN_FIRST, Batch, token_of
+from tailrace.driver.batch import TOKEN_FIRST, Batch, DecodedBatch, token_of
 from tailrace.driver.budget import ResumeBudget
 from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
 from tailrace.driver.fragments import FragmentAssembler
@@ -65,7 +65,7 @@ class ResumableStream:
 
         self._events: Sequence[bytes] = ()
         self._position = 0
-        self._post_batch_token: bytes | None = None
+        self._post_batch_token: Token | None = None
         self._operation_time: Timestamp | None = None
 
         started = options.resume_after if options.start_after is None else options.start_after
@@ -99,6 +99,17 @@ class ResumableStream:
             self._insist_on_token(event)
         self._position = position + 1
         return event
+
+    def take_document(self) -> Any:
+        """Hand out the next event decoded, if its reply was; otherwise None."""
+        events, position = self._events, self._position
+        if not isinstance(events, DecodedBatch) or position >= len(events):
+            return None
+        document = events.documents[position]
+        if document.get("_id").__class__ is not dict:
+            self._insist_on_token(events[position])
+        self._position = position + 1
+        return document
 
     def take_batch(self) -> Batch:
         """Hand out all that is left of the batch; the position is then after it."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import bson
 
 from tailrace.driver.budget import ResumeBudget
-from tailrace.driver.cursor import AsyncRawCursor, RawCursor, end_session, start_session, time_limit
+from tailrace.driver.cursor import AsyncRawCursor, RawCursor, end_session, is_time_limited, start_session, time_limit
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.resume import ResumableStream
 from tailrace.driver.target import AsyncTarget, Target, Watched
@@ -50,6 +50,19 @@ class Shell(Generic[D, C]):
 
     def _time_limit(self) -> AbstractContextManager[Any]:
         return time_limit(self._options.timeout_ms, self._watched.place)
+
+    def _may_read_ahead(self) -> bool:
+        """Whether the next batch may be fetched while the user works on this one.
+
+        Not under a time limit, which is for this call alone, and not in the user's session, which the user may
+        be using meanwhile.
+        """
+        return self._options.session is None and not is_time_limited()
+
+    def _want_decoded(self) -> None:
+        """Let small replies be decoded as a whole, with their events: these are wanted so, one by one."""
+        if self._cursor is not None:
+            self._cursor.reader.decodes = True
 
     def _interrupt(self) -> None:
         """Give the cursor up after a cancellation, Ctrl-C or the like; iterating again resumes."""

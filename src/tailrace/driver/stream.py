@@ -11,7 +11,7 @@ from pymongo.errors import PyMongoError
 
 from tailrace.driver.batch import Batch
 from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
-from tailrace.driver.cursor import RawCursor, is_time_limited, open_cursor
+from tailrace.driver.cursor import RawCursor, open_cursor
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.read_ahead import ReadAhead
@@ -57,9 +57,7 @@ class ChangeStream(Shell[D, RawCursor]):
 
     def __next__(self) -> D:
         event = self._stream.take()
-        if event is None:
-            event = self._wait()
-        return self._decode(event)
+        return self._wait() if event is None else self._decode(event)
 
     def next(self) -> D:
         """Wait for the next event. Raises StopIteration when the stream is closed or was invalidated."""
@@ -99,13 +97,17 @@ class ChangeStream(Shell[D, RawCursor]):
     ) -> None:
         self.close()
 
-    def _wait(self) -> bytes:
+    def _wait(self) -> D:
         with self._time_limit():
             while self._stream.alive:
+                self._want_decoded()
                 self._perform(self._stream.advance())
+                document: D | None = self._stream.take_document()
+                if document is not None:
+                    return document
                 event = self._stream.take()
                 if event is not None:
-                    return event
+                    return self._decode(event)
         self.close()
         raise StopIteration
 
@@ -146,17 +148,12 @@ class ChangeStream(Shell[D, RawCursor]):
         return None
 
     def _get_more(self, command: GetMore) -> Reply:
-        """Get the next batch; when that is large, begin to fetch the one after it before it is even cut.
-
-        Not under a time limit, which is for this call alone, and not in the user's session, which the user may
-        be using meanwhile.
-        """
+        """Get the next batch; when that is large, begin to fetch the one after it before it is even cut."""
         cursor = self._cursor
         assert cursor is not None
         ahead, self._ahead = self._ahead, None
         reply = cursor.get_more(command) if ahead is None else ahead.result()
-        may_read_ahead = self._options.session is None and not is_time_limited()
-        if reply.promises_more and may_read_ahead and self.alive:
+        if reply.promises_more and self._may_read_ahead() and self.alive:
             self._ahead = ReadAhead(lambda: cursor.get_more(command), self._end_session_when_idle)
         return reply
 
