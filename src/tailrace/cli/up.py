@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 
 from tailrace.cli.session import session
+from tailrace.errors import MissingExtra
 
 HELP = """Start everything on one machine: servers, producer, Spark jobs and dashboard, and keep it running.
 
@@ -34,6 +36,7 @@ def up(
     as_json: Annotated[bool, typer.Option("--json", help="Print what happens as JSON lines.")] = False,
 ) -> None:
     """Start everything on one machine and keep it running."""
+    _refuse_without_extras()
     from tailrace.cli.spark_session import fetched_connectors
     from tailrace.up import JsonView, PlainView, Plan, TerminalView, run
     from tailrace.up.fetching import fetch
@@ -56,6 +59,13 @@ def up(
         )
     if interrupted.is_set():
         raise KeyboardInterrupt
+
+
+def _refuse_without_extras() -> None:
+    """Say what is missing before anything is fetched or started."""
+    missing = [name for name in ("confluent_kafka", "pyspark", "redis", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"`tailrace up` needs the Python packages {', '.join(missing)}")
 
 
 @contextmanager

@@ -32,12 +32,14 @@ class ReservedPort:
         self._lock.close()
 
 
-def reserve_port() -> ReservedPort:
-    """Reserve a free loopback port."""
+def reserve_port(preferred: int | None = None) -> ReservedPort:
+    """Reserve a free loopback port: the preferred one, if there is one and it is free."""
     folder = Path(tempfile.gettempdir()) / f"tailrace-ports-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     candidates = list(range(FIRST_PORT, LAST_PORT))
     random.shuffle(candidates)
+    if preferred is not None:
+        candidates.insert(0, preferred)
     for number in candidates:
         lock = (folder / str(number)).open("wb")
         try:

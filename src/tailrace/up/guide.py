@@ -14,6 +14,7 @@ from tailrace.settings import Settings, masked
 from tailrace.stand.redis import program_of
 from tailrace.up import demo
 from tailrace.up.plan import Plan
+from tailrace.up.programs import dashboard_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Suggestion:
 class Guide:
     """What is shown when everything is up."""
 
+    dashboard: str
+    dashboard_token: str
     mongodb: str
     settings_file: Path
     logs: Path
@@ -39,7 +42,10 @@ class Guide:
         """Write the guide for what this run has."""
         words = _Words(plan, settings, f"{_program()} --config {_short(settings_file)}")
         notes = () if plan.features else ("No features are kept: name a definition with --features.",)
+        token = settings.dashboard.token
         return cls(
+            dashboard_address(settings),
+            token.get_secret_value() if token else "",
             masked(settings.mongodb.uri.get_secret_value()),
             _short(settings_file),
             _short(logs),

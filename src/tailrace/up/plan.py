@@ -115,6 +115,7 @@ class Plan:
             "monitor.metrics_port": port,
             "monitor.control_token": token,
             "dashboard.port": addresses.dashboard_port,
+            "dashboard.token": secrets.token_urlsafe(24),
             "dashboard.producers": (f"http://{self.settings.monitor.metrics_address}:{port}",),
             "dashboard.control_token": token,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -19,6 +20,8 @@ from tailrace.up.parts import Program, Ready, Stage
 from tailrace.up.plan import Plan
 
 _SECONDS_TO_ANSWER = 2.0
+# Whether it answers is asked of a process of our own: that its certificate is made for another name says nothing.
+_ANY_CERTIFICATE = ssl._create_unverified_context()
 _SECONDS_FOR_SPARK = 600.0
 """On a first run the jobs fetch their connectors."""
 
@@ -28,6 +31,7 @@ def programs(plan: Plan, settings: Settings, folder: RunFolder, java_home: Path)
     made = _Maker(plan, settings, folder, {"JAVA_HOME": str(java_home)})
     yield made.producer()
     yield from made.features()
+    yield made.dashboard()
     if plan.demo:
         yield made.load()
 
@@ -42,9 +46,11 @@ class _Maker:
     environment: Mapping[str, str]
 
     def producer(self) -> Program:
-        monitor = self.settings.monitor
-        address = f"http://{monitor.metrics_address}:{monitor.metrics_port}"
-        return self._verb("producer", "produce", ready=_answers(f"{address}/metrics"))
+        return self._verb("producer", "produce", ready=_answers(f"{producer_endpoint(self.settings)}/healthz"))
+
+    def dashboard(self) -> Program:
+        address = dashboard_address(self.settings)
+        return self._verb("dashboard", "dashboard", ready=_answers(f"{address}healthz"), address=address)
 
     def features(self) -> Iterator[Program]:
         for file, definition in zip(self.plan.features, self.plan.definitions, strict=True):
@@ -85,12 +91,25 @@ class _Maker:
         )
 
 
+def producer_endpoint(settings: Settings) -> str:
+    """Give the address of the producer's own endpoint."""
+    return f"http://{settings.monitor.metrics_address}:{settings.monitor.metrics_port}"
+
+
+def dashboard_address(settings: Settings) -> str:
+    """Give the address of the page, as a browser on this machine opens it."""
+    dashboard = settings.dashboard
+    scheme = "http" if dashboard.certificate is None else "https"
+    host = "127.0.0.1" if dashboard.address in ("0.0.0.0", "::") else dashboard.address
+    return f"{scheme}://{host}:{dashboard.port}/"
+
+
 def _answers(url: str) -> Ready:
     """Ready when the address answers at all."""
 
     def ready(began: float, logged: str) -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=_SECONDS_TO_ANSWER):
+            with urllib.request.urlopen(url, timeout=_SECONDS_TO_ANSWER, context=_ANY_CERTIFICATE):
                 return True
         except urllib.error.HTTPError:
             return True

@@ -11,13 +11,14 @@ from typing import Any
 
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.sinks.kafka_topics import TopicCatalogue
-from tailrace.settings import Settings
+from tailrace.settings import DashboardSettings, Settings
 from tailrace.stand.ports import reserve_port
 from tailrace.up.folder import RunFolder
 from tailrace.up.guide import Guide
 from tailrace.up.parts import LocalServer
 from tailrace.up.plan import Addresses, Plan
-from tailrace.up.programs import programs
+from tailrace.up.programs import producer_endpoint, programs
+from tailrace.up.pulse import Pulse
 from tailrace.up.servers import local_servers
 from tailrace.up.supervisor import Supervisor
 from tailrace.up.views import View
@@ -45,44 +46,38 @@ def run(
         opened.enter_context(view)
         supervisor = opened.enter_context(Supervisor(view.changed, stopping))
         opened.callback(view.stopping)
-        if _is_up(plan, reload, folder, supervisor, view, java_home, opened):
+        settings = _start(plan, reload, folder, supervisor, java_home, opened)
+        if settings is not None and supervisor.wait_ready():
+            view.ready(Guide.of(plan, settings, folder.settings_file, folder.logs, supervisor.pid_of("producer")))
             deadline = None if seconds is None else time.monotonic() + seconds
+            pulse = Pulse(producer_endpoint(settings))
             while not stopping.wait(1.0) and (deadline is None or time.monotonic() < deadline):
-                view.tick(supervisor.down)
+                view.tick(supervisor.down, pulse.look())
         failures = supervisor.failures
     if failures:
         raise failures[0]
 
 
-def _is_up(
-    plan: Plan,
-    reload: Reload,
-    folder: RunFolder,
-    supervisor: Supervisor,
-    view: View,
-    java_home: Path,
-    opened: ExitStack,
-) -> bool:
-    """Start the servers, then, on settings that name them, the programs; False when it was stopped meanwhile."""
+def _start(
+    plan: Plan, reload: Reload, folder: RunFolder, supervisor: Supervisor, java_home: Path, opened: ExitStack
+) -> Settings | None:
+    """Start the servers, then, on settings that name them, the programs; None when it was stopped meanwhile."""
     servers = {part.name: part for part in local_servers(plan.servers, folder.path)}
     for server in servers.values():
         supervisor.keep(server)
     if not supervisor.wait_ready():
-        return False
+        return None
     settings = reload(plan.effective(folder.path, _addresses(servers, opened)))
     folder.write_settings(settings)
     _make_topics(plan, settings)
     for program in programs(plan, settings, folder, java_home):
         supervisor.keep(program)
-    if not supervisor.wait_ready():
-        return False
-    view.ready(Guide.of(plan, settings, folder.settings_file, folder.logs, supervisor.pid_of("producer")))
-    return True
+    return settings
 
 
 def _addresses(servers: Mapping[str, LocalServer], opened: ExitStack) -> Addresses:
     """Give where the started servers answer, and ports that stay ours until the end."""
-    metrics, dashboard = reserve_port(), reserve_port()
+    metrics, dashboard = reserve_port(), reserve_port(DashboardSettings().port)
     for port in (metrics, dashboard):
         opened.callback(port.release)
     at = {name: server.address for name, server in servers.items()}

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from tailrace.settings import masked
 from tailrace.up.guide import Guide
+from tailrace.up.pulse import Beat
 from tailrace.up.supervisor import Report, State
 
 _STYLES = {State.UP: "green", State.STARTING: "yellow", State.DOWN: "red", State.GAVE_UP: "bold red"}
@@ -55,8 +56,8 @@ class View(ABC):
         """Show that everything is up, and what to do with it."""
 
     @abstractmethod
-    def tick(self, down: Sequence[str]) -> None:
-        """Show, about once a second, that it goes on."""
+    def tick(self, down: Sequence[str], beat: Beat | None) -> None:
+        """Show, about once a second, that it goes on: what does not run, and how much the producer delivers."""
 
     def stopping(self) -> None:
         """Show that the parts are told to stop."""
@@ -87,7 +88,7 @@ class PlainView(View):
                 print(f"\n{note}")
             print("\nCtrl-C stops everything.", flush=True)
 
-    def tick(self, down: Sequence[str]) -> None:
+    def tick(self, down: Sequence[str], beat: Beat | None) -> None:
         """Print nothing: changes have their own lines."""
 
     def stopping(self) -> None:
@@ -113,11 +114,11 @@ class JsonView(View):
         form = asdict(guide) | {"settings_file": str(guide.settings_file), "logs": str(guide.logs)}
         self._print("ready", form)
 
-    def tick(self, down: Sequence[str]) -> None:
-        """Print which parts are down."""
+    def tick(self, down: Sequence[str], beat: Beat | None) -> None:
+        """Print which parts are down, and the producer's state."""
         if self.elapsed - self._last >= _SECONDS_BETWEEN_JSON:
             self._last = self.elapsed
-            self._print("status", {"down": list(down)})
+            self._print("status", {"down": list(down), "producer": beat and asdict(beat)})
 
     def close(self) -> None:
         """Print the end."""
@@ -173,10 +174,11 @@ class TerminalView(View):
             self._console.print(f"\n{note}")
         self._console.print()
 
-    def tick(self, down: Sequence[str]) -> None:
+    def tick(self, down: Sequence[str], beat: Beat | None) -> None:
         """Draw the bottom line anew."""
         state = Text(f"down: {', '.join(down)}", "bold red") if down else Text("all parts up", "green")
-        self._bottom = Text.assemble(state, f"   {_shown_duration(self.elapsed)}   Ctrl-C stops")
+        events = f"   {beat.state}, {beat.events_per_second:,.0f} events/s, {beat.events:,} in all" if beat else ""
+        self._bottom = Text.assemble(state, f"{events}   {_shown_duration(self.elapsed)}   Ctrl-C stops")
 
     def stopping(self) -> None:
         """Say so at the bottom."""
@@ -203,6 +205,7 @@ class TerminalView(View):
 def places(guide: Guide) -> list[tuple[str, str]]:
     """Give where to look."""
     return [
+        ("Dashboard", f"{guide.dashboard}   (token for its buttons: {guide.dashboard_token})"),
         ("MongoDB", guide.mongodb),
         ("Settings", str(guide.settings_file)),
         ("Logs", str(guide.logs)),
