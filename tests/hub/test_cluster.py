@@ -35,8 +35,8 @@ def sharded(
         yield cluster, hub
 
 
-def subscribe(hub: ClusterHub, **options: Any) -> MergedSubscription:
-    command = {"aggregate": "orders", "pipeline": [{"$changeStream": options}], "cursor": {}}
+def subscribe(hub: ClusterHub, collection: str = "orders", **options: Any) -> MergedSubscription:
+    command = {"aggregate": collection, "pipeline": [{"$changeStream": options}], "cursor": {}}
     return hub.subscribe(parse_command(command, "shop", hub.dialect), latest=hub.latest(), now=datetime.now(UTC))
 
 

@@ -34,6 +34,12 @@ def serve(
         bool, typer.Option("--allow-open", help="Listen beyond loopback although the upstream lets everybody in.")
     ] = False,
     certificate: Annotated[str | None, typer.Option(help="PEM file, for TLS. [gateway.certificate]")] = None,
+    shard: Annotated[
+        list[str] | None, typer.Option(help="NAME=URI of a shard, where they are not to be found out. [gateway.shards]")
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option(help="Of several shards' events: strict, or per-key. [gateway.order]")
+    ] = None,
     test_commands: Annotated[bool, typer.Option("--test-commands", help="Honour failCommand.")] = False,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics. [monitor.metrics_port]")] = None,
 ) -> None:
@@ -55,6 +61,8 @@ def serve(
         gateway__watch_only=watch_only or None,
         gateway__allow_open=allow_open or None,
         gateway__certificate=certificate,
+        gateway__shards=_by_name(shard),
+        gateway__order=order,
         gateway__test_commands=test_commands or None,
         monitor__metrics_port=metrics_port,
     )
@@ -69,21 +77,33 @@ def serve(
         asyncio.run(_serve(hub, client, upstream, _options(settings.gateway)))
 
 
+def _by_name(shards: list[str] | None) -> dict[str, str] | None:
+    """Read NAME=URI; only the first equals sign parts them."""
+    from tailrace.errors import SettingsError
+
+    if not shards:
+        return None
+    parted = [each.partition("=") for each in shards]
+    if not all(name and uri for name, _, uri in parted):
+        raise SettingsError("--shard takes NAME=URI", hint="Give for example --shard s0=mongodb://host1,host2/.")
+    return {name: uri for name, _, uri in parted}
+
+
 def _hub(client: MongoClient[Any], uri: str, settings: GatewaySettings) -> Hub | ClusterHub:
     """Read one replica set, or all shards of the cluster that a config server or mongos belongs to."""
     from tailrace.engine import Dialect
     from tailrace.engine.live import LiveImages
     from tailrace.hub import ClusterHub, Hub
     from tailrace.oplog.tail import LiveOplog
-    from tailrace.router import config_uri
+    from tailrace.router import Order, config_uri
 
     limits: dict[str, Any] = {
         "ring_bytes": settings.ring_mb * 1024 * 1024,
         "channel_bytes": settings.channels_mb * 1024 * 1024,
     }
-    config = config_uri(client, uri)
+    config = config_uri(client, uri) if not settings.shards else uri
     if config is not None:
-        return ClusterHub(config, **limits)
+        return ClusterHub(config, shards=settings.shards or None, order=Order(settings.order), **limits)
     dialect = Dialect.of(client.server_info()["version"])
     return Hub(LiveOplog(client, await_ms=_AWAIT_MS), dialect, images=LiveImages(client), **limits)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tailrace import raw
 from tailrace.engine.options import parse_command
@@ -14,10 +14,12 @@ from tailrace.gateway import replies
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.streams import AnySubscription
 from tailrace.gateway.wire import Message
-from tailrace.hub import Batch
+from tailrace.hub import Batch, read_positions
 
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
+
+T = TypeVar("T")
 
 _DEFAULT_AWAIT: Final = 1.0
 _LEFT_TO_UPSTREAM: Final = ("collation", "let", "explain")
@@ -45,7 +47,9 @@ class ChangeStreamCommands:
         refused = await self._conversation.refused_by_upstream(message)
         if refused is not None:
             return refused
-        subscription = await self._gateway.streams.open(spec)
+        stage = command["pipeline"][0]["$changeStream"]
+        positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
+        subscription = await self._reachable(self._gateway.streams.open(spec, positions))
         batch = await self._next_batch(subscription, batch_size, 0)
         cursor_id, namespace = 0, spec.scope.namespace
         if not subscription.is_closed:
@@ -115,15 +119,19 @@ class ChangeStreamCommands:
         return await self._conversation.pass_on(message)
 
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
+        batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))
+        if self._gateway.streams.stopping.is_set() and not batch.events:
+            raise ChangeStreamError("the gateway is stopping", server_code=_INTERRUPTED_AT_SHUTDOWN)
+        return batch
+
+    async def _reachable(self, work: Awaitable[T]) -> T:
+        """Tell the client of a shard that cannot be reached as a router does: it may try again."""
         try:
-            batch = await self._gateway.streams.next_batch(subscription, max_events, seconds)
+            return await work
         except ChangeStreamError:
             raise
         except TailraceError as error:
             raise ChangeStreamError(error.message, server_code=_HOST_UNREACHABLE) from error
-        if self._gateway.streams.stopping.is_set() and not batch.events:
-            raise ChangeStreamError("the gateway is stopping", server_code=_INTERRUPTED_AT_SHUTDOWN)
-        return batch
 
     async def _check_owner(self, cursor: Cursor, command: Mapping[str, Any], database: str) -> None:
         """Refuse a cursor to all but the user, session and namespace that it was opened for."""
@@ -147,7 +155,7 @@ class ChangeStreamCommands:
         counts = self._gateway.counts
         counts.events += len(batch.events)
         counts.event_bytes += len(batch.elements)
-        reply = replies.cursor(name, batch.elements, batch.position.to_bson(), cursor_id, namespace)
+        reply = replies.cursor(name, batch.elements, batch.resume_token, cursor_id, namespace)
         return self._conversation.with_times(reply)
 
 

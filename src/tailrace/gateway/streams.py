@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -13,6 +14,7 @@ from tailrace import raw
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import to_int
 from tailrace.hub import Batch, Channel, ClusterHub, Hub, MergedSubscription, Subscription
+from tailrace.token.resume_token import ResumeToken
 
 AnyHub: TypeAlias = Hub | ClusterHub
 AnySubscription: TypeAlias = Subscription | MergedSubscription
@@ -36,15 +38,17 @@ class Streams:
         self.stopping = asyncio.Event()
         hub.on_news(self._on_news)
 
-    async def open(self, spec: StreamSpec) -> AnySubscription:
+    async def open(self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None = None) -> AnySubscription:
         """Open a stream, by default behind the newest operation."""
-        return await self._loop.run_in_executor(self._workers, self._subscribe, spec)
+        return await self._loop.run_in_executor(self._workers, self._subscribe, spec, positions)
 
-    def _subscribe(self, spec: StreamSpec) -> AnySubscription:
+    def _subscribe(self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None) -> AnySubscription:
         reply = self._client.admin.command("ping")
         self.note_cluster_time(raw.from_python({"t": reply.get("$clusterTime")}).data if reply else raw.EMPTY)
-        latest = self.hub.latest() if isinstance(self.hub, ClusterHub) else to_int(reply["operationTime"])
-        return self.hub.subscribe(spec, latest=latest, now=datetime.now(UTC))
+        now = datetime.now(UTC)
+        if isinstance(self.hub, ClusterHub):
+            return self.hub.subscribe(spec, latest=self.hub.latest(), now=now, positions=positions)
+        return self.hub.subscribe(spec, latest=to_int(reply["operationTime"]), now=now)
 
     def note_cluster_time(self, reply: bytes) -> None:
         """Remember the cluster time of a reply, when it is newer than the last one seen."""

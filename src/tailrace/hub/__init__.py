@@ -9,6 +9,17 @@ from tailrace.hub.channel import Channel
 from tailrace.hub.cluster import ClusterHub
 from tailrace.hub.hub import Hub, HubCounts
 from tailrace.hub.merged import MergedSubscription
+from tailrace.hub.per_key import PerKeySubscription, read_positions
 from tailrace.hub.subscription import Batch, Subscription
 
-__all__ = ["Batch", "Channel", "ClusterHub", "Hub", "HubCounts", "MergedSubscription", "Subscription"]
+__all__ = [
+    "Batch",
+    "Channel",
+    "ClusterHub",
+    "Hub",
+    "HubCounts",
+    "MergedSubscription",
+    "PerKeySubscription",
+    "Subscription",
+    "read_positions",
+]

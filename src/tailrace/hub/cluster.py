@@ -20,15 +20,20 @@ import structlog
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, PyMongoError
 
+from tailrace.engine.images import ImageStore
 from tailrace.engine.live import LiveImages
 from tailrace.engine.options import StreamSpec
 from tailrace.errors import ServerUnreachable
 from tailrace.hub.channel import Channel
 from tailrace.hub.hub import Hub
 from tailrace.hub.merged import MergedSubscription
+from tailrace.hub.per_key import PerKeySubscription
 from tailrace.hub.shard import ShardHub
+from tailrace.router.lookup import ShardedImages
 from tailrace.router.merge import Order
+from tailrace.router.placement import Placements
 from tailrace.router.topology import CONFIG, Document, Shard, read_shards, time_of
+from tailrace.token.resume_token import ResumeToken
 
 _SECONDS_BETWEEN_LOOKS: Final = 2.0
 
@@ -53,6 +58,7 @@ class ClusterHub:
         self.subscribers: set[MergedSubscription] = set()
         self._listeners: list[Callable[[set[Channel]], None]] = []
         self._stopping = threading.Event()
+        self._placements: Placements | None = None
         self.follows_config = shards is None
         try:
             if shards is None:
@@ -110,9 +116,15 @@ class ClusterHub:
         """Give the hub of a shard."""
         return self._parts[shard].hub
 
-    def subscribe(self, spec: StreamSpec, *, latest: int, now: datetime) -> MergedSubscription:
-        """Open a stream over all shards."""
-        subscription = MergedSubscription(self, spec, latest, now, self._order)
+    def subscribe(
+        self, spec: StreamSpec, *, latest: int, now: datetime, positions: Mapping[str, ResumeToken] | None = None
+    ) -> MergedSubscription:
+        """Open a stream over all shards; with order per key, from the position of each shard if they are known."""
+        subscription = (
+            MergedSubscription(self, spec, latest, now)
+            if self._order is Order.STRICT
+            else PerKeySubscription(self, spec, latest, now, positions or {})
+        )
         self.subscribers.add(subscription)
         self.want(latest)
         return subscription
@@ -164,10 +176,31 @@ class ClusterHub:
         return None if part is None else part.removed_by
 
     def _open(self, name: str, uri: str) -> None:
-        part = ShardHub(name, uri, self._options, images=LiveImages, newest_time=self._newest_time)
+        part = ShardHub(name, uri, self._options, images=self._images(name), newest_time=self._newest_time)
         part.hub.on_news(self._on_news)
         part.hub.on_progress(self._on_progress)
         self._parts[name] = part
+
+    def _images(self, name: str) -> Callable[[MongoClient[Any]], ImageStore]:
+        """Have documents of a cluster looked up on all shards; those of a fixed list each keep their own."""
+        if not self.follows_config or name == CONFIG:
+            return LiveImages
+
+        def make(own: MongoClient[Any]) -> ImageStore:
+            config = self._parts[CONFIG]
+            placements = self._placements = self._placements or Placements(config.client, config.hub.dialect)
+            # This shard itself is not among the parts yet.
+            return ShardedImages(
+                name, LiveImages(own), placements, lambda shard: own if shard == name else self._client(shard)
+            )
+
+        return make
+
+    def _client(self, shard: str) -> MongoClient[Any]:
+        part = self._parts.get(shard)
+        if part is None:
+            raise ConnectionFailure(f"shard {shard} is not known here yet")
+        return part.client
 
     # --- shards wait for each other
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tailrace.hub.cluster import ClusterHub
 
 _SHARDS: Final = StreamSpec(Scope.of_collection("config", "shards"))
-_NEW_SHARD: Final = "kNewShardDetected"
+NEW_SHARD: Final = "kNewShardDetected"
 """What shards tell a router, and no client sees."""
 _POLLED_EVENTS: Final = 1_000
 
@@ -35,16 +35,15 @@ _POLLED_EVENTS: Final = 1_000
 class MergedSubscription:
     """A change stream over all shards. Not for several threads at once."""
 
-    def __init__(
-        self, cluster: ClusterHub, spec: StreamSpec, latest: int, now: datetime, order: Order = Order.STRICT
-    ) -> None:
+    ORDER = Order.STRICT
+
+    def __init__(self, cluster: ClusterHub, spec: StreamSpec, latest: int, now: datetime) -> None:
         self._cluster = cluster
         self._spec = spec
         self._latest = latest
         self._now = now
-        self._order = order
         self._since = _start_time(spec, latest)
-        self._merge: Merge[Event] = Merge(order)
+        self._merge: Merge[Event] = Merge(self.ORDER)
         self._parts: dict[str, Subscription] = {}
         self._waiting: list[Event] = []
         self._topology_changes: deque[Event] = deque()
@@ -148,7 +147,10 @@ class MergedSubscription:
                 self._topology_changes.extend(batch.events)
                 self._feed_topology_change()
             else:
-                self._merge.feed(name, batch.events, part.promise)
+                self._feed(name, part, batch.events)
+
+    def _feed(self, name: str, part: Subscription, events: list[Event]) -> None:
+        self._merge.feed(name, events, part.promise)
 
     def _ask_for_promises(self) -> None:
         """Have the shards that hold others back come further."""
@@ -170,7 +172,7 @@ class MergedSubscription:
                 self._change_topology(event)
                 self._topology_changes.popleft()
                 self._feed_topology_change()
-            elif event.operation_type != _NEW_SHARD:
+            elif event.operation_type != NEW_SHARD:
                 self._incoming.append(event)
         self._incoming.append(None)
         while (checked := next(self._checked)) is not None:

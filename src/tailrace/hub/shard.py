@@ -51,6 +51,7 @@ class ShardHub:
         self._running = ExitStack()
         try:
             client: MongoClient[Any] = self._running.enter_context(MongoClient(uri, socketTimeoutMS=_SOCKET_TIMEOUT_MS))
+            self.client = client
             self.clock = ShardClock(uri)
             self._running.callback(self.clock.close)
             dialect = Dialect.of(client.server_info()["version"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from tailrace import raw
 from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec, read_token
 from tailrace.engine.stream import MAX_BATCH_BYTES, EngineStream, to_int, to_timestamp
@@ -30,6 +31,13 @@ class Batch:
     position: ResumeToken
     elements: bytes = field(repr=False)
     """The events as elements of a BSON array; subscribers that are side by side share these bytes."""
+    vector: bytes = field(default=b"", repr=False)
+    """The positions of all shards, where one position does not tell enough: an element for the resume token."""
+
+    @property
+    def resume_token(self) -> bytes:
+        """Where to resume after the whole batch, as BSON."""
+        return raw.append(self.position.to_bson(), self.vector) if self.vector else self.position.to_bson()
 
 
 class Subscription:

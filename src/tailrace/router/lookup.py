@@ -1,0 +1,108 @@
+"""The documents of `updateLookup` in a cluster: found where they are now, as mongos finds them.
+
+The shard that logged an update may have given the document away since, and may even still have a copy that it does
+not own any more. So the shard is asked that owns the shard key, with its shard version: it refuses when it knows
+better who owns what. When the key does not tell, all are asked, and each leaves out what it does not own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import bson
+from bson.binary import Binary
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from tailrace.engine.images import ImageStore
+from tailrace.engine.scope import split_namespace
+from tailrace.engine.stream import to_timestamp
+from tailrace.errors import ServerUnreachable
+from tailrace.oplog.tail import is_passing
+from tailrace.router.placement import Placement, Placements
+
+_RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
+_STALE: Final = frozenset({63, 150, 249, 13388})
+"""StaleShardVersion (4.2), StaleEpoch, StaleDbVersion, StaleConfig."""
+_STALE_CONFIG: Final = 13388
+_NAMESPACE_NOT_FOUND: Final = 26
+_PAUSE: Final = 0.1
+_PATIENCE: Final = 60.0
+
+Client = Callable[[str], MongoClient[Any]]
+"""Gives the client of a shard."""
+
+
+class ShardedImages:
+    """Images for the events of one shard: before the change from that shard, after it from whichever has it."""
+
+    def __init__(self, own: str, stored: ImageStore, placements: Placements, client: Client) -> None:
+        self._own = own
+        self._stored = stored
+        self._placements = placements
+        self._client = client
+
+    def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
+        """Read the pre-image, which is stored where the change was made."""
+        return self._stored.pre_image(uuid, time, index)
+
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
+        """Read the majority-committed document with this key from the shard that owns it."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return self._look(self._placements.of(namespace.decode()), namespace, uuid, key, since)
+            except PyMongoError as error:
+                if isinstance(error, OperationFailure) and error.code in _STALE:
+                    self._placements.forget(namespace.decode())
+                elif not is_passing(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise ServerUnreachable(f"a document cannot be looked up: {error}") from error
+                time.sleep(_PAUSE)
+
+    def _look(self, placed: Placement, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
+        if placed.is_sharded and uuid is not None and uuid != placed.uuid:
+            return None  # another collection of that name
+        database, collection = split_namespace(namespace)
+        # Finding by UUID and shard versions do not go together; what is sharded is found by its name.
+        by_uuid = uuid is not None and not placed.is_sharded
+        find: dict[str, Any] = {"find": Binary(uuid, 4) if uuid and by_uuid else collection.decode()}
+        find |= {"filter": RawBSONDocument(key), "limit": 1, "singleBatch": True}
+        for shard in self._asked(placed, key):
+            version = placed.versions.get(shard)
+            command = {**find, "shardVersion": version} if placed.is_sharded else find
+            found = self._first(shard, database.decode(), command, since)
+            if found is not None:
+                return found
+        return None
+
+    def _asked(self, placed: Placement, key: bytes) -> list[str]:
+        """Name the shard that has a document, or all that may have it."""
+        owner = self._placements.owner(placed, bson.decode(key)) if placed.is_sharded else None
+        if owner is None:
+            return sorted(placed.versions, key=lambda name: name != self._own)
+        if owner not in placed.versions:
+            raise OperationFailure(f"shard {owner} has a range since a moment ago", _STALE_CONFIG)
+        return [owner]
+
+    def _first(self, shard: str, database: str, command: dict[str, Any], since: int) -> bytes | None:
+        """Ask a shard, once it has come to the time of the change, which others than the own one must be told."""
+        client = self._client(shard)
+        concern = {"level": "majority", "afterClusterTime": to_timestamp(since)}
+        with client.start_session(causal_consistency=False) as session:
+            if shard != self._own:
+                session.advance_cluster_time(self._client(self._own).admin.command("ping")["$clusterTime"])
+            try:
+                asked = {**command, "readConcern": concern}
+                reply = client[database].command(asked, codec_options=_RAW, session=session)
+            except OperationFailure as error:
+                if error.code == _NAMESPACE_NOT_FOUND:
+                    return None
+                raise
+        batch = reply["cursor"]["firstBatch"]
+        return bytes(batch[0].raw) if batch else None

@@ -1,0 +1,99 @@
+"""Where the documents of a collection are, as the config servers know it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bson import Timestamp
+from bson.son import SON
+from pymongo import MongoClient
+from pymongo.database import Database
+from pymongo.read_concern import ReadConcern
+
+from tailrace.engine.dialect import Dialect
+from tailrace.router.hashed import hash_of
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The shards that own a part of a collection, each with the version that commands to it carry."""
+
+    uuid: bytes | None
+    """The collection's; None when it is not sharded, and its database's primary shard has all of it."""
+    versions: Mapping[str, Any]
+    key: Mapping[str, Any] = field(default_factory=dict)
+    """The shard key: fields, and 1, -1 or "hashed"."""
+    ranges: Mapping[str, Any] = field(default_factory=dict)
+    """What selects the collection's ranges in `config.chunks`."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether ranges of it may be on several shards."""
+        return self.uuid is not None
+
+
+class Placements:
+    """Asks the config servers, and remembers what they said of sharded collections.
+
+    A shard refuses a version that is no longer right, so that what is remembered here does not have to be. For a
+    collection that is not sharded nothing would be refused: it is asked for each time.
+    """
+
+    def __init__(self, config: MongoClient[Any], dialect: Dialect) -> None:
+        self._config: Database[Any] = config.get_database("config", read_concern=ReadConcern("majority"))
+        self._dialect = dialect
+        self._lock = threading.Lock()
+        self._known: dict[str, Placement] = {}
+
+    def of(self, namespace: str) -> Placement:
+        """Tell where a collection is."""
+        with self._lock:
+            known = self._known.get(namespace)
+        if known is None:
+            known = self._ask(namespace)
+            if known.is_sharded:
+                with self._lock:
+                    self._known[namespace] = known
+        return known
+
+    def owner(self, placed: Placement, document_key: Mapping[str, Any]) -> str | None:
+        """Name the shard that owns a document; None when its key does not tell, and each may have it.
+
+        Servers compare the bounds. A shard that is asked for a whole shard key does not look whether it owns that:
+        6.0.5 then gives what another shard owns now and it has not removed yet.
+        """
+        if any(name not in document_key for name in placed.key):
+            return None
+        key = {
+            name: hash_of(document_key[name]) if how == "hashed" else document_key[name]
+            for name, how in placed.key.items()
+        }
+        around = {**placed.ranges, "min": {"$lte": key}, "max": {"$gt": key}}
+        found = self._config.chunks.find_one(around, {"shard": 1})
+        return None if found is None else str(found["shard"])
+
+    def forget(self, namespace: str) -> None:
+        """Ask again next time: a shard said that the version was not right."""
+        with self._lock:
+            self._known.pop(namespace, None)
+
+    def _ask(self, namespace: str) -> Placement:
+        entry = self._config.collections.find_one({"_id": namespace, "dropped": {"$ne": True}})
+        if entry is None:
+            database = self._config.databases.find_one({"_id": namespace.partition(".")[0]})
+            return Placement(None, {} if database is None else {database["primary"]: None})
+        ranges = {"uuid": entry["uuid"]} if "timestamp" in entry else {"ns": namespace}
+        newest = {"$group": {"_id": "$shard", "version": {"$max": "$lastmod"}}}
+        found = self._config.chunks.aggregate([{"$match": ranges}, newest])
+        versions = {each["_id"]: self._version(entry, each["version"]) for each in found}
+        return Placement(bytes(entry["uuid"]), versions, entry["key"], ranges)
+
+    def _version(self, entry: Mapping[str, Any], newest: Timestamp) -> Any:
+        """Give a shard version as the servers of this release write it."""
+        if self._dialect.since(6, 0):
+            return SON([("e", entry["lastmodEpoch"]), ("t", entry["timestamp"]), ("v", newest)])
+        parts = [newest, entry["lastmodEpoch"]]
+        return [*parts, entry["timestamp"]] if "timestamp" in entry else parts
