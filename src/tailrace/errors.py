@@ -37,6 +37,9 @@
     ├── FeaturesMixed            features-mixed           stop     Redis has features of another definition
     ├── FeaturesUnknown          features-unknown         stop     Redis has no features of this name
     ├── FeaturesLost             features-lost            recover  Redis forgot features that were written
+    ├── SchemaDrifted            schema-drift             stop     a document does not fit its strict table
+    ├── RebuildIncomplete        rebuild-incomplete       stop     the topics do not tell every document whole
+    ├── TableChanged             table-changed            retry    another job wrote to a table meanwhile
     ├── QueryFailed              query-failed             retry    a Spark query ends again and again
     ├── AlreadyUp                already-up               stop     another `tailrace up` has the run folder
     ├── PartGaveUp               part-gave-up             stop     a part of `tailrace up` ends again and again
@@ -87,9 +90,11 @@ __all__ = [
     "PipelineFailed",
     "PositionInvalid",
     "QueryFailed",
+    "RebuildIncomplete",
     "RecordRefused",
     "RecordingInvalid",
     "ResumeTokenMissing",
+    "SchemaDrifted",
     "ServerDidNotStart",
     "ServerUnreachable",
     "SettingsError",
@@ -99,6 +104,7 @@ __all__ = [
     "StreamFatal",
     "StreamInvalidated",
     "StreamRefused",
+    "TableChanged",
     "TailraceError",
     "TokenQuarantined",
 ]
@@ -451,6 +457,28 @@ class FeaturesLost(TailraceError):
     code = "features-lost"
     outcome = Outcome.RECOVER
     default_hint = "Run `tailrace features --backfill` with a new checkpoint, and let Redis keep an append-only file."
+
+
+class SchemaDrifted(TailraceError):
+    """A document has a field that its strict table does not take."""
+
+    code = "schema-drift"
+    default_hint = "Declare the field in warehouse.declared, or set on_drift or the contract; it goes on from there."
+
+
+class RebuildIncomplete(TailraceError):
+    """The retained topics do not tell every document as a whole, so the mirror was left as it is."""
+
+    code = "rebuild-incomplete"
+    default_hint = "Take a new snapshot into the topics (`tailrace snapshot`), or swap all the same with --force."
+
+
+class TableChanged(TailraceError):
+    """A table changed while another was built to take its place, which was therefore not put there."""
+
+    code = "table-changed"
+    outcome = Outcome.RETRY
+    default_hint = "Stop `tailrace warehouse run` while a table is rebuilt, then run the rebuild again."
 
 
 class QueryFailed(TailraceError):

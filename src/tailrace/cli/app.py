@@ -22,13 +22,16 @@ from tailrace.cli import (
     position,
     produce,
     recover,
+    schema,
     serve,
     settings,
     snapshot,
+    sql,
     stand,
     token,
     up,
     verify,
+    warehouse,
     watch,
 )
 from tailrace.cli.session import session
@@ -62,14 +65,17 @@ app.command("produce")(produce.produce)
 app.command("recover")(recover.recover)
 app.command("serve")(serve.serve)
 app.command("settings")(settings.settings)
+app.command("sql")(sql.sql)
 app.command("up", help=up.HELP)(up.up)
 app.command("verify")(verify.verify)
 app.command("watch")(watch.watch)
 app.command("snapshot")(snapshot.snapshot)
 app.add_typer(engine.app, name="engine")
 app.add_typer(position.app, name="position")
+app.add_typer(schema.app, name="schema")
 app.add_typer(stand.app, name="stand")
 app.add_typer(token.app, name="token")
+app.add_typer(warehouse.app, name="warehouse")
 
 
 def _show_version(wanted: bool) -> None:

@@ -38,7 +38,7 @@ MISMATCHES: Final = "_mismatches"
 """A declared string column of this name gets the paths of the values that did not fit, as a JSON list."""
 
 KEY: Final = "_key"
-"""A declared binary column of this name gets the `_id` as bytes that are equal for equal `_id`s, and sort as they do."""
+"""A declared binary column of this name gets the `_id` as bytes that are equal for equal `_id`s and sort like them."""
 
 _DOCUMENTS: Final = {
     "document_key": b"documentKey",

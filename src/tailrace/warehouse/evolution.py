@@ -7,10 +7,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.warehouse.shapes import IN_PLACE, KINDS, WIDER, Columns, Shape, leaves, merged, shape_text
+from tailrace.warehouse.shapes import IN_PLACE, KINDS, WIDER, Columns, Shape, leaves, merged_documents, shape_text
 
-RESERVED: Final = frozenset({"_key", "_version", "_token", "_deleted", "_refused", "_rest", "_bson"})
-"""The columns that every mirror has beside those of its documents; fields of these names stay in `_rest`."""
+META: Final = {
+    "_key": "binary",
+    "_version": "bigint",
+    "_token": "string",
+    "_is_deleted": "boolean",
+    "_refused": "string",
+    "_rest": "string",
+    "_bson": "binary",
+}
+"""The columns that every mirror has beside those of its documents, with their types in Spark."""
+_OF_ICEBERG: Final = {
+    "_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number",
+    "_change_type", "_change_ordinal", "_commit_snapshot_id",
+}  # fmt: skip
+RESERVED: Final = frozenset({*META, *_OF_ICEBERG})
+"""Fields of these names stay in `_rest`."""
 _NAME = re.compile(r"[^\W\d][\w \-]{0,127}")
 
 
@@ -52,15 +66,14 @@ class Evolution:
         return any(not change.in_place for change in self.changes)
 
 
-def evolve(columns: Columns, found: Iterable[Shape], *, limit: int, may_rewrite: bool = True) -> Evolution:
+def evolve(columns: Columns, found: Iterable[Columns], *, limit: int, may_rewrite: bool = True) -> Evolution:
     """Give the columns that take what was found as well, as far as the lattice and the limit allow.
 
     `limit` is how many scalar columns there may be. Without `may_rewrite` only what Iceberg does in place is done.
     """
-    wanted: Shape = dict(columns)
+    wanted = columns
     for shape in found:
-        wanted = merged(wanted, shape)
-    assert isinstance(wanted, dict)
+        wanted = merged_documents(wanted, shape)
     growth = _Growth(limit - sum(1 for _ in leaves(columns)), may_rewrite)
     new = growth.document(columns, wanted, (), RESERVED)
     return Evolution(new, tuple(growth.changes))

@@ -38,6 +38,11 @@ class KeyEvent:
         return self.event if self.operation == BASE else self._part(b"fullDocument")
 
     @property
+    def document_key(self) -> bytes | None:
+        """The documentKey."""
+        return self._part(b"documentKey")
+
+    @property
     def update(self) -> bytes | None:
         """The updateDescription."""
         return self._part(b"updateDescription")
@@ -59,6 +64,8 @@ class Folded:
     """Whether there is something newer than the base."""
     unknown: list[tuple[KeyEvent, str]] = field(default_factory=list)
     """Events that could not be applied, with the cause."""
+    document_key: bytes | None = None
+    """What a delete says about the document that was there."""
 
 
 def fold(events: Iterable[KeyEvent]) -> Folded:
@@ -86,7 +93,7 @@ class _State:
             return
         elif event.operation == "delete":
             self._put(event, None)
-            self._result.is_deleted = True
+            self._result.is_deleted, self._result.document_key = True, event.document_key
         elif (document := event.document) is not None:
             self._put(event, document)
         else:

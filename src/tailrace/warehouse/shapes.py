@@ -79,7 +79,7 @@ def shape_of(value: Any) -> Shape:
             element = merged(element, shape_of(inner))
         return [element]
     if kind is Binary:
-        return "uuid" if value.subtype == UUID_SUBTYPE and len(value) == 16 else f"binary {value.subtype}"
+        return "uuid" if value.subtype == UUID_SUBTYPE and len(value) == 16 else f"binary{value.subtype}"
     return _BY_TYPE.get(kind, kind.__name__)
 
 
@@ -90,15 +90,20 @@ def merged(left: Shape, right: Shape) -> Shape:
     if left is None:
         return right
     if isinstance(left, dict) and isinstance(right, dict):
-        both = dict(left)
-        for name, shape in right.items():
-            both[name] = merged(both.get(name), shape)
-        return both
+        return merged_documents(left, right)
     if isinstance(left, list) and isinstance(right, list):
         return [merged(left[0], right[0])]
     if isinstance(left, str) and isinstance(right, str):
         return _merged_kinds(left, right)
     return left
+
+
+def merged_documents(left: Columns, right: Columns) -> Columns:
+    """Give the fields of both, each with the shape that takes both where there is one."""
+    both = dict(left)
+    for name, shape in right.items():
+        both[name] = merged(both.get(name), shape)
+    return both
 
 
 def _merged_kinds(left: str, right: str) -> str:

@@ -81,8 +81,11 @@ def _metadata_folders(root: Path) -> Iterator[Path]:
 def _read_table(root: Path, folder: Path) -> TableState | None:
     """Read one table; None when it is not one of ours, or vanishes while it is read."""
     metadata = _newest_metadata(folder)
-    if metadata is None:
-        return None
+    return None if metadata is None else table_state(".".join(folder.parent.relative_to(root).parts), metadata)
+
+
+def table_state(name: str, metadata: Mapping[str, Any]) -> TableState | None:
+    """Understand the metadata of a table, as Iceberg's specification has it; None when it is not one of ours."""
     properties = metadata.get("properties", {})
     if properties.get(KIND_PROPERTY) not in set(TableKind):
         return None
@@ -90,7 +93,7 @@ def _read_table(root: Path, folder: Path) -> TableState | None:
     snapshots = metadata.get("snapshots", [])
     summary: Mapping[str, str] = next((one["summary"] for one in snapshots if one["snapshot-id"] == current), {})
     return TableState(
-        name=".".join(folder.parent.relative_to(root).parts),
+        name=name,
         kind=TableKind(properties[KIND_PROPERTY]),
         namespace=properties.get(NAMESPACE_PROPERTY, ""),
         rows=_number(summary, "total-records") - _number(summary, "total-position-deletes"),

@@ -1,0 +1,193 @@
+"""The catalog and its tables, as one Spark session sees them.
+
+What Spark's SQL has no words for (the summary of a snapshot, planning files without reading them) is asked of
+Iceberg's own classes in the driver's JVM.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.settings import WarehouseSettings
+from tailrace.warehouse.names import TableKind, quoted
+from tailrace.warehouse.tables import KIND_PROPERTY, NAMESPACE_PROPERTY, TableState, table_state
+
+Name = tuple[str, str]
+"""Database and table."""
+_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
+_SNAPSHOT_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
+_ALWAYS: Final[Mapping[str, str]] = {
+    # The metadata lists all snapshots and is written with every commit: old ones leave.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+def configure_catalog(spark: SparkSession, settings: WarehouseSettings) -> None:
+    """Let a session know the catalog; what the session was given by its own configuration stays."""
+    prefix = f"spark.sql.catalog.{settings.catalog}"
+    for key, value in catalog_properties(settings).items():
+        name = f"{prefix}.{key}" if key else prefix
+        if spark.conf.get(name, None) is None:
+            spark.conf.set(name, value)
+
+
+def catalog_properties(settings: WarehouseSettings) -> dict[str, str]:
+    """Give the properties of the catalog; the empty name stands for the catalog's class."""
+    config = dict(settings.catalog_config)
+    chosen = {"": config.pop("class", _CLASS), "cache-enabled": "false"}
+    if not {"type", "catalog-impl"} & config.keys():
+        folder = settings.folder if "://" in settings.folder else str(Path(settings.folder).absolute())
+        chosen |= {"type": "hadoop", "warehouse": folder}
+    return {**chosen, **config}
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a snapshot says about the batch that made it."""
+
+    query: str
+    """The query's own id, which lives in its checkpoint."""
+    batch: int
+    start: str = ""
+    end: str = ""
+
+    def properties(self) -> dict[str, str]:
+        """Give the properties of the snapshot."""
+        offsets = {"tailrace.offsets.start": self.start, "tailrace.offsets.end": self.end}
+        return {"tailrace.query": self.query, "tailrace.batch": str(self.batch), **offsets}
+
+
+class Lake:
+    """The tables of one catalog."""
+
+    def __init__(self, spark: SparkSession, catalog: str, *, format_version: int = 3) -> None:
+        self.spark = spark
+        self.catalog = catalog
+        self._format_version = format_version
+        self._known: set[Name] = set()
+
+    def sql_name(self, table: Name) -> str:
+        """Give the name for SQL."""
+        return quoted(self.catalog, *table)
+
+    def table(self, table: Name) -> DataFrame:
+        """Give the rows."""
+        return self.spark.table(self.sql_name(table))
+
+    def exists(self, table: Name) -> bool:
+        """Tell whether there is such a table."""
+        if table not in self._known and self.spark.catalog.tableExists(self.sql_name(table)):
+            self._known.add(table)
+        return table in self._known
+
+    def create(
+        self,
+        table: Name,
+        kind: TableKind,
+        namespace: str,
+        columns: str,
+        *,
+        partitioned_by: str = "",
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a table unless it is there."""
+        if self.exists(table):
+            return
+        chosen = {
+            **_ALWAYS,
+            "format-version": str(self._format_version),
+            KIND_PROPERTY: kind.value,
+            NAMESPACE_PROPERTY: namespace,
+            **(properties or {}),
+        }
+        listed = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in chosen.items())
+        partitions = f"PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.catalog, table[0])}")
+        self.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING iceberg {partitions}"
+            f" TBLPROPERTIES ({listed})"
+        )
+
+    def drop(self, table: Name) -> None:
+        """Remove a table with its files."""
+        self._known.discard(table)
+        self.spark.sql(f"DROP TABLE IF EXISTS {self.sql_name(table)} PURGE")
+
+    def properties(self, table: Name) -> dict[str, str]:
+        """Give the properties of a table."""
+        return dict(self.java(table).properties())
+
+    def set_properties(self, table: Name, properties: Mapping[str, str]) -> None:
+        """Set some of them, in one commit."""
+        update = self.java(table).updateProperties()
+        for key, value in properties.items():
+            update = update.set(key, value)
+        update.commit()
+
+    def java(self, table: Name) -> Any:
+        """Give Iceberg's own object, as fresh as this call."""
+        loader = self._jvm.org.apache.iceberg.spark.Spark3Util
+        return loader.loadIcebergTable(self.spark._jsparkSession, self.sql_name(table))
+
+    def has_batch(self, table: Name, commit: Commit) -> bool:
+        """Tell whether a batch is in the table already: its own snapshot, or one of a later batch, is in its past."""
+        java = self.java(table)
+        snapshot = java.currentSnapshot()
+        while snapshot is not None:
+            summary = dict(snapshot.summary())
+            if summary.get("tailrace.query") == commit.query and "tailrace.batch" in summary:
+                return int(summary["tailrace.batch"]) >= commit.batch
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else java.snapshot(parent)
+        return False
+
+    def has_rows_between(self, table: Name, column: str, least: str, greatest: str) -> bool:
+        """Tell whether a file may hold values in a range; only metadata is read."""
+        expressions = self._jvm.org.apache.iceberg.expressions.Expressions
+        inside = expressions.greaterThanOrEqual(column, least), expressions.lessThanOrEqual(column, greatest)
+        files = self.java(table).newScan().filter(inside[0]).filter(inside[1]).planFiles()
+        try:
+            return bool(files.iterator().hasNext())
+        finally:
+            files.close()
+
+    def commit_as(self, commit: Commit, *, is_whole: bool = True) -> None:
+        """Let the snapshots that this session makes from now on say which batch they are of.
+
+        Snapshots of a part of a batch say so: a batch that was cut off in between counts as not done.
+        """
+        for key, value in commit.properties().items():
+            name = f"{_SNAPSHOT_PROPERTY}{key}"
+            if key == "tailrace.batch" and not is_whole:
+                self.spark.conf.unset(name)
+                name = f"{_SNAPSHOT_PROPERTY}tailrace.part-of-batch"
+            self.spark.conf.set(name, value)
+        if is_whole:
+            self.spark.conf.unset(f"{_SNAPSHOT_PROPERTY}tailrace.part-of-batch")
+
+    def states(self) -> Iterator[TableState]:
+        """Give what every table of ours says about itself, whatever the catalog is."""
+        parser = self._jvm.org.apache.iceberg.TableMetadataParser
+        for database in self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect():
+            for row in self.spark.sql(f"SHOW TABLES IN {quoted(self.catalog, *database[0].split('.'))}").collect():
+                metadata = self.java((row.namespace, row.tableName)).operations().current()
+                state = table_state(f"{row.namespace}.{row.tableName}", json.loads(parser.toJson(metadata)))
+                if state is not None:
+                    yield state
+
+    @property
+    def _jvm(self) -> Any:
+        return self.spark._jvm
+
+
+def sql_text(text: str) -> str:
+    """Give a string as SQL has it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

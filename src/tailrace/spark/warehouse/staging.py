@@ -1,0 +1,255 @@
+"""What tasks do for a mirror: the events of each document folded into its newest state, and that put into columns.
+
+The rows of a task are of three sorts (`_row`): a document's new state, a letter (an event that cannot be applied, or a
+document that was refused), and one report per task with what the driver has to know.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import types
+
+from tailrace.capture.formats import extended_json
+from tailrace.spark.failures import explained
+from tailrace.warehouse.encoding import Encoder
+from tailrace.warehouse.evolution import META
+from tailrace.warehouse.folding import Folded, KeyEvent, fold
+from tailrace.warehouse.shapes import KINDS, Columns, Shape, leaves, merged_documents
+
+EVENT_COLUMNS: Final = ("_key", "cluster_time", "token", "op", "raw")
+"""What a task needs of an event; for a row of the mirror, `raw` is the document."""
+ROW, LETTER, REPORT = "row", "letter", "report"
+JSON_COLUMNS: Final[Columns] = {"_id": "string", "document": "string"}
+"""The columns of the contract `json`."""
+_ROWS_PER_BATCH: Final = 5_000
+_MOST_PATHS: Final = 1_000
+_ARROW: Final = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "decimal(38,18)": pa.decimal128(38, 18),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+}
+Rows = Iterable[pa.RecordBatch]
+Task = Callable[[Rows], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the documents of one collection become rows."""
+
+    columns: Columns
+    as_json: bool = False
+    refuses: bool = False
+    """Whether a document that does not fit becomes a letter (the contract `strict`)."""
+    marks: bool = False
+    """Whether rows of deleted documents stay, and need their `_id`."""
+
+    def ddl(self) -> str:
+        """The columns of the rows that tasks give, for Spark."""
+        own = [f"`{name}` {spark_type(shape)}" for name, shape in self.columns.items()]
+        return ", ".join(["_row string", *(f"{name} {kind}" for name, kind in META.items()), *own])
+
+    def arrow(self) -> pa.Schema:
+        """The same, for Arrow."""
+        meta = [(name, _ARROW[kind]) for name, kind in META.items()]
+        own = [(name, _arrow_type(shape)) for name, shape in self.columns.items()]
+        return pa.schema([("_row", pa.string()), *meta, *own])
+
+
+@dataclass(slots=True)
+class Report:
+    """What a task tells the driver."""
+
+    rows: int = 0
+    letters: int = 0
+    least: bytes | None = None
+    greatest: bytes | None = None
+    shape: dict[str, Shape] = field(default_factory=dict)
+    """What documents had that is in no column."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """How often, by `path kind`."""
+
+    def saw(self, key: bytes) -> None:
+        """Count a row."""
+        self.rows += 1
+        self.least = key if self.least is None else min(self.least, key)
+        self.greatest = key if self.greatest is None else max(self.greatest, key)
+
+    def drifted(self, drift: dict[str, Shape]) -> None:
+        """Count what did not fit."""
+        self.shape = merged_documents(self.shape, drift)
+        for path, kind in leaves(drift):
+            place = f"{path} {kind}"
+            if place in self.counts or len(self.counts) < _MOST_PATHS:
+                self.counts[place] = self.counts.get(place, 0) + 1
+
+    def to_json(self) -> str:
+        """Write it into a row."""
+        ends = [None if key is None else key.hex() for key in (self.least, self.greatest)]
+        return orjson.dumps([self.rows, self.letters, *ends, self.shape, self.counts]).decode()
+
+    def add(self, text: str) -> None:
+        """Take over what another task tells."""
+        rows, letters, least, greatest, shape, counts = orjson.loads(text)
+        keys = [bytes.fromhex(key) for key in (least, greatest) if key is not None]
+        for key in keys:
+            self.saw(key)
+        self.rows += rows - len(keys)
+        self.letters += letters
+        self.shape = merged_documents(self.shape, shape)
+        for place, count in counts.items():
+            self.counts[place] = self.counts.get(place, 0) + count
+
+
+def folding(plan: Plan) -> Task:
+    """Make the task that folds all events of its keys."""
+
+    def run(batches: Rows) -> Iterator[pa.RecordBatch]:
+        with explained():
+            by_key: dict[bytes, list[KeyEvent]] = defaultdict(list)
+            for batch in batches:
+                for key, version, token, operation, event in _rows(batch, EVENT_COLUMNS):
+                    by_key[key].append(KeyEvent(version, token, operation, event))
+            stage = _Stage(plan)
+            for key, events in by_key.items():
+                stage.add(key, fold(events))
+                yield from stage.full()
+            yield stage.last()
+
+    return run
+
+
+def encoding(plan: Plan) -> Task:
+    """Make the task that puts documents that were folded before into other columns."""
+
+    def run(batches: Rows) -> Iterator[pa.RecordBatch]:
+        with explained():
+            stage = _Stage(plan)
+            for batch in batches:
+                for key, version, token, is_deleted, refused, document in _rows(batch, RECODED):
+                    stage.add(key, Folded(version, token, document, is_deleted, is_changed=True), refused)
+                    yield from stage.full()
+            yield stage.last()
+
+    return run
+
+
+RECODED: Final = ("_key", "_version", "_token", "_is_deleted", "_refused", "_bson")
+"""What is needed of a row to make it anew."""
+
+
+def _rows(batch: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+
+
+class _Stage:
+    """Collects rows into record batches."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._encoder = Encoder(plan.columns)
+        self._schema = plan.arrow()
+        self._rows: list[dict[str, Any]] = []
+        self._report = Report()
+
+    def add(self, key: bytes, folded: Folded, refused: str | None = None) -> None:
+        for event, cause in folded.unknown:
+            self._letter(key, event.version, event.token, cause, event.event)
+        if not folded.is_changed:
+            return
+        row: dict[str, Any] = {
+            "_row": ROW,
+            "_key": key,
+            "_version": folded.version,
+            "_token": folded.token,
+            "_is_deleted": folded.is_deleted,
+            "_refused": refused,
+            "_bson": folded.document,
+        }
+        if folded.document is not None:
+            self._put(row, key, folded.document)
+        elif self._plan.marks and folded.document_key is not None:
+            self._put(row, key, folded.document_key, is_whole=False)
+        self._report.saw(key)
+        self._rows.append(row)
+
+    def full(self) -> Iterator[pa.RecordBatch]:
+        if len(self._rows) >= _ROWS_PER_BATCH:
+            yield self._batch()
+
+    def last(self) -> pa.RecordBatch:
+        self._rows.append({"_row": REPORT, "_rest": self._report.to_json()})
+        return self._batch()
+
+    def _put(self, row: dict[str, Any], key: bytes, data: bytes, *, is_whole: bool = True) -> None:
+        document = extended_json.decode(data)
+        if self._plan.as_json:
+            row["_id"] = _id_text(document, data)
+            row["document"] = extended_json.relaxed(document, data).decode() if is_whole else None
+            return
+        encoded = self._encoder.encode(document)
+        if encoded.drift is not None and is_whole:
+            self._report.drifted(encoded.drift)
+            if self._plan.refuses:
+                row["_refused"], row["_bson"] = row["_token"], None
+                fields = ", ".join(f"{path} ({kind})" for path, kind in leaves(encoded.drift))
+                self._letter(key, row["_version"], row["_token"], f"schema-drift: {fields}", data)
+                return
+            row["_rest"] = extended_json.relaxed(encoded.rest, data).decode()
+        row.update(encoded.values)
+
+    def _letter(self, key: bytes, version: int, token: str, cause: str, data: bytes) -> None:
+        self._report.letters += 1
+        self._rows.append(
+            {"_row": LETTER, "_key": key, "_version": version, "_token": token, "_rest": cause, "_bson": data}
+        )
+
+    def _batch(self) -> pa.RecordBatch:
+        rows, self._rows = self._rows, []
+        arrays = [
+            pa.array([row.get(name) for row in rows], kind)
+            for name, kind in zip(self._schema.names, self._schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _id_text(document: dict[str, Any], data: bytes) -> str:
+    return extended_json.relaxed(document.get("_id"), data).decode()
+
+
+def spark_type(shape: Shape) -> str:
+    """Give the type of a column in Spark's SQL."""
+    if isinstance(shape, dict):
+        return f"struct<{', '.join(f'`{name}`: {spark_type(inner)}' for name, inner in shape.items())}>"
+    if isinstance(shape, list):
+        return f"array<{spark_type(shape[0])}>"
+    assert shape is not None
+    return KINDS[shape]
+
+
+def _arrow_type(shape: Shape) -> pa.DataType:
+    if isinstance(shape, dict):
+        return pa.struct([(name, _arrow_type(inner)) for name, inner in shape.items()])
+    if isinstance(shape, list):
+        return pa.list_(_arrow_type(shape[0]))
+    assert shape is not None
+    return _ARROW[KINDS[shape]]
+
+
+def shape_of_type(kind: types.DataType) -> Shape:
+    """Give the shape that a column of this type has for sure; what strings stand for is not in their type."""
+    if isinstance(kind, types.StructType):
+        return {field.name: shape_of_type(field.dataType) for field in kind.fields}
+    if isinstance(kind, types.ArrayType):
+        return [shape_of_type(kind.elementType)]
+    return next((name for name, text in KINDS.items() if text == kind.simpleString()), "string")

@@ -1,0 +1,98 @@
+"""What is in a micro-batch, before anything is written: one look at its rows, collection by collection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from tailrace.capture.namespaces import Namespaces
+from tailrace.warehouse.folding import DATA_OPERATIONS
+
+ENDS = ("drop", "rename", "dropDatabase")
+"""Events that end a collection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The events of one collection; those of a database alone have no collection."""
+
+    database: str
+    collection: str | None
+    events: int
+    changes: int
+    """Events of documents."""
+    deltas: int
+    """Updates that bring no document."""
+    bytes: int
+    least_token: str
+    greatest_token: str
+    repeated: bool
+    """Whether an event is in the batch twice."""
+
+    @property
+    def namespace(self) -> str:
+        """`db.collection`."""
+        return f"{self.database}.{self.collection or ''}"
+
+    def condition(self) -> Column:
+        """What holds for the rows of this part."""
+        return (F.col("db") == self.database) & F.col("coll").eqNullSafe(F.lit(self.collection))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a batch holds."""
+
+    parts: tuple[Part, ...]
+    ends: tuple[Row, ...]
+    """Events that end collections, in their order."""
+    bad: int
+    """Records that cannot be read."""
+
+
+def summarise(events: DataFrame, selection: Namespaces) -> Summary:
+    """Look at a batch."""
+    is_delta = (F.col("op") == "update") & F.col("full_document").isNull()
+    rows = (
+        events.groupBy("db", "coll")
+        .agg(
+            F.count("token").alias("events"),
+            F.count_if(F.col("op").isin(*DATA_OPERATIONS)).alias("changes"),
+            F.count_if(is_delta).alias("deltas"),
+            F.count_if(F.col("op").isin(*ENDS)).alias("ends"),
+            F.count_if(F.col("token").isNull()).alias("bad"),
+            F.sum(F.length("raw")).alias("bytes"),
+            F.min("token").alias("least"),
+            F.max("token").alias("greatest"),
+            F.count_distinct("token", F.coalesce("_key", F.lit(b""))).alias("distinct"),
+        )
+        .collect()
+    )
+    parts = tuple(
+        Part(
+            row.db,
+            row.coll,
+            row.events,
+            row.changes,
+            row.deltas,
+            row.bytes,
+            row.least,
+            row.greatest,
+            row.events != row.distinct,
+        )
+        for row in rows
+        if row.db is not None and selection.contains_event(_name(row))
+    )
+    ends: list[Row] = []
+    if any(row.ends for row in rows):
+        found = (
+            events.where(F.col("op").isin(*ENDS)).select("cluster_time", "token", "db", "coll", "op", "raw").distinct()
+        )
+        ends = sorted(found.collect(), key=lambda row: (row.cluster_time, row.token))
+    return Summary(parts, tuple(ends), sum(row.bad for row in rows))
+
+
+def _name(row: Row) -> str:
+    return row.db if row.coll is None else f"{row.db}.{row.coll}"
