@@ -64,11 +64,13 @@ def run(clone: Path, home: Path) -> str:
 def pattern(line: str) -> re.Pattern[str]:
     """What a printed line has to look like: times and ids may be others, `…` stands for anything."""
     line = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{24}", "HEX", line)
-    line = re.sub(r"[\d.]+ (?=s\b|kB|GB)", "TIME ", line)
+    line = re.sub(r"\d+ s\b", "LONG", re.sub(r"[\d.]+ (?=kB|GB)", "TIME ", line))
     line = re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z|\d\d:\d\d:\d\d|127.0.0.1:\d+|\b\d{10},\d+|826AFA\w+", "TIME", line)
     parts = re.split(r"(\s+|…)", line.strip())
     text = "".join(".*" if part == "…" else r"\s+" if part.isspace() else re.escape(part) for part in parts)
-    return re.compile(text.replace("HEX", r"[0-9a-f-]+").replace("TIME", r"[\w:.,-]+") + r"(?!\w)")
+    for name, form in {"HEX": "[0-9a-f-]+", "TIME": "[\\w:.,-]+", "LONG": "[0-9a-z ]+"}.items():
+        text = text.replace(name, form)
+    return re.compile(text + r"(?!\w)")
 
 
 @pytest.mark.timeout(SECONDS + 120)
