@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test conformance cluster failover crash lint types fmt docs clean differential differential-expressions
+.PHONY: help env demo test conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -46,6 +46,12 @@ cluster: env     ## Clusters of one, two and three shards through the gateway, a
 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)
+
+bench: env       ## Measure beside the peers and write the report; QUICK=1 takes ten minutes, the whole one an hour
+	$(BIN)/python -m bench --mode $(if $(QUICK),quick,full) --docs $(ARGS)
+
+bench-check: env ## Compare the newest ratios with the stored ones; a drop of over 20 % fails
+	$(BIN)/python -m bench.check $(ARGS)
 
 lint: env        ## Check style and formatting
 	$(BIN)/ruff check .

@@ -1,0 +1,101 @@
+"""All scenarios, one after the other, each in a process of its own and within its budget; then the report.
+
+    python -m bench --mode quick [--only drain,kafka]
+
+One that fails or runs out of time keeps what it measured and does not touch the others. Ctrl-C ends the current one
+and writes the report of what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import report
+from bench.contestant import ROOT, end_with_parent
+from bench.machine import new_result
+from bench.peers import fetch_everything
+from bench.result import Result, ScenarioResult
+from bench.scenario import say
+
+BUDGETS = {
+    "tiny": dict.fromkeys(("parts", "drain", "kafka", "latency", "cost", "growth"), 900.0),
+    "quick": {"parts": 15.0, "drain": 195.0, "kafka": 115.0, "latency": 160.0, "cost": 30.0, "growth": 65.0},
+    "full": {"parts": 60.0, "drain": 720.0, "kafka": 700.0, "latency": 700.0, "cost": 240.0, "growth": 1_100.0},
+}
+"""Seconds for each scenario: 580 in a quick run, 3,520 in a full one."""
+_GRACE = 45.0
+"""How long a scenario whose budget is spent may take to end what it began; its runs have limits of their own."""
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--mode", choices=list(BUDGETS), default="full")
+    parser.add_argument("--only", default="", help="scenarios, separated by commas")
+    parser.add_argument("--out", type=Path, default=report.RESULT)
+    parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    wanted = given.only.split(",") if given.only else list(BUDGETS[given.mode])
+    say("fetching what is not in the cache yet")
+    fetch_everything()
+    result = new_result(given.mode)
+    began = time.monotonic()
+    try:
+        for name in wanted:
+            result.scenarios.append(run_scenario(name, given.mode))
+    except (KeyboardInterrupt, SystemExit):
+        say("interrupted; this is the report of what was measured")
+    finally:
+        result.seconds = time.monotonic() - began
+        given.out.write_text(result.to_json())
+        files = report.write(result, given.out.parent, docs=ROOT / "docs" if given.docs else None)
+        pages = ", ".join(str(path) for path in files if path.suffix != ".svg")
+        say(f"{given.out}, {pages}; {result.seconds / 60:.1f} minutes")
+    done = len(result.scenarios) == len(wanted)
+    sys.exit(0 if done and all(one.status != "failed" for one in result.scenarios) else 1)
+
+
+def run_scenario(name: str, mode: str) -> ScenarioResult:
+    """Run one scenario in a process; what it wrote last is its result, however it ended."""
+    budget = BUDGETS[mode][name]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        command = [sys.executable, "-m", f"bench.{name}", "--mode", mode, "--budget", str(budget), "--out", str(out)]
+        process = subprocess.Popen(command, cwd=ROOT, preexec_fn=end_with_parent)
+        try:
+            process.wait(budget + _GRACE)
+            problem = "" if process.returncode in (0, 1, 130) else f"it ended with {process.returncode}"
+        except subprocess.TimeoutExpired:
+            problem = f"it did not end within {budget + _GRACE:.0f} s"
+        finally:
+            end(process)
+        found = (
+            Result.read(out).scenarios[0] if out.exists() else ScenarioResult(name, "", "failed", "it wrote nothing")
+        )
+    if problem:
+        found.status, found.reason = "partial" if found.ratios or found.measurements else "failed", problem
+        say(f"{name}: {problem}")
+    return found
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a scenario: ask it first, so that it ends its servers; they end with it in any case."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()

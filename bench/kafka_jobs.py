@@ -1,0 +1,108 @@
+"""The ways into Kafka that run in a Python process: our producer, and the loop that everybody writes first."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bson import Timestamp
+from pymongo import MongoClient
+
+from bench.child import Marks
+
+_numbers = itertools.count()
+
+
+def capture(
+    uri: str,
+    servers: str,
+    start: list[int],
+    events: int,
+    marks: Marks,
+    prefix: str,
+    format: str = "json",
+    source: str = "change-stream",
+    delivery: str = "at-least-once",
+) -> None:
+    """Our producer, from a stored position to the end of the load."""
+    from tailrace.capture.assembly import Capture
+    from tailrace.capture.positions import Position
+
+    name = f"{prefix}-{next(_numbers)}"
+    with tempfile.TemporaryDirectory() as folder:
+        client: MongoClient[Any] = MongoClient(uri)
+        settings = capture_settings(uri, servers, name, folder, format=format, source=source, delivery=delivery)
+        with client, Capture.open(settings, client) as opened:
+            opened.begin_at(Position(None, Timestamp(*start)), reason="bench")
+
+            def count(point: str) -> None:
+                if point != "acknowledged":
+                    return
+                if not marks.seen and producer.delivered < events:
+                    marks.begin(producer.delivered)  # the connectors' start does not count either
+                elif marks.reach(producer.delivered):
+                    producer.stop()
+
+            producer = opened.producer(hook=count)
+            marks.begin()
+            producer.run()
+
+
+def capture_settings(
+    uri: str,
+    servers: str,
+    name: str,
+    folder: str,
+    *,
+    format: str = "json",
+    source: str = "change-stream",
+    delivery: str = "at-least-once",
+) -> Any:
+    """The settings of a producer of one collection, with positions where they suit its guarantee."""
+    from tailrace.settings import Settings
+
+    exactly_once = delivery == "exactly-once"
+    return Settings.load(
+        flags={
+            "mongodb.uri": uri,
+            "capture.name": name,
+            "capture.source": source,
+            "capture.format": format,
+            "capture.fields": ("user_id", "price", "status") if format == "flat" else (),
+            "capture.delivery": delivery,
+            "capture.sink": f"kafka://{servers}",
+            "capture.topic_prefix": name,
+            "capture.partitions": 3,
+            "capture.namespaces": ("bench.orders",),
+            "capture.position_store": f"kafka://{servers}/{name}-positions" if exactly_once else f"file:{folder}",
+        }
+    )
+
+
+def naive(uri: str, servers: str, start: list[int], events: int, marks: Marks, prefix: str) -> None:
+    """What a first version looks like: one synchronous send and one token file per event."""
+    with MongoClient[Any](uri) as client:
+        client.admin.command("ping")
+        marks.begin()
+        with client.bench.orders.watch(start_at_operation_time=Timestamp(*start)) as stream:
+            send_each(itertools.islice(stream, events), servers, f"{prefix}-{next(_numbers)}")
+        marks.reach(events)
+
+
+def send_each(events: Iterable[dict[str, Any]], servers: str, topic: str) -> None:
+    """Send every event and wait for it, then leave its token."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers, "acks": "all"})
+    with tempfile.TemporaryDirectory() as folder:
+        for event in events:
+            key = json.dumps(event.get("documentKey"), default=str)
+            producer.produce(topic, json.dumps(event, default=str), key)
+            producer.flush()
+            new = Path(folder, "token.new")
+            new.write_text(json.dumps(event["_id"]))
+            new.replace(Path(folder, "token"))

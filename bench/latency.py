@@ -1,0 +1,192 @@
+"""Latency at a steady 500 writes a second: insert to watcher, to Kafka consumer, to Redis feature, to Iceberg row.
+
+python -m bench.latency [--mode quick] [--only REGEX]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from bench.accounting import Meter
+from bench.contestant import Contestant, ProcessContestant, Unavailable
+from bench.hops import (
+    FEATURE_KEYS,
+    NAIVE_KEYS,
+    ConnectHop,
+    Hop,
+    IcebergHop,
+    KafkaHop,
+    Load,
+    RedisHop,
+    samples_of,
+)
+from bench.kafka import AS_JSON, AS_TEXT
+from bench.peers import DEBEZIUM, MONGO_KAFKA
+from bench.peers.connect import ConnectWorker
+from bench.peers.recipes import DEBEZIUM_PROMPT, debezium_engine, debezium_settings, mongo_settings, mongo_task
+from bench.scenario import Claim, Scenario, main
+from bench.workload import Client
+from tailrace.errors import TailraceError
+from tailrace.stand import Kafka, Redis, ReplicaSet
+
+NAME = "latency"
+TITLE = "from the start of an insert to where it arrives, at a steady rate of writes"
+SIZES = {
+    "tiny": {"rate": 100, "documents": 60, "rounds": 1},
+    "quick": {"rate": 500, "documents": 750},
+    "full": {"rate": 500, "documents": 5_000},
+}
+WATCHER, KAFKA, REDIS, ICEBERG = "to watcher", "to Kafka consumer", "to Redis feature", "to Iceberg row"
+PYMONGO, DRIVER, ENGINE, GATEWAY = "pymongo watch()", "driver", "engine", "gateway"
+DEBEZIUM_SLOW, DEBEZIUM_FAST = "Debezium engine", "Debezium engine, poll.interval.ms=10"
+MONGO = "MongoDB Kafka connector task"
+JSON, EXACTLY_ONCE, OPLOG, NAIVE = (
+    "producer, json",
+    "producer, json, exactly-once",
+    "producer, json, oplog",
+    "naive loop",
+)
+CONNECT_SLOW, CONNECT_FAST = "Debezium in Kafka Connect", "Debezium in Kafka Connect, poll.interval.ms=10"
+CONNECT_MONGO = "MongoDB Kafka connector in Kafka Connect"
+FEATURES, WAREHOUSE = "tailrace features", "tailrace warehouse"
+ONLY_FULL = {DEBEZIUM_SLOW, CONNECT_SLOW}
+"""Half a second by their own polling, so a quick run has nothing to find out about them."""
+
+CLAIMS = [
+    *(
+        Claim(ours, rival, metric, group=WATCHER)
+        for ours in (DRIVER, ENGINE, GATEWAY)
+        for rival in (PYMONGO, DEBEZIUM_FAST, MONGO)
+        for metric in ("p50_ms", "p99_ms")
+    ),
+    *(
+        Claim(JSON, rival, metric, group=KAFKA)
+        for rival in (CONNECT_SLOW, CONNECT_FAST, CONNECT_MONGO, NAIVE)
+        for metric in ("p50_ms", "p99_ms")
+    ),
+    Claim(FEATURES, NAIVE, "p50_ms", group=REDIS),
+]
+
+
+def body(scenario: Scenario) -> None:
+    """Hop after hop; one that cannot be measured does not take the others with it."""
+    scenario.claims = list(CLAIMS)
+    with ReplicaSet.start() as replica_set, replica_set.client() as client:
+        client.bench.create_collection("orders")
+        client.bench.create_collection("naive")
+        to_watcher(scenario, replica_set.uri, client)
+        to_kafka(scenario, replica_set.uri, client)
+        to_redis(scenario, replica_set.uri, client)
+        to_iceberg(scenario, replica_set.uri, client)
+    scenario.note("no peer here has the hops to Redis and Iceberg; the naive loop to Redis keeps one counter per user")
+
+
+def measure(scenario: Scenario, group: str, made: Sequence[Contestant | Unavailable]) -> None:
+    """Let the contestants of a hop take turns, and keep their percentiles."""
+    is_full = scenario["documents"] >= SIZES["full"]["documents"]
+    chosen = [one for one in made if is_full or one.name not in ONLY_FULL]
+    try:
+        with scenario.contestants(chosen, group=group) as started:
+            scenario.interleave(started, Meter({}), group=group)
+    finally:
+        for one, samples in samples_of([one for one in chosen if isinstance(one, Contestant)]):
+            if samples:
+                scenario.add_latencies(one.name, group, samples, peer=one.peer)
+
+
+def hop(
+    kind: Callable[..., Hop], name: str, target: str, load: Load, given: Mapping[str, Any], *more: Any, **options: Any
+) -> Hop:
+    """A hop whose program is a Python job."""
+    arguments = {"events": load.count, **given}
+    command = [sys.executable, "-m", "bench.child", f"bench.latency_jobs:{target}", json.dumps(arguments)]
+    return kind(name, command, load, *more, **options)
+
+
+def of_program(made: ProcessContestant | Unavailable, load: Load) -> Hop | Unavailable:
+    """The same program, timed as a watcher."""
+    if isinstance(made, Unavailable):
+        return made
+    return Hop(made.name, made.command, load, peer=True, settings=made.settings, warm_ups=1)
+
+
+def to_watcher(scenario: Scenario, uri: str, client: Client) -> None:
+    """Programs that watch in their own process."""
+    load = Load(client, scenario["documents"], scenario["rate"])
+    given = {"uri": uri}
+    measure(
+        scenario,
+        WATCHER,
+        [
+            hop(Hop, PYMONGO, "pymongo_watch", load, given, peer=True),
+            hop(Hop, DRIVER, "driver_watch", load, given),
+            hop(Hop, ENGINE, "engine_watch", load, given),
+            hop(Hop, GATEWAY, "GatewayWatch", load, given),
+            of_program(debezium_engine(DEBEZIUM_SLOW, "latency", uri, None, load.count), load),
+            of_program(debezium_engine(DEBEZIUM_FAST, "latency", uri, None, load.count, DEBEZIUM_PROMPT), load),
+            of_program(mongo_task(MONGO, "latency", uri, None, load.count), load),
+        ],
+    )
+
+
+def to_kafka(scenario: Scenario, uri: str, client: Client) -> None:
+    """Producers and connectors, seen by a consumer of their topic."""
+    load = Load(client, scenario["documents"], scenario["rate"])
+    with Kafka.start() as broker, ExitStack() as workers:
+        servers = broker.bootstrap_servers
+        given = {"uri": uri, "servers": servers}
+        made: list[Contestant | Unavailable] = [
+            hop(KafkaHop, name, "capture", load, {**given, "prefix": f"l{number}", **options}, servers)
+            for number, (name, options) in enumerate(
+                {JSON: {}, EXACTLY_ONCE: {"delivery": "exactly-once"}, OPLOG: {"source": "oplog"}}.items()
+            )
+        ]
+        made.append(hop(KafkaHop, NAIVE, "naive_to_kafka", load, {**given, "prefix": "naive"}, servers, peer=True))
+        peers = [
+            (DEBEZIUM, AS_JSON, {
+                CONNECT_SLOW: debezium_settings(uri, None, {}),
+                CONNECT_FAST: debezium_settings(uri, None, DEBEZIUM_PROMPT),
+            }),
+            (MONGO_KAFKA, AS_TEXT, {CONNECT_MONGO: mongo_settings(uri, None, {})}),
+        ]  # fmt: skip
+        for peer, converter, variants in peers:
+            if not any(map(scenario.wants, variants)):
+                continue
+            try:
+                worker = ConnectWorker(peer, servers, converter, scenario.folder)
+            except TailraceError as error:
+                made += [Unavailable(name, f"it cannot be fetched: {error}") for name in variants]
+                continue
+            workers.callback(worker.close)
+            made += [ConnectHop(name, worker, servers, settings, load) for name, settings in variants.items()]
+        measure(scenario, KAFKA, made)
+
+
+def to_redis(scenario: Scenario, uri: str, client: Client) -> None:
+    """The features job, and the loop that counts by itself; each has a collection of its own."""
+    with Redis.start() as server:
+        given = {"uri": uri, "redis_url": server.url}
+        sizes = scenario["documents"], scenario["rate"]
+        features = hop(
+            RedisHop, FEATURES, "Features", Load(client, *sizes), given, server.url, FEATURE_KEYS, warm_ups=1
+        )
+        naive = hop(
+            RedisHop, NAIVE, "naive_to_redis", Load(client, *sizes, "naive"), given, server.url, NAIVE_KEYS, peer=True
+        )
+        measure(scenario, REDIS, [features, naive])
+
+
+def to_iceberg(scenario: Scenario, uri: str, client: Client) -> None:
+    """The warehouse job."""
+    folder = scenario.folder / "lake"
+    load = Load(client, scenario["documents"], scenario["rate"])
+    given = {"uri": uri, "folder": str(folder)}
+    measure(scenario, ICEBERG, [hop(IcebergHop, WAREHOUSE, "Warehouse", load, given, folder, warm_ups=1)])
+
+
+if __name__ == "__main__":
+    main(NAME, TITLE, SIZES, body)

@@ -1,0 +1,158 @@
+"""Parts: what turning an event into a record costs in each format, and what merging shards costs; no server takes part.
+
+python -m bench.parts [--mode quick] [--only REGEX]
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import os
+import random
+import time
+from collections.abc import Callable
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import bson
+from bson import Int64, ObjectId, Timestamp, json_util
+
+from bench.accounting import Meter
+from bench.contestant import Contestant
+from bench.scenario import Claim, Scenario, main
+from tailrace.capture.formats import make_format
+from tailrace.capture.formats.json import JsonFormat
+from tailrace.capture.formats.keys import KeyRule
+from tailrace.engine import Event
+from tailrace.router import Merge
+from tailrace.token import ResumeToken
+
+NAME = "parts"
+TITLE = "formats and the merge of shards, alone"
+SIZES = {
+    "tiny": {"rounds": 1, "events": 500},
+    "quick": {"rounds": 5, "events": 10_000},
+    "full": {"rounds": 9, "events": 50_000},
+}
+FORMATS, MERGE = "formats", "merge of three shards"
+JSON_UTIL, GENERAL, HEAP, OURS = "bson.json_util", "json, the general way", "heapq.merge", "router"
+FLAT_FIELDS = ["user_id", "total", "status"]
+
+
+class InProcess(Contestant):
+    """Something that is done here, and timed by this process's own CPU."""
+
+    def __init__(self, name: str, do: Callable[[], int], **options: Any) -> None:
+        super().__init__(name, **options)
+        self._do = do
+
+    def start(self, folder: Path) -> None:
+        """Nothing is needed."""
+
+    def run(self, meter: Meter) -> dict[str, float]:
+        """Do it once."""
+        gc.collect()
+        began = time.process_time()
+        count = self._do()
+        used = time.process_time() - began
+        return {"tool_us": used / count * 1e6, "rate": count / used}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def body(scenario: Scenario) -> None:
+    """Formats, then the merge."""
+    events = [make_event(number) for number in range(scenario["events"])]
+    writers: dict[str, Callable[[bytes], Any]] = {
+        JSON_UTIL: with_json_util,
+        "json": make_format("json").records,
+        GENERAL: JsonFormat(KeyRule()).records,  # what a transaction's events take
+        "canonical": make_format("canonical").records,
+        "bson": make_format("bson").records,
+        "flat": make_format("flat", fields=FLAT_FIELDS).records,
+        "debezium": make_format("debezium").records,
+    }
+    scenario.claims = [Claim(name, JSON_UTIL, "tool_us", group=FORMATS) for name in writers if name != JSON_UTIL]
+    scenario.claims.append(Claim(OURS, HEAP, "tool_us", group=MERGE))
+    made = [
+        InProcess(name, lambda write=write: written(write, events), peer=name == JSON_UTIL)  # type: ignore[misc]
+        for name, write in writers.items()
+    ]
+    with scenario.contestants(made, group=FORMATS) as started:
+        scenario.interleave(started, Meter({}), group=FORMATS)
+    shards = three_shards(scenario["events"] * 3)
+    merges = [InProcess(OURS, lambda: merge_batches(shards)), InProcess(HEAP, lambda: merge_by_heap(shards))]
+    with scenario.contestants(merges, group=MERGE) as started:
+        scenario.interleave(started, Meter({}), group=MERGE)
+
+
+def make_event(number: int) -> bytes:
+    """An insert as the server would give it."""
+    key = ObjectId()
+    token = f"8265F0A1B2{number:08X}2B022C0100296E5A1004{os.urandom(16).hex()}46645F69640064{key}0004".upper()
+    document: dict[str, Any] = {
+        "_id": key,
+        "user_id": random.randrange(10**6),
+        "total": Int64(random.randrange(10**9)),
+        "price": random.random() * 100,
+        "status": "shipped",
+        "tags": ["new", "gift"],
+        "address": {"street": "Main street 12", "city": "Springfield", "zip": "12345"},
+        "note": "x" * 80,
+    }
+    event = {"_id": {"_data": token}, "operationType": "insert", "clusterTime": Timestamp(0x65F0A1B2, number)}
+    return bson.encode(
+        {**event, "fullDocument": document, "ns": {"db": "shop", "coll": "orders"}, "documentKey": {"_id": key}}
+    )
+
+
+def with_json_util(event: bytes) -> tuple[bytes, bytes]:
+    """What pymongo's own library offers for Extended JSON."""
+    decoded = bson.decode(event)
+    return json_util.dumps(decoded["documentKey"]).encode(), json_util.dumps(decoded).encode()
+
+
+def written(write: Callable[[bytes], Any], events: list[bytes]) -> int:
+    """Write all events in a format."""
+    for event in events:
+        write(event)
+    return len(events)
+
+
+@cache
+def three_shards(events: int) -> list[list[Event]]:
+    """Events of three shards, spread by turns, about 300 bytes each."""
+    shards: list[list[Event]] = [[], [], []]
+    for number in range(events):
+        token = ResumeToken.high_water_mark(Timestamp(1_700_000_000 + number // 1000, number % 1000 + 1))
+        raw = bson.encode({"_id": token.to_document(), "operationType": "insert", "fullDocument": {"x": bytes(200)}})
+        shards[number * 7 % 3].append(Event(raw, 0, b"shop.orders", "insert"))
+    return shards
+
+
+def merge_batches(shards: list[list[Event]], size: int = 1_000) -> int:
+    """Merge as the router does, batch by batch."""
+    merge: Merge[Event] = Merge()
+    for name in range(3):
+        merge.add(str(name), ResumeToken.parse(shards[name][0].token))
+    merged = 0
+    for start in range(0, max(map(len, shards)), size):
+        for name, events in enumerate(shards):
+            if batch := events[start : start + size]:
+                merge.feed(str(name), batch, ResumeToken.parse(batch[-1].token))
+        merged += len(merge.take())
+    for name in range(3):
+        merge.remove(str(name))
+    return merged + len(merge.take())
+
+
+def merge_by_heap(shards: list[list[Event]]) -> int:
+    """Merge with the standard library."""
+    return sum(1 for _ in heapq.merge(*shards, key=attrgetter("sort_key")))
+
+
+if __name__ == "__main__":
+    main(NAME, TITLE, SIZES, body)

@@ -1,0 +1,134 @@
+"""N watchers of one collection, on the server itself or on a gateway, while a writer writes as fast as it can.
+
+A server-side cursor costs mongod for every insert and every watcher; the gateway reads the oplog once for all. What is
+measured is what the writer gets, what an insert costs mongod, and what is delivered. One process plays all
+watchers, with bare connections.
+
+    python -m bench.watchers PORT COUNT   plays the watchers until it reads a line, and prints how many events came
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import bson
+from pymongo import WriteConcern
+
+from bench.accounting import Meter, cpu_seconds, peak_mb, tree_of
+from bench.contestant import Contestant, ContestantFailed, LineProcess, file_name
+from bench.drain_jobs import start_gateway
+from tailrace.stand import ReplicaSet
+
+_PADDING = "x" * 200
+_SECONDS_TO_OPEN = 60.0
+
+
+class Watchers(Contestant):
+    """So many watchers at one port."""
+
+    def __init__(self, name: str, upstream: ReplicaSet, count: int, seconds: float, *, by_gateway: bool) -> None:
+        super().__init__(name, peer=False, settings={"watchers": count})
+        self._upstream = upstream
+        self._count = count
+        self._writing = seconds
+        self._by_gateway = by_gateway
+        self._gateway: Any = None
+        self._port = 0
+        self._folder: Path
+
+    def start(self, folder: Path) -> None:
+        """Start the gateway, if that is what is asked."""
+        self._folder = folder
+        if self._by_gateway:
+            self._gateway, self._port = start_gateway(self._upstream.uri)
+        else:
+            self._port = self._upstream.primary.port
+
+    def run(self, meter: Meter) -> dict[str, float]:
+        """Open the watchers, write for some seconds, and count."""
+        log = self._folder / f"{file_name(self.name)}.log"
+        command = [sys.executable, "-m", "bench.watchers", str(self._port), str(self._count)]
+        players = LineProcess(command, log)
+        try:
+            players.wait_for("open", _SECONDS_TO_OPEN)
+            return self._measure(players)
+        finally:
+            players.close()
+
+    def _measure(self, players: LineProcess) -> dict[str, float]:
+        server = self._upstream.primary.pid
+        gateway = [self._gateway.pid] if self._gateway else []
+        with self._upstream.client() as client:
+            orders = client.bench.get_collection("watched", write_concern=WriteConcern(1))
+            used, own = cpu_seconds(server), sum(map(cpu_seconds, gateway))
+            began, inserts = time.monotonic(), 0
+            while time.monotonic() - began < self._writing:
+                orders.insert_many([{"customer": inserts, "padding": _PADDING} for _ in range(10)])
+                inserts += 10
+            took = time.monotonic() - began
+        players.tell("count")
+        delivered = int(players.wait_for("delivered", 30))
+        found = {
+            "inserts": inserts / took,
+            "delivered": delivered / took,
+            "mongod_us": (cpu_seconds(server) - used) / inserts * 1e6,
+        }
+        if gateway:
+            found["tool_us"] = (sum(map(cpu_seconds, gateway)) - own) / inserts * 1e6
+            found["peak_mb"] = peak_mb(tree_of(gateway[0]))
+        if not delivered:
+            raise ContestantFailed("no event was delivered")
+        return found
+
+    def close(self) -> None:
+        """End the gateway."""
+        if self._gateway is not None:
+            self._gateway.terminate()
+            try:
+                self._gateway.wait(15)
+            finally:
+                self._gateway.kill()
+            self._gateway = None
+
+
+async def _play(port: int, count: int) -> None:
+    delivered = 0
+    opened: asyncio.Queue[None] = asyncio.Queue()
+
+    async def one() -> None:
+        nonlocal delivered
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+
+        async def command(document: dict[str, Any]) -> bytes:
+            body = bson.encode(document | {"$db": "bench"})
+            writer.write(struct.pack("<iiiiIB", 21 + len(body), 1, 0, 2013, 0, 0) + body)
+            (size,) = struct.unpack("<i", await reader.readexactly(4))
+            return (await reader.readexactly(size - 4))[17:]
+
+        stage = [{"$changeStream": {}}]
+        reply = bson.decode(await command({"aggregate": "watched", "pipeline": stage, "cursor": {}}))
+        more = {"getMore": reply["cursor"]["id"], "collection": "watched", "maxTimeMS": 500}
+        opened.put_nowait(None)
+        while True:
+            delivered += (await command(more)).count(b"\x03documentKey\x00")
+
+    tasks = [asyncio.create_task(one()) for _ in range(count)]
+    for _ in tasks:
+        await opened.get()
+    print("@open", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    print(f"@delivered {delivered}", flush=True)
+    for task in tasks:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    asyncio.run(_play(int(sys.argv[1]), int(sys.argv[2])))
