@@ -21,9 +21,10 @@ _SECONDS_TO_START = 30
 class RunningGateway:
     """Serves until it is closed."""
 
-    def __init__(self, uri: str, options: GatewayOptions | None = None) -> None:
+    def __init__(self, uri: str, options: GatewayOptions | None = None, hub: Any = None) -> None:
+        """Serve before `uri`; change streams come from another hub than that of `uri` if one is given."""
         self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
-        self.hub = _hub(self._client, uri)
+        self.hub = hub or _hub(self._client, uri)
         self._uri = uri
         self._options = options
         self._ready = threading.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,21 +15,44 @@ from driver.test_legacy_spec import run_legacy
 from driver.test_unified_spec import FOLDERS, run_unified
 from gateway.running_gateway import RunningGateway
 from tailrace.gateway import GatewayOptions
+from tailrace.hub import ClusterHub
+from tailrace.stand import ShardedCluster
 
 VERSIONS = ("6.0.5", "4.2.6", "4.4.2", "5.0.4", "6.0.27")
 """The unified tests are always run with the first one; all others by `make conformance`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """What is behind the gateway: a replica set, or a cluster of some shards."""
+
+    version: str
+    shards: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.version} with {self.shards} shards" if self.shards else self.version
+
+    @property
+    def topology(self) -> str:
+        return "sharded" if self.shards else "replicaset"
+
+
+UPSTREAMS = (*map(Upstream, VERSIONS), Upstream("6.0.5", 2), Upstream("6.0.5", 1), Upstream("6.0.5", 3))
+
+
 def _parameters(cases: list[Case], groups_of: Callable[[Case], list[Any]]) -> Iterator[Any]:
     if not SPEC_TESTS.is_dir():
-        yield pytest.param(None, "", marks=pytest.mark.skip("the conformance data is not here"))
+        yield pytest.param(None, None, "", marks=pytest.mark.skip("the conformance data is not here"))
     for case in cases:
         groups = [group for group in groups_of(case) if group]
-        for version in VERSIONS:
-            if all(any(allows(one, version, "replicaset") for one in group) for group in groups):
-                repeats = version != VERSIONS[0] or not case.file.startswith("unified")
-                marks = [pytest.mark.long] if repeats else []
-                yield pytest.param(case, version, id=f"{case.name}-{version}", marks=marks)
+        for upstream in UPSTREAMS:
+            if all(any(allows(one, upstream.version, upstream.topology) for one in group) for group in groups):
+                for shell in SHELLS:
+                    is_first = upstream == UPSTREAMS[0] and shell == "sync" and case.file.startswith("unified")
+                    marks = [] if is_first else [pytest.mark.long]
+                    if "shardCollection" in case.name:
+                        marks = [pytest.mark.skip("only a mongos has the command shardCollection")]
+                    yield pytest.param(case, upstream, shell, id=f"{case.name}-{upstream}-{shell}", marks=marks)
 
 
 def _unified_groups(case: Case) -> list[Any]:
@@ -41,26 +65,42 @@ def _legacy_groups(case: Case) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def gateway_of(shared_replica_sets: Any) -> Iterator[Callable[[str], str]]:
-    """The URI of a gateway before a server of a version."""
-    running: dict[str, RunningGateway] = {}
+def gateway_of(shared_replica_sets: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """The URI of a gateway before an upstream.
+
+    No registry has a `mongos`, so that what is no change stream goes to the first shard, which has all documents.
+    """
+    running: dict[Upstream, RunningGateway] = {}
     with ExitStack() as stack:
 
-        def uri(version: str) -> str:
-            if version not in running:
-                upstream = shared_replica_sets.of_version(version).uri
-                made = RunningGateway(upstream, GatewayOptions(test_commands=True))
-                running[version] = stack.enter_context(closing(made))
-            return running[version].uri
+        def start(upstream: Upstream) -> RunningGateway:
+            options = GatewayOptions(test_commands=True)
+            if not upstream.shards:
+                return RunningGateway(shared_replica_sets.of_version(upstream.version).uri, options)
+            folder = tmp_path_factory.mktemp("sharded")
+            cluster = ShardedCluster.start(upstream.version, shards=upstream.shards, folder=folder)
+            stack.enter_context(cluster)
+            return RunningGateway(cluster.shards["s0"].uri, options, ClusterHub(cluster.config.uri))
+
+        def uri(upstream: Upstream) -> str:
+            if upstream not in running:
+                running[upstream] = stack.enter_context(closing(start(upstream)))
+            return running[upstream].uri
 
         yield uri
 
 
-@pytest.mark.parametrize(("case", "version"), list(_parameters(load(*FOLDERS), _unified_groups)))
-def test_unified(case: Case, version: str, gateway_of: Callable[[str], str]) -> None:
-    run_unified(case, SHELLS["sync"](), gateway_of(version))
+@pytest.mark.parametrize(("case", "upstream", "shell"), list(_parameters(load(*FOLDERS), _unified_groups)))
+def test_unified(case: Case, upstream: Upstream, shell: str, gateway_of: Callable[..., str]) -> None:
+    """`make conformance` runs all: other versions, clusters of one to three shards, the other shell."""
+    _run(run_unified, case, shell, gateway_of(upstream))
 
 
-@pytest.mark.parametrize(("case", "version"), list(_parameters(load("legacy"), _legacy_groups)))
-def test_legacy(case: Case, version: str, gateway_of: Callable[[str], str]) -> None:
-    run_legacy(case, SHELLS["sync"](), gateway_of(version))
+@pytest.mark.parametrize(("case", "upstream", "shell"), list(_parameters(load("legacy"), _legacy_groups)))
+def test_legacy(case: Case, upstream: Upstream, shell: str, gateway_of: Callable[..., str]) -> None:
+    _run(run_legacy, case, shell, gateway_of(upstream))
+
+
+def _run(run: Callable[..., None], case: Case, shell: str, uri: str) -> None:
+    with closing(SHELLS[shell]()) as driver:
+        run(case, driver, uri)

@@ -75,12 +75,14 @@ def test_prepared_transactions_show_when_each_shard_commits(
         assert numbers == {1}
         times = [event["clusterTime"] for event in events]
         assert times == sorted(times)
-        own = []
+        own: list[Document] = []
         for shard in ("s0", "s1"):
             with cluster.shard_client(shard).shop.orders.watch(start_at_operation_time=at) as stream_of_shard:
                 while (event := stream_of_shard.try_next()) is not None:
-                    own.append(event["_id"]["_data"])
-        assert [event["_id"]["_data"] for event in events] == sorted(own)[-5:]
+                    own.append(event)
+        own.sort(key=lambda event: str(event["_id"]["_data"]))
+        assert [event["fullDocument"] for event in events] == [event["fullDocument"] for event in own[-5:]]
+        assert times == [event["clusterTime"] for event in own[-5:]]
         for index in range(4):
             resumed = subscribe(hub, resumeAfter=events[index]["_id"])
             assert take(resumed, 4 - index) == events[index + 1 :]

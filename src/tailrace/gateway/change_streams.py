@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
 
 T = TypeVar("T")
+Reply = bytes | tuple[bytes, ...]
+"""A reply, maybe in parts of which others send the same ones."""
 
 _DEFAULT_AWAIT: Final = 1.0
 _LEFT_TO_UPSTREAM: Final = ("collation", "let", "explain")
@@ -35,7 +37,7 @@ class ChangeStreamCommands:
         self._conversation = conversation
         self._gateway = conversation.gateway
 
-    async def aggregate(self, message: Message) -> bytes | None:
+    async def aggregate(self, message: Message) -> Reply | None:
         """Open a change stream; any other aggregation goes on to the upstream."""
         if not _begins_with_change_stream(message.body) or message.sequences:
             return await self._conversation.pass_on(message)
@@ -64,7 +66,7 @@ class ChangeStreamCommands:
             is_odd_comment and not self._gateway.hub.dialect.since(4, 4)
         )
 
-    async def get_more(self, message: Message) -> bytes | None:
+    async def get_more(self, message: Message) -> Reply | None:
         """Read on in a change stream; any other cursor is the upstream's."""
         command = raw.to_python(raw.DOCUMENT, message.body)
         cursor = self._gateway.cursors.get(int(command["getMore"]))
@@ -75,11 +77,12 @@ class ChangeStreamCommands:
             raise StreamRefused(f"cursor id {cursor.id} is already in use", server_code=12051)
         cursor.in_use = True
         try:
-            batch = await self._next_batch(
-                cursor.subscription, int(command.get("batchSize", 0)) or None, _seconds_to_wait(command)
-            )
+            max_events = int(command.get("batchSize", 0)) or None
+            waiting = self._next_batch(cursor.subscription, max_events, _seconds_to_wait(command))
+            batch = await self._conversation.while_there(waiting)
         except BaseException:
             self._gateway.cursors.remove(cursor)
+            self._gateway.streams.close_soon(cursor.subscription)
             raise
         finally:
             cursor.in_use = False
@@ -151,12 +154,12 @@ class ChangeStreamCommands:
         if not cursor.in_use:
             await self._gateway.streams.close(cursor.subscription)
 
-    def _reply(self, name: bytes, batch: Batch, cursor_id: int, namespace: str) -> bytes:
+    def _reply(self, name: bytes, batch: Batch, cursor_id: int, namespace: str) -> Reply:
         counts = self._gateway.counts
         counts.events += len(batch.events)
         counts.event_bytes += len(batch.elements)
-        reply = replies.cursor(name, batch.elements, batch.resume_token, cursor_id, namespace)
-        return self._conversation.with_times(reply)
+        times = self._conversation.times()
+        return replies.cursor(name, batch.elements, batch.resume_token, cursor_id, namespace, times)
 
 
 def _begins_with_change_stream(body: bytes) -> bool:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import bson
 
 from tailrace import raw
 from tailrace.errors import BsonMalformed, ChangeStreamError
 from tailrace.gateway import replies
-from tailrace.gateway.change_streams import ChangeStreamCommands
+from tailrace.gateway.change_streams import ChangeStreamCommands, Reply
 from tailrace.gateway.compression import NAMES
+from tailrace.gateway.connection import Connection
 from tailrace.gateway.fail_points import FailPoint
 from tailrace.gateway.upstream import UpstreamConnection
-from tailrace.gateway.wire import Message, read_message
+from tailrace.gateway.wire import Message
 
 if TYPE_CHECKING:
     from tailrace.gateway.server import Gateway
 
-Answer = Callable[[Message], Awaitable[bytes | None]]
+T = TypeVar("T")
 
 _HELLO: Final = frozenset({"hello", "ismaster", "isMaster"})
 _AUTHENTICATION: Final = frozenset({"saslStart", "saslContinue", "authenticate", "logout"})
@@ -43,58 +44,52 @@ _LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 class Conversation:
     """One client. Its commands come one after another; so do the answers."""
 
-    def __init__(self, gateway: Gateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    __slots__ = ("_connection", "_is_over", "_upstream", "_users", "app_name", "gateway")
+
+    def __init__(self, gateway: Gateway, connection: Connection) -> None:
         self.gateway = gateway
         self.app_name = ""
-        self._reader = reader
-        self._writer = writer
+        self._connection = connection
         self._upstream: UpstreamConnection | None = None
         self._users: frozenset[str] | None = None
         self._is_over = False
-        streams = ChangeStreamCommands(self)
-        self._answers: dict[str, Answer] = {
-            **dict.fromkeys(_HELLO, self._hello),
-            **dict.fromkeys(_AUTHENTICATION, self._authenticate),
-            **dict.fromkeys(_END_SESSIONS, streams.end_sessions),
-            "aggregate": streams.aggregate,
-            "getMore": streams.get_more,
-            "killCursors": streams.kill_cursors,
-            "configureFailPoint": self._configure_fail_point,
-        }
 
     async def run(self) -> None:
         """Answer until the client goes, or has to."""
-        seconds = self.gateway.options.seconds_for_a_message
-        first: float | None = seconds
         while not self._is_over:
-            message = await read_message(self._reader, seconds=seconds, first_seconds=first)
+            message = await self._connection.read()
             if message is None:
                 return
-            first = None  # a client that has said something may be idle for as long as it likes
             self.gateway.counts.commands += 1
             reply = await self._answer(message)
             if reply is not None and message.expects_reply:
-                self._writer.write(message.reply(reply))
-                await self._writer.drain()
+                parts = (reply,) if isinstance(reply, bytes) else reply
+                await self._connection.write(message.reply_parts(parts))
+
+    async def while_there(self, work: Awaitable[T]) -> T:
+        """Wait for something, as long as the client does."""
+        return await self._connection.while_there(work)
 
     def close(self) -> None:
         """Hang up on both sides."""
-        self._writer.close()
+        self._connection.close()
         if self._upstream is not None:
             self._upstream.close()
 
     # --- answers
 
-    async def _answer(self, message: Message) -> bytes | None:
+    async def _answer(self, message: Message) -> Reply | None:
         name = message.command_name
         failing = self.gateway.fail_points.hit(name, self.app_name)
         if failing is not None:
             failed = await self._fail(failing)
             if failed is not None or self._is_over:
                 return failed
-        answer = self._answers.get(name, self.pass_on)
         try:
-            return await answer(message)
+            of_streams = _OF_STREAMS.get(name)
+            if of_streams is not None:
+                return await of_streams(ChangeStreamCommands(self), message)
+            return await _ANSWERS.get(name, Conversation.pass_on)(self, message)
         except ChangeStreamError as error:
             says_resumable = self.gateway.hub.dialect.since(4, 4)
             return self.with_times(replies.refusal(error, says_resumable=says_resumable))
@@ -184,8 +179,12 @@ class Conversation:
 
     def with_times(self, reply: bytes) -> bytes:
         """Add the times that a server adds to every reply."""
+        return raw.append(reply, self.times())
+
+    def times(self) -> bytes:
+        """Give those times, as elements."""
         reached = self.gateway.hub.reached.to_bytes(8, "little")
-        return replies.with_times(reply, self.gateway.streams.cluster_time, reached)
+        return replies.times(self.gateway.streams.cluster_time, reached)
 
     # --- fail points
 
@@ -213,3 +212,16 @@ class Conversation:
             labels += (replies.RESUMABLE_LABEL,)
         name = ChangeStreamError("", server_code=code).server_code_name
         return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, name, labels))
+
+
+_ANSWERS: Final[dict[str, Callable[[Conversation, Message], Awaitable[bytes | None]]]] = {
+    **dict.fromkeys(_HELLO, Conversation._hello),
+    **dict.fromkeys(_AUTHENTICATION, Conversation._authenticate),
+    "configureFailPoint": Conversation._configure_fail_point,
+}
+_OF_STREAMS: Final[dict[str, Callable[[ChangeStreamCommands, Message], Awaitable[Reply | None]]]] = {
+    **dict.fromkeys(_END_SESSIONS, ChangeStreamCommands.end_sessions),
+    "aggregate": ChangeStreamCommands.aggregate,
+    "getMore": ChangeStreamCommands.get_more,
+    "killCursors": ChangeStreamCommands.kill_cursors,
+}

@@ -13,6 +13,7 @@ RESUMABLE: Final = frozenset(
 )
 """Codes after which a driver may resume a change stream; servers since 4.4 say so by a label."""
 RESUMABLE_LABEL: Final = "ResumableChangeStreamError"
+_CURSOR_NAME_SIZE: Final = len(b"\x03cursor\x00")
 _OK: Final = raw.element(raw.DOUBLE, b"ok", raw.double(1.0))
 _NOT_OK: Final = raw.element(raw.DOUBLE, b"ok", raw.double(0.0))
 
@@ -44,20 +45,25 @@ def refusal(error: ChangeStreamError, *, says_resumable: bool) -> bytes:
     return failure(error.message, error.server_code or 8, error.server_code_name, labels)
 
 
-def cursor(batch_name: bytes, elements: bytes, position: bytes, cursor_id: int, namespace: str) -> bytes:
-    """Give the reply of `aggregate` or `getMore`: a batch as array elements, and the position behind it."""
-    inner = raw.document(
-        raw.element(raw.ARRAY, batch_name, raw.document(elements)),
-        raw.element(raw.DOCUMENT, b"postBatchResumeToken", position),
-        raw.element(raw.INT64, b"id", raw.int64(cursor_id)),
-        raw.element(raw.STRING, b"ns", raw.string(namespace)),
-    )
-    return ok(raw.element(raw.DOCUMENT, b"cursor", inner))
+def cursor(
+    batch_name: bytes, elements: bytes, resume_token: bytes, cursor_id: int, namespace: str, times: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """Give the reply of `aggregate` or `getMore` in three parts, of which the middle one is the batch as it is."""
+    behind = b"".join((
+        b"\x00\x03postBatchResumeToken\x00", resume_token, b"\x12id\x00", raw.int64(cursor_id), b"\x02ns\x00",
+        raw.string(namespace), b"\x00",
+    ))  # fmt: skip
+    array_size = 4 + len(elements) + 1
+    inner_size = 4 + 1 + len(batch_name) + 1 + 4 + len(elements) + len(behind)
+    outside = b"".join((_OK, times, b"\x00"))
+    size = 4 + _CURSOR_NAME_SIZE + inner_size + len(outside)
+    before = b"".join((
+        raw.int32(size), b"\x03cursor\x00", raw.int32(inner_size), b"\x04", batch_name, b"\x00", raw.int32(array_size),
+    ))  # fmt: skip
+    return before, elements, behind + outside
 
 
-def with_times(reply: bytes, cluster_time: bytes | None, operation_time: bytes) -> bytes:
-    """Add the cluster time, as the upstream signed it, and the time of the newest operation (8 bytes)."""
-    parts = []
-    if cluster_time is not None:
-        parts.append(raw.element(raw.DOCUMENT, b"$clusterTime", cluster_time))
-    return raw.append(reply, *parts, raw.element(raw.TIMESTAMP, b"operationTime", operation_time))
+def times(cluster_time: bytes | None, operation_time: bytes) -> bytes:
+    """Give the elements that a server adds to every reply: its cluster time, signed, and the newest operation's."""
+    signed = b"" if cluster_time is None else raw.element(raw.DOCUMENT, b"$clusterTime", cluster_time)
+    return signed + raw.element(raw.TIMESTAMP, b"operationTime", operation_time)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from pymongo import MongoClient
 
 from tailrace.errors import BadFrame, ServerUnreachable, SettingsError
+from tailrace.gateway.connection import Connection
+from tailrace.gateway.conversation import Conversation
 from tailrace.gateway.cursors import Cursors
 from tailrace.gateway.fail_points import FailPoints
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
+
+_BACKLOG: Final = 4_096
+"""How many clients may be connecting at once: after a restart all of them do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Gateway:
         self.cursors = Cursors()
         self.fail_points = FailPoints()
         self.counts = GatewayCounts()
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients: dict[Connection, asyncio.Task[None]] = {}
         self._log = structlog.get_logger()
         self.port = 0
 
@@ -89,46 +95,60 @@ class Gateway:
             )
         gateway = cls(hub, upstream, Streams(hub, client), options, requires_auth)
         try:
-            server = await asyncio.start_server(
-                gateway._accept, options.address, options.port, ssl=_tls_context(options.certificate), limit=1 << 20
+            server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(gateway._accept),
+                options.address,
+                options.port,
+                ssl=_tls_context(options.certificate),
+                backlog=_BACKLOG,
             )
         except OSError as error:
             message = f"cannot listen at {options.address}:{options.port}: {error.strerror}"
             raise SettingsError(message, hint="Choose another address or port.") from None
         gateway.port = server.sockets[0].getsockname()[1]
-        sweeper = asyncio.create_task(gateway._sweep())
+        sweepers = [asyncio.create_task(gateway._sweep()), asyncio.create_task(gateway._look_for_late_ones())]
         try:
             yield gateway
         finally:
-            sweeper.cancel()
+            for sweeper in sweepers:
+                sweeper.cancel()
             server.close()
             await gateway._stop()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from tailrace.gateway.conversation import Conversation
-
-        task = asyncio.current_task()
-        peer = writer.get_extra_info("peername")
-        if task is None or len(self._clients) >= self.options.max_connections:
-            self._log.warning("client_refused", peer=peer, reason="too many connections")
-            writer.close()
+    def _accept(self, connection: Connection) -> None:
+        """Begin a conversation with a client that has connected."""
+        if len(self._clients) >= self.options.max_connections:
+            self._log.warning("client_refused", peer=connection.peer, reason="too many connections")
+            connection.close()
             return
-        self._clients.add(task)
+        task = asyncio.get_running_loop().create_task(self._converse(connection))
+        self._clients[connection] = task
         self.counts.connections += 1
-        conversation = Conversation(self, reader, writer)
+
+    async def _converse(self, connection: Connection) -> None:
+        conversation = Conversation(self, connection)
         try:
             await conversation.run()
         except BadFrame as error:
             self.counts.dropped += 1
-            self._log.warning("client_dropped", peer=peer, reason=error.message)
+            self._log.warning("client_dropped", peer=connection.peer, reason=error.message)
         except ServerUnreachable as error:
-            self._log.warning("upstream_lost", peer=peer, reason=error.message)
+            self._log.warning("upstream_lost", peer=connection.peer, reason=error.message)
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client has gone, or the gateway stops
         finally:
-            self._clients.discard(task)
+            del self._clients[connection]
             self.counts.connections -= 1
             conversation.close()
+
+    async def _look_for_late_ones(self) -> None:
+        """Drop clients that take too long to send a message."""
+        seconds = self.options.seconds_for_a_message
+        while True:
+            await asyncio.sleep(min(1.0, seconds / 4))
+            now = time.monotonic()
+            for connection in tuple(self._clients):
+                connection.drop_if_late(now, seconds)
 
     async def _sweep(self) -> None:
         """Close cursors that nobody asks for any more."""
@@ -145,11 +165,11 @@ class Gateway:
             await self.streams.close(cursor.subscription) if not cursor.in_use else None
         self.streams.stop()
         if self._clients:
-            await asyncio.wait(self._clients, timeout=0.5)
-        for task in tuple(self._clients):
+            await asyncio.wait(self._clients.values(), timeout=0.5)
+        for task in self._clients.values():
             task.cancel()
         if self._clients:
-            await asyncio.wait(self._clients, timeout=5)
+            await asyncio.wait(self._clients.values(), timeout=5)
 
 
 def _tls_context(certificate: Path | None) -> ssl.SSLContext | None:

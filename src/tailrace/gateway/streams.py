@@ -21,6 +21,10 @@ AnySubscription: TypeAlias = Subscription | MergedSubscription
 
 _WORKERS: Final = 8
 _CATCH_UP_PAUSE: Final = 0.02
+_PAUSE: Final = 0.001
+_PAUSE_FOR_EACH: Final = 0.0001
+_LONGEST_PAUSE: Final = 0.025
+"""Watchers are woken again after a pause that grows with their number, up to this."""
 
 
 class Streams:
@@ -34,6 +38,8 @@ class Streams:
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
         self._waiting: dict[Channel, set[asyncio.Future[None]]] = {}
+        self._noted: set[Channel] = set()
+        self._next_wake = 0.0
         self._making: dict[Channel, asyncio.Future[None]] = {}
         self.stopping = asyncio.Event()
         hub.on_news(self._on_news)
@@ -72,6 +78,13 @@ class Streams:
         """Close a stream; when it scans by itself, that has a cursor on the server."""
         await self._loop.run_in_executor(self._workers, subscription.close)
 
+    def close_soon(self, subscription: AnySubscription) -> None:
+        """Close a stream whose client has gone, or which has failed."""
+        try:
+            self._workers.submit(subscription.close)
+        except RuntimeError:
+            return  # the gateway has stopped, and the hub closes all that is left
+
     def stop(self) -> None:
         """Let all that wait return at once."""
         self.stopping.set()
@@ -82,7 +95,9 @@ class Streams:
 
     async def _poll(self, subscription: AnySubscription, max_events: int | None) -> Batch:
         for channel in subscription.channels:
-            if channel.has_news:
+            if channel.is_quick:
+                channel.make_events()
+            elif channel.has_news:
                 await self._make_events(channel)
         if subscription.is_shared:
             return subscription.poll(max_events, make_events=False)
@@ -107,13 +122,12 @@ class Streams:
         woken: asyncio.Future[None] = self._loop.create_future()
         for channel in channels:
             self._waiting.setdefault(channel, set()).add(woken)
+        late = self._loop.call_later(seconds, _resolve, woken)
         try:
             if not subscription.has_news:
-                async with asyncio.timeout(seconds):
-                    await woken
-        except TimeoutError:
-            return
+                await woken
         finally:
+            late.cancel()
             for channel in channels:
                 self._forget(channel, woken)
 
@@ -126,15 +140,37 @@ class Streams:
     def _on_news(self, channels: set[Channel]) -> None:
         """Called on the hub's thread."""
         try:
-            self._loop.call_soon_threadsafe(self._wake, channels)
+            self._loop.call_soon_threadsafe(self._note, channels)
         except RuntimeError:
             return  # the loop has ended, and with it everybody who waited
 
-    def _wake(self, channels: set[Channel]) -> None:
+    def _note(self, channels: set[Channel]) -> None:
+        """Wake those who wait, at once after a pause, and under load at most every few milliseconds.
+
+        What comes in between leaves together, so that the work for one event is less the more there are of them.
+        """
+        is_first = not self._noted
+        self._noted |= channels
+        if is_first:
+            self._loop.call_at(self._next_wake, self._wake_noted)
+
+    def _wake_noted(self) -> None:
+        channels, self._noted = self._noted, set()
+        woken = self._wake(channels)
+        self._next_wake = self._loop.time() + min(_LONGEST_PAUSE, _PAUSE + woken * _PAUSE_FOR_EACH)
+
+    def _wake(self, channels: set[Channel]) -> int:
+        count = 0
         for channel in channels:
             for woken in self._waiting.get(channel, ()):
-                if not woken.done():
-                    woken.set_result(None)
+                _resolve(woken)
+                count += 1
+        return count
+
+
+def _resolve(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 def _time_in(cluster_time: bytes) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final
@@ -29,7 +29,10 @@ _KNOWN_FLAGS: Final = CHECKSUM_PRESENT | MORE_TO_COME
 
 MAX_MESSAGE: Final = 48_000_000
 _HEADER = Struct("<iiii")
+HEADER_SIZE: Final = _HEADER.size
 _FLAGS = Struct("<I")
+_NO_FLAGS: Final = _FLAGS.pack(0) + b"\x00"
+"""What stands before the body of an OP_MSG."""
 _COMPRESSED = Struct("<iiB")
 _REPLY = Struct("<iqii")
 _request_ids = itertools.count(1)
@@ -79,20 +82,39 @@ class Message:
         flags = self.flags & ~(EXHAUST_ALLOWED | CHECKSUM_PRESENT)
         return _frame(self.request_id, 0, OP_MSG, _FLAGS.pack(flags) + b"\x00" + self.body + self.sequences)
 
-    def reply(self, body: bytes, flags: int = 0) -> bytes:
+    def reply(self, body: bytes) -> bytes:
         """Give the frame that answers this message."""
-        if self.is_legacy:
-            return _frame(next(_request_ids) & 0x7FFFFFFF, self.request_id, OP_REPLY, _REPLY.pack(8, 0, 0, 1) + body)
-        payload = _FLAGS.pack(flags) + b"\x00" + body
+        return b"".join(self.reply_parts((body,)))
+
+    def reply_parts(self, body: Sequence[bytes]) -> Sequence[bytes]:
+        """Give that frame in parts: those of the body are not copied, for others may send the same ones."""
         request_id = next(_request_ids) & 0x7FFFFFFF
+        if self.is_legacy:
+            return _head(request_id, self.request_id, OP_REPLY, _REPLY.pack(8, 0, 0, 1), body), *body
         if self.compressor is None:
-            return _frame(request_id, self.request_id, OP_MSG, payload)
-        packed = _COMPRESSED.pack(OP_MSG, len(payload), self.compressor.number) + self.compressor.compress(payload)
-        return _frame(request_id, self.request_id, OP_COMPRESSED, packed)
+            return _head(request_id, self.request_id, OP_MSG, _NO_FLAGS, body), *body
+        payload = b"".join((_NO_FLAGS, *body))
+        packed = self.compressor.compress(payload)
+        size = _COMPRESSED.pack(OP_MSG, len(payload), self.compressor.number)
+        return _head(request_id, self.request_id, OP_COMPRESSED, size, (packed,)), packed
+
+
+def _head(request_id: int, response_to: int, opcode: int, begin: bytes, body: Sequence[bytes]) -> bytes:
+    """Give how a frame begins, up to its body."""
+    length = HEADER_SIZE + len(begin) + sum(map(len, body))
+    return _HEADER.pack(length, request_id, response_to, opcode) + begin
 
 
 def _frame(request_id: int, response_to: int, opcode: int, payload: bytes) -> bytes:
     return _HEADER.pack(16 + len(payload), request_id, response_to, opcode) + payload
+
+
+def read_header(frame: bytes) -> tuple[int, int, int, int]:
+    """Read how a frame begins: its length, its own number, the number it answers, and what kind it is."""
+    length, request_id, response_to, opcode = _HEADER.unpack_from(frame)
+    if not HEADER_SIZE < length <= MAX_MESSAGE:
+        raise BadFrame(f"a frame of {length} bytes")
+    return length, request_id, response_to, opcode
 
 
 async def read_message(
@@ -106,11 +128,8 @@ async def read_message(
         async with asyncio.timeout(first_seconds):
             start = await reader.readexactly(1)
         async with asyncio.timeout(seconds):
-            header = start + await reader.readexactly(15)
-            length, request_id, response_to, opcode = _HEADER.unpack(header)
-            if not 16 < length <= MAX_MESSAGE:
-                raise BadFrame(f"a frame of {length} bytes")
-            payload = await reader.readexactly(length - 16)
+            length, request_id, response_to, opcode = read_header(start + await reader.readexactly(15))
+            payload = await reader.readexactly(length - HEADER_SIZE)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     except TimeoutError:

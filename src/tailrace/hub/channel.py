@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tailrace.engine.event import Event
+from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.scope import Scope
 from tailrace.engine.stream import EngineStream, to_timestamp
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
     from tailrace.token.resume_token import ResumeToken
 
 _NO_LIMIT: Final = 1 << 62
-_ENCODED_BATCHES: Final = 4
+_SHARED: Final = 4
 _SPARE: Final = 4
 """What part of its bytes a channel fills before it looks for events that all have read."""
+_QUICK_BYTES: Final = 128 * 1024
+_IS_COMMAND: Final = b"\x02op\x00\x02\x00\x00\x00c\x00"
+"""In an entry: that it is a command, maybe the end of a transaction whose beginning has to be read."""
 _cluster_time = attrgetter("cluster_time")
 
 
@@ -92,10 +96,13 @@ class Channel:
         self._inbox_lock = threading.Lock()
         self._entries: list[bytes] = []
         self._entry_bytes = 0
+        self._needs_no_lookup = not AddImages.are_asked_for(spec.options)
+        self._has_commands = False
         self._events: list[Event] = []
         self._first = 0
         self._event_bytes = 0
-        self._encoded: dict[tuple[int, int], bytes] = {}
+        self.shared: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        """What readers that are side by side have made of the same events; see `share`."""
         self._inbox = _Inbox(entry_at)
         since = replace(
             spec.options, start_at_operation_time=to_timestamp(low + 1), resume_after=None, start_after=None
@@ -109,6 +116,7 @@ class Channel:
     def feed(self, entry: bytes) -> None:
         """Put an entry into the inbox; too many that nobody reads break the channel."""
         with self._inbox_lock:
+            self._has_commands |= _IS_COMMAND in entry
             self._entries.append(entry)
             self._entry_bytes += len(entry)
             if self._entry_bytes > self.max_bytes:
@@ -120,6 +128,11 @@ class Channel:
     def has_news(self) -> bool:
         """Whether entries wait that are no events yet."""
         return bool(self._entries)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether events are made from what waits within a millisecond or two: nothing is looked up for them."""
+        return self._needs_no_lookup and not self._has_commands and 0 < self._entry_bytes < _QUICK_BYTES
 
     @property
     def held_bytes(self) -> int:
@@ -134,6 +147,7 @@ class Channel:
             with self._inbox_lock:
                 entries, self._entries = self._entries, []
                 self._entry_bytes, reached = 0, self.fed
+                self._has_commands = False
             if self.is_ended or self.error or self.is_broken:
                 return
             if not entries:
@@ -185,16 +199,11 @@ class Channel:
                 return found[:count]
         return found
 
-    def encoded(self, index: int, events: list[Event]) -> bytes:
-        """Give a batch as the elements of a BSON array; readers that are side by side share the bytes."""
-        key = index, len(events)
-        known = self._encoded.get(key)
-        if known is None:
-            known = encode_elements(events)
-            if len(self._encoded) >= _ENCODED_BATCHES:
-                self._encoded.clear()
-            self._encoded[key] = known
-        return known
+    def share(self, key: tuple[int, ...], made: Any) -> None:
+        """Keep what one reader made, for those who come to the same place next."""
+        self.shared[key] = made
+        if len(self.shared) > _SHARED:
+            self.shared.popitem(last=False)
 
     def _drop_oldest(self) -> None:
         """Drop what all have read, now and then; and what some have not, when it is too much."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace import raw
 from tailrace.engine.event import Event
@@ -34,10 +34,20 @@ class Batch:
     vector: bytes = field(default=b"", repr=False)
     """The positions of all shards, where one position does not tell enough: an element for the resume token."""
 
-    @property
-    def resume_token(self) -> bytes:
-        """Where to resume after the whole batch, as BSON."""
-        return raw.append(self.position.to_bson(), self.vector) if self.vector else self.position.to_bson()
+    resume_token: bytes = field(init=False, repr=False)
+    """Where to resume after the whole batch, as BSON."""
+
+    def __post_init__(self) -> None:
+        token = self.position.to_bson()
+        object.__setattr__(self, "resume_token", raw.append(token, self.vector) if self.vector else token)
+
+
+class _Step(NamedTuple):
+    """What reading on from a place in a channel gives, the same to all who stand there."""
+
+    batch: Batch
+    behind: int
+    promise: ResumeToken
 
 
 class Subscription:
@@ -180,6 +190,12 @@ class Subscription:
     # --- with others
 
     def _read_channel(self, channel: Channel, max_events: int | None, max_bytes: int) -> Batch | None:
+        """Read on in the channel; whoever stood at the same place before has made the batch already."""
+        key = (self._index, max_events or 0, max_bytes, channel.end, channel.reached)
+        known: _Step | None = channel.shared.get(key)
+        if known is not None and channel.has(self._index):
+            self._index, self.position, self.promise = known.behind, known.batch.position, known.promise
+            return known.batch
         index = self._index
         events = channel.read(index, max_events, max_bytes)
         if events is None:
@@ -187,9 +203,13 @@ class Subscription:
         self._index += len(events)
         if events:
             self.position = self.promise = ResumeToken.parse(events[-1].token)
-        if self._index == channel.end:
+        is_last = self._index == channel.end
+        if is_last:
             self._move_to_end(channel, events)
-        return Batch(events, self.position, channel.encoded(index, events) if events else b"")
+        batch = Batch(events, self.position, encode_elements(events))
+        if events and not self.is_closed and channel.error is None:
+            channel.share(key, _Step(batch, self._index, self.promise))
+        return batch
 
     def _move_to_end(self, channel: Channel, events: list[Event]) -> None:
         """Stand where the channel stands; whatever ended it is told once all its events have been given."""

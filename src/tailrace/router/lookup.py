@@ -85,7 +85,8 @@ class ShardedImages:
         """Name the shard that has a document, or all that may have it."""
         owner = self._placements.owner(placed, bson.decode(key)) if placed.is_sharded else None
         if owner is None:
-            return sorted(placed.versions, key=lambda name: name != self._own)
+            # A database that the config servers do not know is no cluster's: only this shard can have it.
+            return sorted(placed.versions, key=lambda name: name != self._own) or [self._own]
         if owner not in placed.versions:
             raise OperationFailure(f"shard {owner} has a range since a moment ago", _STALE_CONFIG)
         return [owner]
