@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
+.PHONY: help env demo test up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,8 +20,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[all]' --group dev
 	@touch $@
 
-demo: env        ## Start a replica set and show live change events; ARGS=--seconds=20 ends by itself
-	$(BIN)/tailrace demo $(ARGS)
+demo: env        ## The whole pipeline on this machine, with a load; ARGS=--seconds=60 ends by itself
+	$(BIN)/tailrace up --demo $(ARGS)
 
 test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
 	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
@@ -43,6 +43,12 @@ conformance: env ## Run the driver specification's tests on every server version
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \
 		tests/hub/test_cluster.py tests/hub/test_idle_shards.py tests/hub/test_new_shards.py $(ARGS)
+
+up-kills: env    ## Kill each process of the demo, and see it come back with nothing missing
+	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)
+
+spark-cluster: env ## Both Spark jobs on a standalone cluster of a master and two workers, by spark-submit
+	$(BIN)/pytest -m long tests/deploy/test_spark_cluster.py $(ARGS)
 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)

@@ -3,7 +3,8 @@
 #
 #   MASTER=spark://host:7077 deploy/spark/submit.sh features features.toml --topics tailrace.shop.transactions \
 #       --checkpoint s3a://bucket/checkpoints/fraud
-#   MASTER=k8s://https://host:6443 IMAGE=registry/tailrace-spark:0.1.0 deploy/spark/submit.sh features ...
+#   MASTER=k8s://https://host:6443 IMAGE=registry/tailrace-spark:0.1.0 deploy/spark/submit.sh warehouse \
+#       --topics '/tailrace\..*/' --checkpoint s3a://bucket/checkpoints/warehouse
 #
 #   MASTER          the cluster: spark://... or k8s://https://...
 #   IMAGE           Kubernetes: the image of driver and executors
@@ -16,7 +17,7 @@
 # on Kubernetes from the secret that kubernetes.conf names.
 set -eu
 
-job=${1:?"name a job: features"}
+job=${1:?"name a job: features or warehouse"}
 shift
 : "${MASTER:?"set MASTER to spark://host:7077 or k8s://https://host:6443"}"
 here=$(cd "$(dirname "$0")" && pwd)

@@ -25,6 +25,7 @@ from tailrace.spark.session import CONNECTORS, missing_jars
 from tailrace.stand.java import java_home
 from tailrace.stand.ports import reserve_port
 from tailrace.stand.process import ServerProcess
+from tailrace.warehouse import read_tables
 
 REPOSITORY = Path(__file__).parents[2]
 SUBMIT = REPOSITORY / "deploy" / "spark" / "submit.sh"
@@ -176,6 +177,17 @@ def test_the_features_job_runs_on_the_cluster(cluster, captured, database, redis
             assert signals["transactions_1h"] == len(amounts) > 0
             assert signals["amount_1h"] == pytest.approx(sum(amounts))
     assert cluster.hosts_of("features") == {"worker1", "worker2"}
+
+
+def test_the_warehouse_job_runs_on_the_cluster(cluster, captured, database, tmp_path):
+    topic = f"tailrace.{database.name}.transactions"
+    ended = cluster.submit("warehouse", "--topics", topic, "--once", settings=captured)
+    assert ended.returncode == 0, ended.stderr[-5000:]
+    tables = {table.kind.value: table for table in read_tables(tmp_path / "warehouse")}
+    assert tables["mirror"].rows == database.transactions.count_documents({}) < PAYMENTS
+    changed = PAYMENTS // USERS + PAYMENTS - tables["mirror"].rows
+    assert tables["history"].rows == PAYMENTS + changed
+    assert cluster.hosts_of("warehouse") == {"worker1", "worker2"}
 
 
 def test_wrong_arguments_end_the_submission_with_the_verbs_exit_code(cluster, captured):

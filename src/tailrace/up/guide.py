@@ -22,7 +22,7 @@ class Suggestion:
     """Something to try."""
 
     what: str
-    command: str
+    commands: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,35 @@ class _Words:
     tailrace: str
 
     def suggestions(self, producer_pid: int) -> Iterator[Suggestion]:
+        looking = self._looking_up()
         if self.plan.demo:
-            uri = self.settings.mongodb.uri.get_secret_value()
-            python = _short(Path(sys.executable))
-            pay = f"{python} {_short(demo.LOAD)} --uri {shlex.quote(uri)} --pay {demo.ENTITY} 99.50"
-            yield Suggestion("Pay something by hand", pay)
-        for name in [definition.name for definition in self.plan.definitions][:1]:
-            entity = demo.ENTITY if name == demo.FEATURES else "ENTITY"
-            yield Suggestion("See it in the features", f"{self.tailrace} lookup {name} {entity}")
-            redis = self._redis_cli()
-            if redis is not None:
-                yield Suggestion("The same, as any program reads it", f"{redis} HGETALL {name}:{entity}:features")
-        yield Suggestion("Kill the producer and watch it come back where it was", f"kill -9 {producer_pid}")
+            yield Suggestion(
+                f"Let user {demo.ENTITY} pay 99.50, and see it in the features", (self._paying(), *looking)
+            )
+        elif looking:
+            yield Suggestion("See the features of an entity", looking)
+        yield Suggestion("Ask the Iceberg tables in Spark SQL", (f"{self.tailrace} sql {shlex.quote(self._query())}",))
+        yield Suggestion("Kill the producer, and see it come back and miss nothing", (f"kill -9 {producer_pid}",))
+
+    def _paying(self) -> str:
+        uri = shlex.quote(self.settings.mongodb.uri.get_secret_value())
+        return f"{_short(Path(sys.executable))} {_short(demo.LOAD)} --uri {uri} --pay {demo.ENTITY} 99.50"
+
+    def _looking_up(self) -> tuple[str, ...]:
+        """Two ways to read: ours, which lets windows slide, and the one of any program."""
+        for definition in self.plan.definitions:
+            entity = demo.ENTITY if definition.name == demo.FEATURES else "ENTITY"
+            ours, redis = f"{self.tailrace} lookup {definition.name} {entity}", self._redis_cli()
+            return (ours, f"{redis} HGETALL {definition.name}:{entity}:features") if redis else (ours,)
+        return ()
+
+    def _query(self) -> str:
+        if self.plan.demo:
+            return (
+                "SELECT user_id, count(*) AS payments, round(sum(amount), 2) AS spent"
+                f" FROM {demo.NAMESPACE} GROUP BY user_id ORDER BY payments DESC LIMIT 5"
+            )
+        return f"SHOW NAMESPACES IN {self.settings.warehouse.catalog}"
 
     def _redis_cli(self) -> str | None:
         """Give a redis-cli that is there: the machine's own, or the one beside the server that was started here."""

@@ -14,10 +14,11 @@ from pathlib import Path
 import redis
 
 from tailrace.settings import Settings
-from tailrace.up.demo import FEATURES, LOAD
+from tailrace.up.demo import FEATURES, LOAD, NAMESPACE
 from tailrace.up.folder import RunFolder
 from tailrace.up.parts import Program, Ready, Stage
 from tailrace.up.plan import Plan
+from tailrace.warehouse import read_tables
 
 _SECONDS_TO_ANSWER = 2.0
 # Whether it answers is asked of a process of our own: that its certificate is made for another name says nothing.
@@ -31,6 +32,7 @@ def programs(plan: Plan, settings: Settings, folder: RunFolder, java_home: Path)
     made = _Maker(plan, settings, folder, {"JAVA_HOME": str(java_home)})
     yield made.producer()
     yield from made.features()
+    yield made.warehouse()
     yield made.dashboard()
     if plan.demo:
         yield made.load()
@@ -47,6 +49,20 @@ class _Maker:
 
     def producer(self) -> Program:
         return self._verb("producer", "produce", ready=_answers(f"{producer_endpoint(self.settings)}/healthz"))
+
+    def warehouse(self) -> Program:
+        topics = f"/{self.plan.topics(self.settings).pattern}/"
+        return self._verb(
+            "warehouse",
+            *("warehouse", "run", "--topics", topics, "--format", self.settings.capture.format),
+            ready=self._warehouse_ready(),
+            timeout=_SECONDS_FOR_SPARK,
+        )
+
+    def _warehouse_ready(self) -> Ready:
+        if self.plan.demo and has_local_tables(self.settings):
+            return _wrote_table(self.settings.warehouse.folder, NAMESPACE)
+        return _says(r"^warehouse .*, checkpoint ")
 
     def dashboard(self) -> Program:
         address = dashboard_address(self.settings)
@@ -131,6 +147,21 @@ def _wrote_features(redis_url: str, name: str) -> Ready:
         return updated is not None and float(updated) / 1000 > began
 
     return ready
+
+
+def _wrote_table(folder: str, name: str) -> Ready:
+    """Ready when a mirror has a snapshot that came after the start."""
+
+    def ready(began: float, logged: str) -> bool:
+        newest = [state.snapshots[-1].at for state in read_tables(folder) if state.name == name and state.snapshots]
+        return any(at.timestamp() > began for at in newest)
+
+    return ready
+
+
+def has_local_tables(settings: Settings) -> bool:
+    """Whether the tables are in a folder of this machine, so that they can be looked at without Spark."""
+    return not settings.warehouse.catalog_config and "://" not in settings.warehouse.folder
 
 
 def _says(pattern: str) -> Ready:

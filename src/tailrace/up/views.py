@@ -83,7 +83,7 @@ class PlainView(View):
             for what, value in places(guide):
                 print(f"{what:12}{value}")
             for number, suggestion in enumerate(guide.suggestions, 1):
-                print(f"\n{number}. {suggestion.what}:\n   {suggestion.command}")
+                print(f"\n{number}. {suggestion.what}:", *suggestion.commands, sep="\n   ")
             for note in guide.notes:
                 print(f"\n{note}")
             print("\nCtrl-C stops everything.", flush=True)
@@ -169,7 +169,8 @@ class TerminalView(View):
             self._console.print(f"[bold]{what:12}[/]{value}", soft_wrap=True, highlight=False)
         for number, suggestion in enumerate(guide.suggestions, 1):
             self._console.print(f"\n[bold]{number}. {suggestion.what}[/]")
-            self._console.print(f"   {suggestion.command}", style="cyan", soft_wrap=True, highlight=False, markup=False)
+            for command in suggestion.commands:
+                self._console.print(f"   {command}", style="cyan", soft_wrap=True, highlight=False, markup=False)
         for note in guide.notes:
             self._console.print(f"\n{note}")
         self._console.print()

@@ -1,0 +1,81 @@
+"""`tailrace up --demo` as a person uses it: one run of the real pipeline serves all tests of this file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tailrace.cli.app import run
+from up_pipeline import SECONDS, Pipeline, alive, kill, wait_gone
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3 * SECONDS)]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    running = Pipeline(tmp_path_factory.mktemp("up"))
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.close()
+
+
+def signals(pipeline: Pipeline, user: str) -> dict[str, float]:
+    command = re.sub(r"42$", user, pipeline.suggested(" lookup "))
+    return json.loads(pipeline.run(f"{command} --json"))["values"]
+
+
+def test_a_payment_made_by_hand_reaches_features_page_and_tables(pipeline):
+    user = "990017"  # nobody whom the load knows
+    pay = re.sub(r"42 99\.50$", f"{user} 12.25", pipeline.suggested("--pay"))
+    printed = pipeline.run(pay)
+    assert printed.startswith(f"user {user} paid 12.25: ")
+    key = printed.split()[-1]
+
+    pipeline.wait_until(lambda: signals(pipeline, user)["transactions_1h"] == 1, "the payment in Redis")
+    assert signals(pipeline, user)["amount_1h"] == 12.25
+    redis_cli = re.sub(r":42:", f":{user}:", pipeline.suggested("redis-cli"))
+    assert "last_merchant" in pipeline.run(redis_cli)
+
+    address = pipeline.wait_ready()["dashboard"]
+    with urllib.request.urlopen(f"{address}api/features/fraud/{user}", timeout=30) as answer:
+        assert "by-hand" in answer.read().decode()
+
+    query = f"SELECT user_id, amount FROM shop.transactions WHERE merchant = 'by-hand' AND _id = '{key}'"
+    suggested = shlex.split(pipeline.suggested(" sql "))
+    command = shlex.join([*suggested[:-1], query, "--json"])
+    rows = pipeline.run(command)
+    assert [json.loads(line) for line in rows.splitlines()] == [{"user_id": int(user), "amount": 12.25}]
+
+
+def test_a_killed_producer_comes_back_and_misses_nothing(pipeline):
+    user, before = "990018", pipeline.pid_of("producer")
+    assert pipeline.suggested("kill -9") == f"kill -9 {before}"
+    kill(before)
+    pipeline.run(re.sub(r"42 99\.50$", f"{user} 1.00", pipeline.suggested("--pay")))
+    pipeline.wait_until(lambda: pipeline.pid_of("producer") != before, "the producer's return")
+    pipeline.wait_until(lambda: signals(pipeline, user)["transactions_1h"] == 1, "the payment in Redis")
+
+
+def test_a_second_run_in_the_same_folder_is_refused(pipeline, capsys):
+    assert run(["up", "--folder", str(pipeline.folder / ".tailrace" / "up")]) == 70
+    assert "error[already-up]" in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_everything_in_order_and_leaves_no_process(pipeline):
+    started = pipeline.processes()
+    assert len(alive(started)) > len(pipeline.parts)
+    assert pipeline.interrupt() == 130
+    pipeline.close()
+    wait_gone(started)
+    stopped = [line["part"] for line in pipeline.said if line.get("state") == "stopped"]
+    assert sorted(stopped) == sorted(pipeline.parts)
+    assert stopped[0] == "load"
+    assert set(stopped[-3:]) == {"mongodb", "kafka", "redis"}
+    assert pipeline.said[-1]["event"] == "stopped"
