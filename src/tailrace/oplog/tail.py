@@ -5,15 +5,14 @@ on a majority of the nodes, so no election can take it back. After any interrupt
 again from the last entry it gave and checks that it meets that very entry, so nothing is skipped and
 nothing comes twice.
 
-Speed comes from what is left out: pymongo hands over each reply as one piece of bytes, entries are
-sliced from it, and the next batch is on its way while the last one is being used.
+Speed comes from what is left out: each reply is one piece of bytes, entries are sliced from it, and the next
+batches are on their way while the last one is being used (`connection.py`).
 """
 
 from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 from bson.codec_options import CodecOptions
@@ -24,6 +23,7 @@ from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, P
 
 from tailrace import raw
 from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, ServerUnreachable
+from tailrace.oplog.connection import CursorConnection
 from tailrace.oplog.reply import CursorReply, read_batch
 from tailrace.oplog.source import OplogBatch
 
@@ -138,9 +138,9 @@ class LiveOplog:
             return int(self.client.admin.command("isMaster")["maxWireVersion"])
         return min(known)
 
-    def command(self, command: dict[str, Any], session: Any = None) -> bytes:
+    def command(self, command: dict[str, Any]) -> bytes:
         """Run a command on `local` and give its reply as it came."""
-        reply = self.client.local.command(command, codec_options=_RAW, session=session)
+        reply = self.client.local.command(command, codec_options=_RAW)
         return bytes(reply.raw)
 
     def _until_answered(self, ask: Callable[[], CursorReply]) -> CursorReply:
@@ -186,6 +186,8 @@ class OplogTail:
                 entries = self._read()
                 break
             except PyMongoError as error:
+                if self._closed:
+                    raise StopIteration from None
                 self._drop_cursor()
                 retry.pause_after(error)
         if entries:
@@ -240,70 +242,48 @@ class OplogTail:
 
 
 class _Cursor:
-    """A tailable cursor, read one batch ahead by a thread of its own."""
+    """A tailable cursor on a connection of its own."""
 
     def __init__(self, oplog: LiveOplog, since: int, last: bytes | None) -> None:
         self._oplog = oplog
-        self._since = since
-        self._last = last
+        self._query = oplog.query(since, after=since if last is not None else 0)
+        self._query |= {"tailable": True, "awaitData": True, "batchSize": oplog.batch_entries}
+        self._connection = CursorConnection(oplog.client)
         self._id = 0
-        self._session: Any = None
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="oplog-tail")
-        self._ahead: Future[CursorReply] | None = None
 
     def open(self) -> list[bytes]:
         """Open the cursor and give its first entries."""
-        oplog = self._oplog
-        # A cursor belongs to the session that opened it; without a named one each command has its own.
-        self._session = oplog.client.start_session(causal_consistency=False)
-        query = oplog.query(self._since, after=self._since if self._last is not None else 0)
-        query |= {"tailable": True, "awaitData": True, "batchSize": oplog.batch_entries}
-        reply = read_batch(oplog.command(query, self._session))
-        self._id = reply.cursor_id
-        self._read_ahead()
-        return reply.entries
+        self._connection.ask(self._query)
+        return self._receive()
 
     def next_entries(self) -> list[bytes]:
-        """Wait for the batch that is on its way, and send for the one after it."""
-        if self._ahead is None:  # the server closed the cursor, as it does when the oplog is empty
+        """Wait for the batch that is on its way."""
+        if not self._id:  # the server closed the cursor, as it does when the oplog is empty
             raise AutoReconnect("the server closed the cursor")
-        reply = self._ahead.result()
+        return self._receive()
+
+    def _receive(self) -> list[bytes]:
+        """Give the entries of the next reply, and see to it that another one is on its way."""
+        reply = read_batch(self._connection.receive())
         self._id = reply.cursor_id
-        self._read_ahead()
+        if self._id and not self._connection.is_answering:
+            more = {
+                "getMore": self._id,
+                "collection": _COLLECTION,
+                "batchSize": self._oplog.batch_entries,
+                "maxTimeMS": self._oplog.await_ms,
+            }
+            self._connection.ask(more, may_go_on=True)
         return reply.entries
 
-    def _read_ahead(self) -> None:
-        self._ahead = self._worker.submit(self._get_more) if self._id else None
-
-    def _get_more(self) -> CursorReply:
-        command = {
-            "getMore": self._id,
-            "collection": _COLLECTION,
-            "batchSize": self._oplog.batch_entries,
-            "maxTimeMS": self._oplog.await_ms,
-        }
-        return read_batch(self._oplog.command(command, self._session))
-
     def close(self) -> None:
-        """Free the cursor and the session; killing the cursor also ends a read that waits for data."""
-        if self._id and not self._failed():
+        """Free the cursor and end its connection, and with it a read that waits for data in another thread."""
+        self._connection.close()
+        if self._id:
             try:
-                kill = {"killCursors": _COLLECTION, "cursors": [self._id]}
-                self._oplog.client.local.command(kill)
+                self._oplog.client.local.command({"killCursors": _COLLECTION, "cursors": [self._id]})
             except PyMongoError:
                 pass  # the server or the client is gone, and the cursor with it
-        if self._ahead is not None:
-            self._ahead.add_done_callback(lambda _: self._end_session())
-        else:
-            self._end_session()
-        self._worker.shutdown(wait=False, cancel_futures=True)
-
-    def _failed(self) -> bool:
-        return self._ahead is not None and self._ahead.done() and self._ahead.exception() is not None
-
-    def _end_session(self) -> None:
-        if self._session is not None:
-            self._session.end_session()
 
 
 class _Retry:
