@@ -59,7 +59,7 @@ class Track:
 
     def _turn_to(self, slot: int) -> None:
         """Begin a step; those in between, in which nobody measured, stay empty."""
-        first = max(self._slot + 1, slot - self._length + 1)
+        first = slot if self._slot < 0 else max(self._slot + 1, slot - self._length + 1)
         for each in range(first, slot + 1):
             place = each % self._length
             self._times[place] = each * self._step

@@ -24,10 +24,11 @@ from tailrace.dashboard.values import (
     WatcherLag,
 )
 from tailrace.settings import MonitorSettings
+from tailrace.token import ResumeToken
 from tailrace.warehouse import TableState
 
-CLUSTER_TIME_PROPERTY = "tailrace.cluster-time"
-"""Where the warehouse job says in a snapshot what its newest event is: `seconds,increment`."""
+TOKEN_PROPERTY = "tailrace.token"
+"""Where the warehouse job says in a snapshot which event is its newest."""
 _SNAPSHOTS_SHOWN = 20
 _MOST_LAGS = 50
 _MOST_DRIFT = 200
@@ -128,10 +129,10 @@ def _table(table: TableState) -> Table:
 def newest_time(table: TableState) -> tuple[int, float] | None:
     """Give the cluster time of the newest event in a table, and when the snapshot that has it was made."""
     for snapshot in reversed(table.snapshots):
-        text = snapshot.properties.get(CLUSTER_TIME_PROPERTY)
-        seconds, _, increment = (text or "").replace(":", ",").partition(",")
-        if seconds.isdecimal():
-            return int(seconds) << 32 | int(increment or 0), snapshot.at.timestamp()
+        token = snapshot.properties.get(TOKEN_PROPERTY)
+        if token:
+            time = ResumeToken.from_hex(token).cluster_time
+            return time.time << 32 | time.inc, snapshot.at.timestamp()
     return None
 
 

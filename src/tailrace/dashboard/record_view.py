@@ -41,19 +41,15 @@ def as_text(value: bytes) -> str:
 def wall_time_of(record: Any) -> float | None:
     """Give when the event happened in Unix seconds, where the record says it by the millisecond.
 
-    `wallTime` is in the events of 6.0; flat records have `ts_ms` and Debezium's `source.ts_ms`, which are whole seconds
-    of the cluster time on older servers: those end in 000 and are not exact.
+    `wallTime` is in the events of 6.0. Flat records have it as `ts_ms`, which ends in 000 where the server gave none;
+    Debezium's have whole seconds alone.
     """
     if not isinstance(record, Mapping):
         return None
-    moment = _date(record.get("wallTime"))
-    if moment is None:
-        body = _body(record)
-        source = body.get("source")
-        milliseconds = source.get("ts_ms") if isinstance(source, Mapping) else body.get("ts_ms")
-        if isinstance(milliseconds, int) and milliseconds % 1_000:
-            return milliseconds / 1_000
-    return moment
+    milliseconds = record.get("ts_ms") if "image" in record else None
+    if isinstance(milliseconds, int) and milliseconds % 1_000:
+        return milliseconds / 1_000
+    return _date(record.get("wallTime"))
 
 
 def namespace_of(record: Any) -> str | None:

@@ -19,6 +19,7 @@ _LONGEST_PAUSE = 5.0
 _SECONDS_TO_ANSWER = 8.0
 """A look that takes longer than this is reported as hanging; the thread goes on waiting for it."""
 _LONGEST_REASON = 240
+_LONGEST_LOOKED_AT = 2_000
 
 
 class Source(Protocol[T_co]):
@@ -122,6 +123,6 @@ class Watched(Generic[T]):
 def reason_of(error: BaseException) -> str:
     """Give one line about an error that may be shown to anybody: no password, no traceback."""
     text = error.message if isinstance(error, TailraceError) else str(error) or type(error).__name__
-    line = masked(text).strip().splitlines()[0] if text.strip() else type(error).__name__
+    line = masked(text[:_LONGEST_LOOKED_AT]).strip().splitlines()[0] if text.strip() else type(error).__name__
     line = line.partition(" (configured timeouts")[0]
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
