@@ -48,7 +48,7 @@ up-kills: env    ## Kill each process of the demo, and see it come back with not
 	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)
 
 spark-cluster: env ## Both Spark jobs on a standalone cluster of a master and two workers, by spark-submit
-	$(BIN)/pytest -m long tests/deploy/test_spark_cluster.py $(ARGS)
+	$(BIN)/pytest -m long tests/deploy/test_spark_cluster.py tests/deploy/test_spark_kubernetes.py $(ARGS)
 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,6 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import redis
+
+from tailrace.features import read
+from tailrace.settings import Settings
 
 SECONDS = 600.0
 """Spark starts twice: on a machine with other work that takes minutes."""
@@ -67,6 +73,22 @@ class Pipeline:
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
+
+    def pay(self, user: int, amount: float) -> str:
+        """Make a payment by hand, as it suggests, and give what that prints."""
+        return self.run(re.sub(r"42 99\.50$", f"{user} {amount}", self.suggested("--pay")))
+
+    def has_features_of(self, user: int) -> bool:
+        """Whether Redis knows of one payment of a user."""
+        settings = Settings.load(self.folder / ".tailrace" / "up" / "tailrace.toml")
+        try:
+            with redis.Redis.from_url(settings.features.redis_url.get_secret_value()) as client:
+                return bool(read(client, user, "fraud")["transactions_1h"] == 1)
+        except redis.RedisError:
+            return False
+
+    def wait_for_features_of(self, user: int) -> None:
+        self.wait_until(lambda: self.has_features_of(user), f"the payment of {user} in Redis")
 
     def reports(self, part: str, state: str) -> list[dict[str, Any]]:
         return [line for line in self.said if line.get("part") == part and line["state"] == state]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
-from tailrace.features import read
-from tailrace.settings import Settings
 from up_pipeline import SECONDS, Pipeline, descendants, kill, wait_gone
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(6 * SECONDS)]
@@ -27,19 +23,6 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
         running.close()
 
 
-def pay(pipeline: Pipeline, user: int) -> None:
-    pipeline.run(re.sub(r"42 99\.50$", f"{user} 1.00", pipeline.suggested("--pay")))
-
-
-def arrived(pipeline: Pipeline, user: int) -> bool:
-    settings = Settings.load(pipeline.folder / ".tailrace" / "up" / "tailrace.toml")
-    try:
-        with redis.Redis.from_url(settings.features.redis_url.get_secret_value()) as client:
-            return bool(read(client, user, "fraud")["transactions_1h"] == 1)
-    except redis.RedisError:
-        return False
-
-
 def jvm_of(pid: int) -> int:
     """The Java process below a Spark job."""
     return next(
@@ -52,23 +35,23 @@ def test_the_parts_are_those_that_are_killed_here(pipeline):
     assert sorted(pipeline.parts) == sorted(PARTS)
 
 
-@pytest.mark.parametrize(("number", "part"), enumerate(PARTS))
+@pytest.mark.parametrize(("number", "part"), list(enumerate(PARTS)))
 def test_a_killed_part_comes_back_and_nothing_is_missing(pipeline, number, part):
     before, user = pipeline.pid_of(part), 991_000 + number
     kill(before)
     pipeline.wait_until(lambda: pipeline.pid_of(part) != before, f"the return of {part}")
-    pay(pipeline, user)
-    pipeline.wait_until(lambda: arrived(pipeline, user), "the payment in Redis")
+    pipeline.pay(user, 1)
+    pipeline.wait_for_features_of(user)
     assert pipeline.reports(part, "gave up") == []
 
 
-@pytest.mark.parametrize(("number", "part"), enumerate(("features fraud", "warehouse")))
+@pytest.mark.parametrize(("number", "part"), list(enumerate(("features fraud", "warehouse"))))
 def test_a_job_whose_jvm_is_killed_comes_back(pipeline, number, part):
     before, user = pipeline.pid_of(part), 992_000 + number
     kill(jvm_of(before))
     pipeline.wait_until(lambda: pipeline.pid_of(part) != before, f"the return of {part}")
-    pay(pipeline, user)
-    pipeline.wait_until(lambda: arrived(pipeline, user), "the payment in Redis")
+    pipeline.pay(user, 1)
+    pipeline.wait_for_features_of(user)
 
 
 def test_killing_the_command_itself_leaves_no_process(pipeline):

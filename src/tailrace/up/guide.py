@@ -101,11 +101,11 @@ class _Words:
 
 
 def _program() -> str:
-    """Give what the user typed to call us, as it works from here."""
-    called = shutil.which("tailrace")
-    if called and Path(called).resolve() == Path(sys.argv[0]).resolve():
+    """Give how to call the program of this environment from here."""
+    ours, found = Path(sys.executable).with_name("tailrace"), shutil.which("tailrace")
+    if found and Path(found) == ours:
         return "tailrace"
-    return str(_short(Path(sys.argv[0]).absolute()))
+    return str(_short(ours)) if ours.exists() else f"{_short(Path(sys.executable))} -m tailrace.cli.app"
 
 
 def _short(path: Path) -> Path:

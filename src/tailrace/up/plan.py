@@ -25,6 +25,9 @@ SMALL_SPARK: Mapping[str, Any] = {
 """What a job gets when the settings say nothing about Spark."""
 
 
+_LOCAL_PARTITIONS = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Where things that are started here answer; None for what is the user's own."""
@@ -124,6 +127,8 @@ class Plan:
         return {
             "capture.format": "bson",
             "capture.namespaces": (NAMESPACE,) if self.demo else None,
+            # Every partition is a task of every batch, and one machine runs few at once.
+            "capture.partitions": _LOCAL_PARTITIONS if "kafka" in self.servers else None,
             **SMALL_SPARK,
         }
 
