@@ -52,3 +52,18 @@ def wait_until(condition: Callable[[], bool], query: Any = None) -> None:
             raise query.exception()
         assert time.monotonic() < deadline, "it did not happen in time"
         threading.Event().wait(0.05)
+
+
+def python_workers(jvm: int) -> list[int]:
+    """The Python processes under a JVM: the planner of the source, the daemon and its workers."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found, level = [], [jvm]
+    while level:
+        level = [pid for pid, parent in parents.items() if parent in level]
+        found += level
+    return found

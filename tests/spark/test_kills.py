@@ -17,28 +17,13 @@ import redis
 from pymongo.errors import AutoReconnect
 
 from feature_load import Load, equal_now, transactions
-from spark_queries import SECONDS, wait_until
+from spark_queries import SECONDS, python_workers, wait_until
 from tailrace.spark import supervise
 from tailrace.spark.features import FeatureJob
 from tailrace.stand import Redis
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 KILLS = 20
-
-
-def python_workers(jvm: int) -> list[int]:
-    """The Python processes under a JVM: the planner of the source, the daemon and its workers."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found, level = [], [jvm]
-    while level:
-        level = [pid for pid, parent in parents.items() if parent in level]
-        found += level
-    return found
 
 
 class Writer(threading.Thread):

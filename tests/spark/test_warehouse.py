@@ -3,56 +3,244 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
+import bson
+import pyarrow as pa
 import pytest
+from bson.timestamp import Timestamp
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
+from bson_strategies import DOCUMENTS
 from spark_queries import SECONDS
+from tailrace.capture.formats.made_events import snapshot_event
+from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
 from tailrace.settings import WarehouseSettings
 from tailrace.spark import from_kafka
+from tailrace.spark.columns import EventColumns
 from tailrace.spark.warehouse import COLUMNS, WarehouseJob, configure_catalog
-from tailrace.warehouse import read_tables
-from warehouse_load import Load, Topic, differences, now
+from tailrace.spark.warehouse.lake import Commit, Lake
+from tailrace.spark.warehouse.maintenance import compact, expire, remove_orphans
+from tailrace.spark.warehouse.rebuild import rebuild_mirrors
+from tailrace.token import ResumeToken
+from tailrace.warehouse import TableKind, read_tables
+from warehouse_load import Load, Topic, differences, mirrored, now
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 _catalogs = itertools.count()
 
 
 @pytest.fixture
-def settings(tmp_path):
+def settings(spark, tmp_path):
     """The settings of a new warehouse in a folder of its own."""
 
     def make(**chosen: Any) -> WarehouseSettings:
         name = f"lake{next(_catalogs)}"
-        return WarehouseSettings(folder=str(tmp_path / name), catalog=name, **{"maintain_batches": 0, **chosen})
+        made = WarehouseSettings(folder=str(tmp_path / name), catalog=name, **{"maintain_batches": 0, **chosen})
+        configure_catalog(spark, made)
+        return made
 
     return make
 
 
-def run(job: WarehouseJob, spark: Any, kafka: Any, topic: str, checkpoint: Any, format: str = "bson") -> None:
+def topic_events(spark: Any, kafka: Any, topic: str) -> Any:
+    servers = kafka.bootstrap_servers
+    return from_kafka(spark, servers, topic, schema=COLUMNS, keep_bad_records=True, max_events_per_batch=200)
+
+
+def run(job: WarehouseJob, events: Any, checkpoint: Path) -> None:
     """Bring the tables to the end of a topic."""
-    events = from_kafka(
-        spark, kafka.bootstrap_servers, topic, format=format, schema=COLUMNS, keep_bad_records=True,
-        max_events_per_batch=150,
-    )  # fmt: skip
     query = job.start(events, str(checkpoint), availableNow=True)
-    assert query.awaitTermination(SECONDS)
-    assert query.exception() is None
+    try:
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
 
 
-def test_mirror_and_history_of_deltas(spark, kafka, database, settings, tmp_path):
-    chosen = settings()
-    start = now(database.client)
-    Load(database.orders, 1).run(150)
+def snapshots(chosen: WarehouseSettings) -> dict[str, int]:
+    return {table.name: len(table.snapshots) for table in read_tables(chosen.folder)}
+
+
+def frame(spark: Any, events: list[bytes]) -> Any:
+    """Events as a data frame, without a server."""
+    schema = StructType.fromDDL(COLUMNS)
+    return spark.createDataFrame(pa.Table.from_batches([EventColumns(schema).batch(events)]))
+
+
+def read_events(namespace: str, documents: list[dict[str, Any]], second: int = 1) -> list[bytes]:
+    at = Timestamp(second, 1)
+    token = ResumeToken.high_water_mark(at).to_bson()
+    return [snapshot_event(namespace, bson.encode(document), token, at) for document in documents]
+
+
+def event(namespace: str, operation: str, key: Any, second: int, **parts: Any) -> bytes:
+    at, (database, _, collection) = Timestamp(second, 1), namespace.partition(".")
+    token = bson.decode(ResumeToken.high_water_mark(at).to_bson())
+    place = {"_id": token, "operationType": operation, "clusterTime": at, "ns": {"db": database, "coll": collection}}
+    return bson.encode({**place, "documentKey": {"_id": key}, **parts})
+
+
+def test_deltas_duplicates_and_replays(spark, kafka, database, settings, tmp_path):
+    """Updates without documents, each delivered twice; then the last batch again, then everything again."""
+    chosen, start = settings(), now(database.client)
+    Load(database.orders, 1).run(200)
     topic = Topic(kafka, database.name)
     count = topic.fill(database, start, copies=2)
-    job = WarehouseJob(chosen)
-    run(job, spark, kafka, topic.name, tmp_path / "c")
-    configure_catalog(spark, chosen)
+    topic.write_bad(b"no BSON")
+    events = topic_events(spark, kafka, topic.name)
+    run(WarehouseJob(chosen), events, tmp_path / "c")
     mirror = spark.table(f"{chosen.catalog}.{database.name}.orders")
     assert differences(mirror, database.orders) == []
-    history = spark.table(f"{chosen.catalog}.{database.name}.orders_history")
-    assert history.count() == history.select("token").distinct().count() == count
-    mirror.show()
-    for t in read_tables(chosen.folder):
-        print(t)
+    history = f"{chosen.catalog}.{database.name}.orders_history"
+    assert spark.table(history).count() == spark.table(history).select("token").distinct().count() == count
+    letters = f"{chosen.catalog}.tailrace.dead_letters"
+    assert [(bytes(row.record), "no BSON" not in row.cause) for row in spark.table(letters).collect()] == [
+        (b"no BSON", True)
+    ]
+    tables = {table.name: table for table in read_tables(chosen.folder)}
+    newest = tables[f"{database.name}.orders"].snapshots[-1].properties
+    assert json.loads(newest["tailrace.offsets.end"]) == {topic.name: {"0": 2 * count + 1}}
+    assert tables[f"{database.name}.orders"].rows == database.orders.count_documents({})
+    # The last batch was done, but Spark did not come to write that down.
+    before = snapshots(chosen)
+    last = max(int(file.name) for file in (tmp_path / "c" / "commits").glob("[0-9]*"))
+    (tmp_path / "c" / "commits" / str(last)).unlink()
+    run(WarehouseJob(chosen), events, tmp_path / "c")
+    assert snapshots(chosen) == before
+    # A job without a checkpoint reads everything again.
+    run(WarehouseJob(chosen), events, tmp_path / "again")
+    assert differences(mirror, database.orders) == []
+    assert spark.table(history).count() == count
+
+
+def test_ends_of_collections_and_unknown_documents(spark, kafka, database, settings, tmp_path):
+    chosen = settings()
+    database.late.insert_one({"_id": 1})
+    start = now(database.client)
+    database.late.update_one({"_id": 1}, {"$set": {"a": 1}})
+    database.a.insert_many([{"_id": number, "x": number} for number in range(5)])
+    database.a.update_one({"_id": 1}, {"$set": {"x": 1.5}})
+    database.b.insert_many([{"_id": number} for number in range(5)])
+    database.a.rename("c")
+    database.c.update_one({"_id": 3}, {"$set": {"x": "text"}})
+    database.c.delete_one({"_id": 4})
+    database.b.drop()
+    database.b.insert_one({"_id": 100})
+    topic = Topic(kafka, database.name)
+    count = topic.fill(database, start)
+    run(WarehouseJob(chosen), topic_events(spark, kafka, topic.name), tmp_path / "c")
+    for name in ("a", "b", "c"):
+        table = f"{chosen.catalog}.{database.name}.{name}"
+        assert differences(spark.table(table), database[name]) == []
+    histories = [table for table in read_tables(chosen.folder) if table.kind == TableKind.HISTORY]
+    assert sum(table.rows for table in histories) == count
+    (letter,) = spark.table(f"{chosen.catalog}.tailrace.dead_letters").collect()
+    assert (letter.cause, letter.namespace) == ("base-unknown", f"{database.name}.late")
+    assert bson.decode(letter.record)["updateDescription"]["updatedFields"] == {"a": 1}
+    assert mirrored(spark.table(f"{chosen.catalog}.{database.name}.late")) == {}
+    row = spark.table(f"{chosen.catalog}.{database.name}.c").where("_id = 3").collect()[0]
+    assert (row.x, row._rest) == (None, '{"x":"text"}')
+
+
+def test_contracts(spark, settings):
+    first = [{"_id": 1, "n": 5, "o": {"x": 1}}, {"_id": 2, "n": 6, "o": {"x": 2}}]
+    drifted = [{"_id": 2, "n": bson.Int64(2**40), "o": {"x": 1.5}, "new": True}, {"_id": 3, "n": "text"}]
+
+    def written(*batches: list[dict[str, Any]], **rules: Any) -> tuple[WarehouseSettings, Any]:
+        chosen = settings(**rules)
+        job = WarehouseJob(chosen)
+        for number, documents in enumerate(batches):
+            job.write(frame(spark, read_events("d.c", documents, number + 1)), Commit("q", number))
+        return chosen, spark.table(f"{chosen.catalog}.d.c")
+
+    chosen, mirror = written(first, drifted, drifted)
+    rows = {row._id: row for row in mirror.collect()}
+    assert [(rows[key].n, rows[key].o and rows[key].o.x, rows[key].new) for key in (1, 2, 3)] == [
+        (5, 1.0, None), (2**40, 1.5, True), (None, None, None),
+    ]  # fmt: skip
+    assert mirror.schema["n"].dataType.simpleString() == "bigint"
+    (table,) = (one for one in read_tables(chosen.folder) if one.kind == TableKind.MIRROR)
+    seen = {(one.field, one.change, one.found): one.count for one in table.drift}
+    assert seen == {
+        ("n", "promoted", "long"): 1, ("o.x", "promoted", "double"): 1, ("new", "added", "bool"): 1,
+        ("n", "rest", "string"): 2,
+    }  # fmt: skip
+
+    chosen, mirror = written(first, drifted, contract="json")
+    assert {row._id: json.loads(row.document) for row in mirror.collect()}["3"] == {"_id": 3, "n": "text"}
+
+    chosen, mirror = written(first, drifted, contract="strict", on_drift="dead-letter")
+    rows = {row._id: row for row in mirror.collect()}
+    assert (sorted(rows), rows[2].n, rows[2]._refused is not None, rows[1]._refused) == ([1, 2], 6, True, None)
+    causes = sorted(row.cause for row in spark.table(f"{chosen.catalog}.tailrace.dead_letters").collect())
+    assert causes == ["schema-drift: n (long), o.x (double), new (bool)", "schema-drift: n (string)"]
+
+    with pytest.raises(SchemaDrifted, match=r"d\.c has fields .*: n long, n string, new bool, o\.x double"):
+        written(first, drifted, contract="strict")
+    json_made, _ = written(first, contract="json")
+    other = WarehouseJob(json_made.model_copy(update={"contract": "evolve"}))
+    with pytest.raises(SettingsError, match="made with the contract json"):
+        other.write(frame(spark, read_events("d.c", first, 9)), Commit("q", 9))
+
+
+@examples(max_examples=2, suppress_health_check=list(HealthCheck), database=None)
+@given(generated=st.lists(DOCUMENTS, min_size=60, max_size=60))
+def test_every_document_comes_back_from_its_row(spark, settings, generated):
+    chosen = settings(max_columns=60)
+    documents = [{**document, "_id": number} for number, document in enumerate(generated)]
+    WarehouseJob(chosen).write(frame(spark, read_events("d.c", documents)), Commit("q", 0))
+    table = spark.table(f"{chosen.catalog}.d.c")
+    assert mirrored(table) == {repr(document["_id"]): bson.encode(document) for document in documents}
+
+
+def test_marks_and_maintenance(spark, settings):
+    chosen = settings(deletes="mark", maintain_batches=3, keep_hours=0)
+    job = WarehouseJob(chosen)
+    for number in range(6):
+        job.write(
+            frame(spark, read_events("d.c", [{"_id": number}, {"_id": "x", "n": number}], number + 1)),
+            Commit("q", number),
+        )
+    job.write(frame(spark, [event("d.c", "delete", 5, 50)]), Commit("q", 6))
+    job.write(frame(spark, read_events("d.c", [{"_id": 5, "late": True}], 40)), Commit("q", 7))
+    table = spark.table(f"{chosen.catalog}.d.c")
+    assert len(mirrored(table)) == 6
+    assert [row._id for row in table.where("_is_deleted").collect()] == [5]
+    state = {one.name: one for one in read_tables(chosen.folder)}
+    assert {one.operation for one in state["d.c"].snapshots} >= {"replace"}, "the job maintains its tables"
+    assert job_has(spark, chosen, Commit("q", 7))
+    lake = Lake(spark, chosen.catalog)
+    compact(lake, ("d", "c"), TableKind.MIRROR)
+    expire(lake, ("d", "c"), 0)
+    assert remove_orphans(lake, ("d", "c"), 24) == 0
+    assert len(mirrored(spark.table(f"{chosen.catalog}.d.c"))) == 6
+    assert job_has(spark, chosen, Commit("q", 7)), "what batch was the last is known after all that"
+
+
+def job_has(spark: Any, chosen: WarehouseSettings, commit: Commit) -> bool:
+    return Lake(spark, chosen.catalog).has_batch(("d", "c"), commit)
+
+
+def test_a_mirror_is_rebuilt_from_the_topics(spark, kafka, database, settings):
+    chosen, start = settings(), now(database.client)
+    Load(database.orders, 3).run(60)
+    topic = Topic(kafka, database.name)
+    topic.fill(database, start)
+    namespace = f"{database.name}.orders"
+    # What the mirror has is wrong: a document that never was.
+    WarehouseJob(chosen).write(frame(spark, read_events(namespace, [{"_id": "wrong"}])), Commit("q", 0))
+    (done,) = rebuild_mirrors(topic_events(spark, kafka, topic.name), chosen, [namespace])
+    assert (done.rows_before, done.rows_after) == (1, database.orders.count_documents({}))
+    assert differences(spark.table(f"{chosen.catalog}.{namespace}"), database.orders) == []
+    assert not [table for table in read_tables(chosen.folder) if table.name.endswith("_rebuilt")]
+    lost = {"updateDescription": {"updatedFields": {"a": 1}, "removedFields": []}}
+    topic.write(event(namespace, "update", "never seen", 1, **lost))
+    topic.write_bad(b"no BSON")
+    with pytest.raises(RebuildIncomplete):
+        list(rebuild_mirrors(topic_events(spark, kafka, topic.name), chosen, [namespace]))
+    assert differences(spark.table(f"{chosen.catalog}.{namespace}"), database.orders) == []

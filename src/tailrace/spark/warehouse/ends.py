@@ -24,12 +24,17 @@ def apply_end(lake: Lake, mirrors: Mirrors, event: Row, policy: Ends) -> None:
     if policy is Ends.KEEP:
         return
     if event.op == "rename":
-        new = bson.decode(event.raw)["to"]
-        _move(lake, mirrors, event, f"{new['db']}.{new['coll']}", policy)
+        _move(lake, mirrors, event, renamed_to(event), policy)
         return
     gone = [f"{event.db}.{event.coll}"] if event.op == "drop" else mirrors.of_database(event.db)
     for namespace in gone:
         _leave(lake, mirrors, namespace, event, policy)
+
+
+def renamed_to(event: Row) -> str:
+    """Give the new name of a collection."""
+    new = bson.decode(event.raw)["to"]
+    return f"{new['db']}.{new['coll']}"
 
 
 def _leave(lake: Lake, mirrors: Mirrors, namespace: str, event: Row, policy: Ends) -> None:

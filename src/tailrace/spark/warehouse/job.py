@@ -23,7 +23,7 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import explained
 from tailrace.spark.parts import connected
 from tailrace.spark.warehouse.checkpoint import commit_of
-from tailrace.spark.warehouse.ends import apply_end
+from tailrace.spark.warehouse.ends import apply_end, renamed_to
 from tailrace.spark.warehouse.history import append_history
 from tailrace.spark.warehouse.lake import Commit, Lake, configure_catalog
 from tailrace.spark.warehouse.letters import Letters
@@ -129,29 +129,45 @@ class _Batch:
         self._commit = commit
         self._may_be_replay = may_be_replay
         self._ends = ends
+        self._after: dict[str, Row] = {}
+        """The newest end of each collection that ended in this batch."""
 
     def write(self) -> None:
         """Write histories, letters and mirrors."""
         self._lake.commit_as(self._commit)
         _each(self._summary.parts, self._append)
-        if self._ends is Ends.KEEP or not self._summary.ends:
-            self._mirror(F.lit(True), self._summary.bad, is_last=True)
+        for end in self._summary.ends if self._ends is not Ends.KEEP else ():
+            self._follow(end)
+        changed = [part for part in self._summary.parts if part.changes]
+        self._mirror(changed, F.lit(True), self._summary.bad, is_last=True)
+
+    def _follow(self, end: Row) -> None:
+        """Let a collection end between what came before and what came after.
+
+        What was done to documents before they were dropped need not be done; what was done before a rename moves.
+        """
+        touched = self._touched_by(end)
+        if not touched:
             return
-        # Whatever ends a collection stands between what came before and what came after it.
-        before: Column = F.lit(False)
-        for number, end in enumerate(self._summary.ends):
-            until = F.struct("cluster_time", "token") <= F.struct(F.lit(end.cluster_time), F.lit(end.token))
-            self._mirror(until & ~before, 0 if number else self._summary.bad, is_last=False)
-            if self._is_chosen(end):
-                apply_end(self._lake, self._mirrors, end, self._ends)
-            before = until
-        self._mirror(~before, 0, is_last=True)
+        if end.op == "rename":
+            moved = [part for part in touched if part.namespace == f"{end.db}.{end.coll}"]
+            self._mirror(moved, _place("<=", end), 0, is_last=False)
+        apply_end(self._lake, self._mirrors, end, self._ends)
+        self._after.update((part.namespace, end) for part in touched)
+
+    def _touched_by(self, end: Row) -> list[Part]:
+        if end.op == "dropDatabase":
+            return [part for part in self._summary.parts if part.database == end.db]
+        names = {f"{end.db}.{end.coll}"}
+        if end.op == "rename":
+            names.add(renamed_to(end))
+        return [part for part in self._summary.parts if part.namespace in names]
 
     def _append(self, part: Part) -> None:
         append_history(self._lake, self._events, part, self._commit, may_be_replay=self._may_be_replay)
 
-    def _mirror(self, condition: Column, bad: int, *, is_last: bool) -> None:
-        """Bring the mirrors to where a part of the batch leaves them; the letters are written first.
+    def _mirror(self, parts: Sequence[Part], condition: Column, bad: int, *, is_last: bool) -> None:
+        """Bring mirrors to where a part of the batch leaves them; the letters are written first.
 
         What is written before the last merge (letters, rows made anew for wider columns) is a part of the batch.
         """
@@ -159,12 +175,13 @@ class _Batch:
         letters = Letters(self._lake, self._commit)
         if bad:
             letters.add_bad_records(self._events, bad)
-        parts = [part for part in self._summary.parts if part.changes]
         with ExitStack() as kept:
 
             def stage(part: Part) -> tuple[Mirror, Staged]:
                 mirror = self._mirrors.get(part.namespace)
-                events = self._events.where(part.condition() & condition)
+                after = self._after.get(part.namespace)
+                inside = condition if after is None else condition & _place(">", after)
+                events = self._events.where(part.condition() & inside)
                 return mirror, kept.enter_context(mirror.staged(events, part.deltas, part.bytes))
 
             staged = _each(parts, stage)
@@ -182,9 +199,11 @@ class _Batch:
         if not (self._may_be_replay and self._lake.has_batch(mirror.table, self._commit)):
             mirror.merge(rows)
 
-    def _is_chosen(self, end: Row) -> bool:
-        namespaces = {part.namespace for part in self._summary.parts}
-        return f"{end.db}.{end.coll or ''}" in namespaces
+
+def _place(comparison: str, end: Row) -> Column:
+    """Say where an event stands, compared to the end of a collection."""
+    ours, theirs = F.struct("cluster_time", "token"), F.struct(F.lit(end.cluster_time), F.lit(end.token))
+    return ours > theirs if comparison == ">" else ours <= theirs
 
 
 def _each(items: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
