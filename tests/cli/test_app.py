@@ -88,11 +88,15 @@ def test_the_stand_comes_up_shows_itself_and_goes_down(tmp_path, monkeypatch, ca
         with MongoClient(mongodb["address"]) as client:
             client.shop.orders.insert_one({})
         assert redis["name"] == "redis"
+        assert run(["stand", "settings"]) == 0
+        settings = tomllib.loads(capsys.readouterr().out)
+        assert settings == {"mongodb": {"uri": mongodb["address"]}, "features": {"redis_url": redis["address"]}}
         assert run(["stand", "status"]) == 0
         assert mongodb["address"] in capsys.readouterr().out
     finally:
         assert run(["stand", "down"]) == 0
     assert run(["stand", "status"]) == 1
+    assert run(["stand", "settings"]) == 70
     for pid in mongodb["pids"] + redis["pids"]:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
