@@ -1,9 +1,10 @@
 """A shortcut through the first stages for the entries that make up nearly every oplog.
 
 Inserts, updates and deletes outside of transactions look alike: servers since 4.4 write the same fields in the
-same order, and all entries of one kind in one collection begin with the same bytes (`op`, `ns`, `ui`). So the
-first such entry takes the general way (`Match`, `Unwind`, `Transform`) and leaves a recipe (`recipe.py`) under those
-bytes, for all that come after it. An entry that is not exactly of that form takes the general way, always.
+same order (those of 4.2 are put into it), and all entries of one kind in one collection begin with the same bytes
+(`op`, `ns`, `ui`). So the first such entry takes the general way (`Match`, `Unwind`, `Transform`) and leaves a recipe
+(`recipe.py`) under those bytes, for all that come after it. An entry that is not exactly of that form takes the
+general way, always.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from tailrace import raw
 from tailrace.engine.event import Event
 from tailrace.engine.match import Relevance, Relevant
+from tailrace.engine.plain_4_2 import in_later_order
 from tailrace.engine.recipe import OPERATION_TYPES, Recipe, RecipeBook
 from tailrace.engine.sieve import Sieve
 from tailrace.oplog.entry import OplogEntry
@@ -69,12 +71,15 @@ class PlainEvents:
     def __iter__(self) -> Iterator[Event | None]:
         # One loop without calls up to the recipe: most of the time of a filtered stream is spent here.
         recipes, sieve, general = self._recipes, self._sieve, self._general
-        for entry in self._entries:
-            if entry is None:
+        for logged in self._entries:
+            if logged is None:
                 yield None
                 continue
             event: Event | None = None
+            entry = logged
             try:
+                if entry[4] == raw.TIMESTAMP:
+                    entry = in_later_order(logged) or logged
                 start = 4 if entry[4] != raw.DOCUMENT else 10 + entry[10] + _SESSION_SIZE
                 body = start + entry[start + 14] + _PREFIX_SIZE
                 recipe = recipes[entry[start:body]]
@@ -88,7 +93,7 @@ class PlainEvents:
             if event is not None:
                 yield event
             else:
-                yield from general(entry)
+                yield from general(logged)
 
     def _learn(self, entry: bytes, prefix: bytes, body: int) -> None:
         """Keep a recipe for entries that begin like this one, when it is a plain one."""
