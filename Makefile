@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
+.PHONY: help env demo test chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ demo: env        ## The whole pipeline on this machine, with a load; ARGS=--seco
 
 test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
 	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
+chaos: env       ## Kill drivers, workers, brokers, Redis and primaries at random while both Spark jobs run
+	$(BIN)/pytest -m 'long or not long' --timeout 7200 tests/spark/test_kills.py tests/spark/test_warehouse_kills.py $(ARGS)
 
 crash: env       ## Kill the producer a hundred times for each guarantee, and other long proofs of capture
 	$(BIN)/pytest tests/capture -m long $(ARGS)

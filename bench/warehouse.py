@@ -1,0 +1,173 @@
+"""The warehouse job: events a second into the history and into a mirror of a million rows, and whether that stays so.
+
+    python bench/warehouse.py [--rows 1000000] [--events 200000] [--batch 50000] [--days 40]
+
+The mirror is filled with `--rows` documents. Then `--events` events (half of them inserts, half updates with their
+documents, all over the mirror) are read from a Kafka topic, and the time of each batch is divided into reading, history
+and mirror. `--days` small batches follow: their first and their last show whether a batch gets slower with the past.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import bson
+import pyarrow as pa
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql.types import StructType
+
+from tailrace.capture.formats import make_format
+from tailrace.cli.spark_session import spark_session
+from tailrace.settings import SparkSettings, WarehouseSettings
+from tailrace.spark import from_kafka
+from tailrace.spark.columns import EventColumns
+from tailrace.spark.warehouse import COLUMNS, WarehouseJob
+from tailrace.spark.warehouse import job as job_module
+from tailrace.spark.warehouse.lake import Commit
+from tailrace.stand import Kafka
+from tailrace.token import ResumeToken
+from tailrace.warehouse import read_tables
+
+NAMESPACE = {"db": "bench", "coll": "orders"}
+ROWS_AT_ONCE = 100_000
+
+
+def document(number: int, change: int) -> dict[str, Any]:
+    fields = {"user": number % 5_000, "amount": number / 7, "paid": number % 3 == 0, "change": change}
+    return {"_id": ObjectId(f"{number:024x}"), **fields, "item": {"sku": f"s{number % 900}", "n": 2}, "note": "x" * 120}
+
+
+def event(number: int, operation: str, second: int, increment: int) -> bytes:
+    at = Timestamp(second, increment)
+    token = bson.decode(ResumeToken.high_water_mark(at).to_bson())
+    data = document(number, increment)
+    place = {"_id": token, "operationType": operation, "clusterTime": at, "ns": NAMESPACE}
+    return bson.encode({**place, "documentKey": {"_id": data["_id"]}, "fullDocument": data})
+
+
+def filling(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in tasks: the documents that are there at the beginning."""
+    columns = EventColumns(StructType.fromDDL(COLUMNS))
+    for batch in batches:
+        yield columns.batch([event(number, "read", 1, 1) for number in batch.column(0).to_pylist()])
+
+
+def fill(spark: Any, settings: WarehouseSettings, rows: int) -> None:
+    job = WarehouseJob(settings)
+    for number, begin in enumerate(range(0, rows, ROWS_AT_ONCE)):
+        ids = spark.range(begin, min(begin + ROWS_AT_ONCE, rows), numPartitions=4)
+        job.write(ids.mapInArrow(filling, COLUMNS), Commit("filling", number))
+
+
+def produce(kafka: Kafka, topic: str, count: int, rows: int, second: int) -> None:
+    chance, written = random.Random(second), make_format("bson")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 50})
+    for number in range(count):
+        is_new = number % 2 == 0
+        key = rows + second * 10_000_000 + number if is_new else chance.randrange(rows)
+        for record in written.records(event(key, "insert" if is_new else "update", second, number + 1)):
+            producer.produce(topic, record.value, record.key)
+        if number % 10_000 == 0:
+            producer.flush(60)
+    producer.flush(60)
+
+
+class Phases:
+    """Adds up where the seconds go, by putting clocks around the steps of a batch."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._wrap(job_module, "summarise", "reading")
+        self._wrap(job_module, "append_history", "history")
+        self._wrap(job_module._Batch, "_mirror", "mirror")
+
+    def _wrap(self, owner: Any, name: str, phase: str) -> None:
+        inner: Callable[..., Any] = getattr(owner, name)
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return inner(*arguments, **options)
+            finally:
+                self.seconds[phase] += time.monotonic() - began
+
+        setattr(owner, name, timed)
+
+
+def memory(jvm: int) -> int:
+    """The memory of the JVM, in MB."""
+    pages = int(Path(f"/proc/{jvm}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
+
+
+def run(spark: Any, kafka: Kafka, settings: WarehouseSettings, topic: str, checkpoint: str) -> list[dict[str, Any]]:
+    """Bring the tables to the end of the topic; gives what Spark says about each batch."""
+    events = from_kafka(
+        spark,
+        kafka.bootstrap_servers,
+        topic,
+        schema=COLUMNS,
+        keep_bad_records=True,
+        max_events_per_batch=settings.events_per_batch,
+    )
+    query = WarehouseJob(settings).start(events, checkpoint, availableNow=True)
+    query.awaitTermination()
+    if query.exception():
+        sys.exit(str(query.exception()))
+    return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--batch", type=int, default=50_000)
+    parser.add_argument("--days", type=int, default=40)
+    chosen = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Kafka.start() as kafka,
+        spark_session(SparkSettings(master="local[2]", log_level="error")) as spark,
+    ):
+        settings = WarehouseSettings(folder=f"{folder}/lake", events_per_batch=chosen.batch, maintain_batches=10)
+        jvm = int(spark._jvm.ProcessHandle.current().pid())
+        began = time.monotonic()
+        fill(spark, settings, chosen.rows)
+        print(f"filled {chosen.rows:,} rows in {time.monotonic() - began:.0f} s")
+        for topic in ("large", "small"):
+            AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([NewTopic(topic, 6, 1)])[
+                topic
+            ].result(30)
+        produce(kafka, "large", chosen.events, chosen.rows, 2)
+        phases = Phases()
+        batches = run(spark, kafka, settings, "large", f"{folder}/large")
+        took = sum(batch["durationMs"]["triggerExecution"] for batch in batches) / 1000
+        print(f"{chosen.events:,} events in {len(batches)} batches: {chosen.events / took:,.0f} events/s in all")
+        for phase, seconds in phases.seconds.items():
+            print(f"  {phase:8} {seconds:6.1f} s, {chosen.events / seconds:9,.0f} events/s")
+        small = settings.model_copy(update={"events_per_batch": 1_000})
+        before = memory(jvm)
+        produce(kafka, "small", 1_000 * chosen.days, chosen.rows, 3)
+        times = [one["durationMs"]["triggerExecution"] for one in run(spark, kafka, small, "small", f"{folder}/small")]
+        first, last = median(times[:10]), median(times[-10:])
+        print(f"{len(times)} batches of 1,000: the first ten {first:.0f} ms, the last ten {last:.0f} ms")
+        print(f"memory of the JVM: {before} MB before, {memory(jvm)} MB after them")
+        for table in read_tables(settings.folder):
+            print(f"  {table.name}: {table.rows:,} rows, {table.files} files, {table.bytes / 1e6:,.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
