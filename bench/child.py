@@ -12,6 +12,7 @@ import importlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,11 @@ from typing import Any
 def say(word: str, rest: object = "") -> None:
     """Print one line of the protocol."""
     print(f"@{word} {rest}", flush=True)
+
+
+def say_mark(word: str, seen: int, *more: object) -> None:
+    """Print a mark with its time; the clock is the same for all processes of a machine."""
+    say(word, " ".join(map(str, (seen, time.monotonic(), *more))))
 
 
 class Marks:
@@ -35,7 +41,7 @@ class Marks:
     def begin(self, seen: int = 0) -> None:
         """Say that the reading begins: connections are there, and nothing (or little) has come yet."""
         self.seen = seen
-        say("warm", seen)
+        say_mark("warm", seen)
 
     def add(self, count: int) -> bool:
         """Count a batch; True when all have come."""
@@ -45,7 +51,7 @@ class Marks:
         """The same, with the number of all so far."""
         before, self.seen = self.seen, seen
         if seen >= self.events > before:
-            say("done", seen)
+            say_mark("done", seen)
         return seen >= self.events
 
 

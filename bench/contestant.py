@@ -1,9 +1,9 @@
 """A contestant: a process of its own that is started once, warmed up, and then takes its turn in every round.
 
-It speaks lines. It prints `@ready`, reads `go`, prints `@warm 0` when it begins to read and `@done N` at the end; what
-lies between is measured. A program whose start is part of its run prints `@warm N` once more when a third of the
-events have come, and is measured from there. So a JVM is measured warm, and a Python process without its imports.
-Lines without `@` are its own business.
+It speaks lines. It prints `@ready`, reads `go`, prints `@warm 0 T` when it begins to read and `@done N T` at the end;
+what lies between is measured, and T is the system's monotonic clock. A program whose start is part of its run prints
+`@warm N T` once more when a third of the events have come, and is measured from there. So a JVM is measured warm, and
+a Python process without its imports. Lines without `@` are its own business.
 """
 
 from __future__ import annotations
@@ -69,8 +69,12 @@ class Contestant(ABC):
         """How long one run may take."""
 
     @abstractmethod
-    def start(self, folder: Path) -> None:
-        """Get ready; logs go into the folder."""
+    def launch(self, folder: Path) -> None:
+        """Begin to get ready; logs go into the folder. All are launched together, since a JVM takes its time."""
+
+    def wait_ready(self) -> None:
+        """Wait until it can take turns."""
+        return
 
     @abstractmethod
     def run(self, meter: Meter) -> dict[str, float]:
@@ -86,7 +90,7 @@ class LineProcess:
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._log = log
-        self._lines: queue.Queue[tuple[float, str | None]] = queue.Queue()
+        self._lines: queue.Queue[str | None] = queue.Queue()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 list(command),
@@ -105,11 +109,11 @@ class LineProcess:
         assert self._process.stdout
         for line in self._process.stdout:
             if line.startswith("@"):
-                self._lines.put((time.monotonic(), line[1:].strip()))
+                self._lines.put(line[1:].strip())
             else:
                 with self._log.open("a") as log:
                     log.write(line)
-        self._lines.put((time.monotonic(), None))
+        self._lines.put(None)
 
     def tell(self, line: str) -> None:
         """Send it a line."""
@@ -124,7 +128,7 @@ class LineProcess:
         """Wait for the line that begins with a word; gives the rest of it."""
         deadline = time.monotonic() + seconds
         while True:
-            _, said, rest = self.next_line(deadline - time.monotonic(), word)
+            said, rest = self.next_line(deadline - time.monotonic(), word)
             if said == word:
                 return rest
 
@@ -136,10 +140,10 @@ class LineProcess:
             return False
         return True
 
-    def next_line(self, seconds: float, wanted: str) -> tuple[float, str, str]:
-        """Wait for the next line: when it came, its first word and the rest."""
+    def next_line(self, seconds: float, wanted: str) -> tuple[str, str]:
+        """Wait for the next line: its first word and the rest."""
         try:
-            at, line = self._lines.get(timeout=max(0.0, seconds))
+            line = self._lines.get(timeout=max(0.0, seconds))
         except queue.Empty:
             raise NotInTime(f"no {wanted!r} in time") from None
         if line is None:
@@ -147,7 +151,7 @@ class LineProcess:
         said, _, rest = line.partition(" ")
         if said == "failed":
             raise ContestantFailed(rest)
-        return at, said, rest
+        return said, rest
 
     def close(self) -> None:
         """End it; gently first, because a Spark driver has a JVM to end."""
@@ -173,7 +177,7 @@ class LineProcess:
 class ProcessContestant(Contestant):
     """A contestant that is one program with the protocol above."""
 
-    def __init__(self, name: str, command: Sequence[str], *, seconds_to_start: float = 90.0, **options: Any) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, seconds_to_start: float = 240.0, **options: Any) -> None:
         super().__init__(name, **options)
         self.command = command
         self._seconds_to_start = seconds_to_start
@@ -190,11 +194,14 @@ class ProcessContestant(Contestant):
         """Its environment; None is ours."""
         return None
 
-    def start(self, folder: Path) -> None:
-        """Start the program and wait until it says that it is ready."""
+    def launch(self, folder: Path) -> None:
+        """Start the program."""
         log = folder / f"{file_name(self.name)}.log"
         self._process = LineProcess(self.command, log, self.environment())
-        self._process.wait_for("ready", self._seconds_to_start)
+
+    def wait_ready(self) -> None:
+        """Wait until the program says that it is ready."""
+        self.process.wait_for("ready", self._seconds_to_start)
 
     def run(self, meter: Meter) -> dict[str, float]:
         """Let it read all events, and measure from its last `warm` on."""
@@ -204,17 +211,18 @@ class ProcessContestant(Contestant):
         deadline = time.monotonic() + self.seconds
         first, before = meter.look(process.pid), 0
         while True:
-            at, said, rest = process.next_line(deadline - time.monotonic(), "done")
+            said, rest = process.next_line(deadline - time.monotonic(), "done")
             if said not in ("warm", "done"):
                 continue
+            seen, at, *busy = map(float, rest.split())
             look = replace(meter.look(process.pid), at=at)
-            seen, *own_seconds = rest.split()
             if said == "warm":
                 first, before = look, int(seen)
                 continue
-            found = meter.between(first, look, int(seen) - before)
-            if own_seconds:  # a streaming query says itself how long it was at work, without its start
-                found["rate"] = (int(seen) - before) / float(own_seconds[0])
+            events = int(seen) - before
+            found = meter.between(first, look, events)
+            if busy:  # a streaming query says itself how long it was at work, without its start
+                found["rate"] = events / busy[0]
             return {**found, "peak_mb": peak_mb(tree_of(process.pid))}
 
     def close(self) -> None:

@@ -99,8 +99,8 @@ def body(scenario: Scenario) -> None:
     """Drain, then the watchers."""
     scenario.claims = list(CLAIMS)
     with ReplicaSet.start(oplog_mb=2_000) as replica_set, replica_set.client() as client:
-        drain(scenario, replica_set, client)
-        watchers(scenario, replica_set, client)
+        scenario.attempt(drain, replica_set, client)
+        scenario.attempt(watchers, replica_set, client)
 
 
 def drain(scenario: Scenario, replica_set: ReplicaSet, client: Client) -> None:

@@ -7,6 +7,8 @@ A cost per event that does not depend on the size grows with the power 0; one th
 
 from __future__ import annotations
 
+import random
+
 from bson import Timestamp
 
 from bench.accounting import Meter
@@ -14,7 +16,7 @@ from bench.contestant import Contestant, python_job
 from bench.drain import ON_GATEWAY, ON_SERVER
 from bench.scenario import Scenario, main
 from bench.watchers import Watchers
-from bench.workload import Client, document, load, operation_time
+from bench.workload import SEED, Client, document, load
 from tailrace.stand import Redis, ReplicaSet, ShardedCluster
 
 NAME = "growth"
@@ -54,11 +56,10 @@ def body(scenario: Scenario) -> None:
         ("users in the state", "redis_us"),
     ]
     with ReplicaSet.start(oplog_mb=4_000) as replica_set, replica_set.client() as client:
-        document_sizes(scenario, replica_set, client)
-        history(scenario, replica_set, client)
-        watchers(scenario, replica_set, client)
-    state(scenario)
-    shards(scenario)
+        for part in (document_sizes, history, watchers):
+            scenario.attempt(part, replica_set, client)
+    scenario.attempt(state)
+    scenario.attempt(shards)
 
 
 def readers(uri: str, start: Timestamp, events: int, names: tuple[str, ...]) -> list[Contestant]:
@@ -113,9 +114,7 @@ def shards(scenario: Scenario) -> None:
     for count in scenario["shards"]:
         with ShardedCluster.start(shards=count, oplog_mb=990) as cluster:
             cluster.create_database("bench")
-            clients = [cluster.shard_client(name) for name in cluster.shards]
-            start = max(operation_time(client) for client in clients)
-            fill_shards(clients, scenario["shard_events"])
+            start = fill_shards(cluster, scenario["shard_events"])
             given = {
                 "uri": cluster.config.uri,
                 "start": [start.time, start.inc],
@@ -127,14 +126,17 @@ def shards(scenario: Scenario) -> None:
                 scenario.interleave(started, meter, group="shards", x=count)
 
 
-def fill_shards(clients: list[Client], events: int) -> None:
-    """Insert documents into the shards in turn, as a router would spread them."""
-    import random
-
-    rng = random.Random(1)
+def fill_shards(cluster: ShardedCluster, events: int) -> Timestamp:
+    """Insert documents into the shards in turn, their clocks kept together as a router does; gives the time before."""
+    rng = random.Random(SEED)
+    names = list(cluster.shards)
+    for name in names:
+        cluster.run_on(name, {"create": "orders"}, "bench")
+    before = cluster.cluster_time
     for number, first in enumerate(range(0, events, 500)):
         documents = [document(rng) for _ in range(min(500, events - first))]
-        clients[number % len(clients)].bench.orders.insert_many(documents)
+        cluster.run_on(names[number % len(names)], {"insert": "orders", "documents": documents}, "bench")
+    return Timestamp(before.time, before.inc + 1)
 
 
 def state(scenario: Scenario) -> None:

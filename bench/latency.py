@@ -78,10 +78,8 @@ def body(scenario: Scenario) -> None:
     with ReplicaSet.start() as replica_set, replica_set.client() as client:
         client.bench.create_collection("orders")
         client.bench.create_collection("naive")
-        to_watcher(scenario, replica_set.uri, client)
-        to_kafka(scenario, replica_set.uri, client)
-        to_redis(scenario, replica_set.uri, client)
-        to_iceberg(scenario, replica_set.uri, client)
+        for part in (to_watcher, to_kafka, to_redis, to_iceberg):
+            scenario.attempt(part, replica_set.uri, client)
     scenario.note("no peer here has the hops to Redis and Iceberg; the naive loop to Redis keeps one counter per user")
 
 

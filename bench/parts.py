@@ -48,7 +48,7 @@ class InProcess(Contestant):
         super().__init__(name, **options)
         self._do = do
 
-    def start(self, folder: Path) -> None:
+    def launch(self, folder: Path) -> None:
         """Nothing is needed."""
 
     def run(self, meter: Meter) -> dict[str, float]:

@@ -20,6 +20,7 @@ from bench.contestant import Contestant, ContestantFailed, Unavailable
 from bench.figures import exponent_of, percentiles
 from bench.machine import new_result
 from bench.result import Fit, Latencies, Measurement, Ratio, Result, ScenarioResult, is_lower_better
+from tailrace.errors import TailraceError
 
 Sizes = Mapping[str, Mapping[str, Any]]
 """The parameters of a scenario, by mode: tiny (a proof that it runs), quick and full."""
@@ -57,6 +58,8 @@ class Scenario:
         self.folder: Path
         self.claims: list[Claim] = []
         """The ratios that are computed at the end, also of a run that was cut short."""
+        self.problems: list[str] = []
+        """What went wrong with whole parts."""
         self.lines: list[tuple[str, str]] = []
         """Groups and metrics whose growth is fitted at the end."""
 
@@ -101,14 +104,28 @@ class Scenario:
                     self._leave_out(one, group, one.reason)
                     continue
                 running.callback(one.close)
-                try:
-                    self._check_time()
-                    one.start(self.folder)
-                except ContestantFailed as failure:
-                    self._leave_out(one, group, str(failure))
-                    continue
+                self._check_time()
+                one.launch(self.folder)
                 started.append(one)
-            yield started
+            yield [one for one in started if self._is_ready(one, group)]
+
+    def _is_ready(self, one: Contestant, group: str) -> bool:
+        try:
+            one.wait_ready()
+        except (ContestantFailed, TailraceError) as failure:
+            self._leave_out(one, group, str(failure))
+            return False
+        return True
+
+    def attempt(self, part: Callable[..., None], *arguments: Any) -> None:
+        """Do one part of the scenario; one that fails does not take the others with it."""
+        try:
+            part(self, *arguments)
+        except (OutOfTime, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            self.problems.append(f"{part.__name__}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
     def interleave(
         self, contestants: Sequence[Contestant], meter: Meter, *, group: str = "drain", x: float | None = None
@@ -246,9 +263,10 @@ def carry_out(scenario: Scenario, body: Callable[[Scenario], None]) -> int:
         with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
             scenario.folder = Path(folder)
             body(scenario)
-        problems = [one for one in result.measurements if one.problem]
+        failed = [f"{one.contestant}: {one.problem}" for one in result.measurements if one.problem]
+        problems = scenario.problems + failed
         result.status = "partial" if problems else "done"
-        result.reason = "; ".join(f"{one.contestant}: {one.problem}" for one in problems)[:2000]
+        result.reason = "; ".join(problems)[:2000]
     except OutOfTime as reason:
         result.status, result.reason = "partial", str(reason)
     except (KeyboardInterrupt, SystemExit):
@@ -256,7 +274,7 @@ def carry_out(scenario: Scenario, body: Callable[[Scenario], None]) -> int:
         return 130
     except Exception as error:
         traceback.print_exc()
-        result.status, result.reason = "failed", f"{type(error).__name__}: {error}"[:2000]
+        result.status, result.reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"[:2000]
     finally:
         scenario.conclude()
         scenario.save()

@@ -12,7 +12,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from bench.child import Marks, say
+from bench.child import Marks, say_mark
 
 COLUMNS = (
     "token string, op string, cluster_time timestamp, db string, coll string, document_key string, full_document string"
@@ -90,7 +90,7 @@ def drain(frame: Any, marks: Marks) -> None:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{seen} of {marks.events} events came")
                 time.sleep(0.02)
-            say("done", f"{seen} {busy_seconds(query.recentProgress)}")
+            say_mark("done", seen, busy_seconds(query.recentProgress))
         finally:
             query.stop()
 

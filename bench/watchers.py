@@ -42,7 +42,7 @@ class Watchers(Contestant):
         self._port = 0
         self._folder: Path
 
-    def start(self, folder: Path) -> None:
+    def launch(self, folder: Path) -> None:
         """Start the gateway, if that is what is asked."""
         self._folder = folder
         if self._by_gateway:

@@ -52,6 +52,11 @@ public class DebeziumDrain {
         System.exit(0);
     }
 
+    /** The system's monotonic clock, in seconds, as other processes see it. */
+    private static double now() {
+        return System.nanoTime() / 1e9;
+    }
+
     private void run(Properties given) throws Exception {
         Path folder = Files.createTempDirectory("debezium-");
         Properties properties = new Properties();
@@ -59,7 +64,7 @@ public class DebeziumDrain {
         properties.setProperty("offset.storage", "org.apache.kafka.connect.storage.FileOffsetBackingStore");
         properties.setProperty("offset.storage.file.filename", folder.resolve("offsets").toString());
         seen = 0;
-        System.out.println("@warm 0");
+        System.out.println("@warm 0 " + now());
         latencies.clear();
         done = new CountDownLatch(1);
         ExecutorService executor = Executors.newSingleThreadExecutor();
@@ -132,10 +137,10 @@ public class DebeziumDrain {
         long before = seen;
         seen += records;
         if (before < warm && seen >= warm && seen < events) {
-            System.out.println("@warm " + seen);
+            System.out.println("@warm " + seen + " " + now());
         }
         if (before < events && seen >= events) {
-            System.out.println("@done " + seen);
+            System.out.println("@done " + seen + " " + now());
             done.countDown();
         }
         System.out.flush();

@@ -36,6 +36,11 @@ public class MongoTaskDrain {
         System.exit(0);
     }
 
+    /** The system's monotonic clock, in seconds, as other processes see it. */
+    private static double now() {
+        return System.nanoTime() / 1e9;
+    }
+
     private static void run(boolean timed, long events, Map<String, String> properties) throws Exception {
         MongoSourceTask task = new MongoSourceTask();
         task.initialize(new WithoutOffsets(properties));
@@ -45,7 +50,7 @@ public class MongoTaskDrain {
         List<Long> latencies = new ArrayList<>();
         long warm = Math.max(1, events / 3);
         long seen = 0;
-        System.out.println("@warm 0");
+        System.out.println("@warm 0 " + now());
         boolean over = false;
         while (timed ? !over : seen < events) {
             List<SourceRecord> records = task.poll();
@@ -67,11 +72,11 @@ public class MongoTaskDrain {
             long before = seen;
             seen += records.size();
             if (!timed && before < warm && seen >= warm && seen < events) {
-                System.out.println("@warm " + seen);
+                System.out.println("@warm " + seen + " " + now());
             }
         }
         if (!timed) {
-            System.out.println("@done " + seen);
+            System.out.println("@done " + seen + " " + now());
         }
         task.stop();
         if (timed) {

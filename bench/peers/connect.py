@@ -24,7 +24,7 @@ from tailrace.stand.ports import reserve_port
 from tailrace.stand.process import ServerProcess
 
 _SECONDS_BETWEEN_LOOKS = 0.01
-_SECONDS_TO_START = 90.0
+_SECONDS_TO_START = 240.0
 _PARTITIONS = 3
 
 
@@ -58,10 +58,14 @@ class ConnectWorker:
         """Its process."""
         return self._process.pid
 
-    def start(self) -> None:
+    def launch(self) -> None:
         """Start the worker; nothing happens when it runs."""
         if not self._process.alive:
-            self._process.start(self._answers, timeout=_SECONDS_TO_START)
+            self._process.launch()
+
+    def wait_ready(self) -> None:
+        """Wait until it takes orders."""
+        self._process.wait_until(self._answers, timeout=_SECONDS_TO_START)
 
     def _answers(self) -> bool:
         """Whether it takes orders; until its resources are there it says that there is no such page."""
@@ -107,9 +111,13 @@ class Connector(Contestant):
         self._config = dict(settings)
         self._events = events
 
-    def start(self, folder: Path) -> None:
+    def launch(self, folder: Path) -> None:
         """Start the worker if nobody did."""
-        self._worker.start()
+        self._worker.launch()
+
+    def wait_ready(self) -> None:
+        """Wait for the worker."""
+        self._worker.wait_ready()
 
     def begin(self) -> tuple[str, str]:
         """Make the connector; gives its name and its topic."""

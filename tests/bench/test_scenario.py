@@ -29,7 +29,7 @@ class Scripted(Contestant):
         self._fails_at = fails_at
         self._turns = 0
 
-    def start(self, folder: Path) -> None:
+    def launch(self, folder: Path) -> None:
         self._diary.append(f"{self.name} starts")
 
     def run(self, meter: Meter) -> dict[str, float]:
@@ -135,25 +135,25 @@ def test_less_is_better_where_it_is() -> None:
 
 
 SPEAKER = """
-import sys, time
+import sys
 print("@ready", flush=True)
 for line in sys.stdin:
-    print("@warm 0", flush=True)
+    print("@warm 0 7.0", flush=True)
     print("chatter", flush=True)
-    print("@warm 40", flush=True)
-    time.sleep(0.2)
-    print("@done 100", flush=True)
+    print("@warm 40 8.0", flush=True)
+    print("@done 100 8.5", flush=True)
 """
 
 
 def test_a_program_is_measured_from_its_last_warm_on(tmp_path: Path) -> None:
     one = ProcessContestant("speaker", [sys.executable, "-c", SPEAKER])
-    one.start(tmp_path)
+    one.launch(tmp_path)
+    one.wait_ready()
     try:
         found = one.run(Meter({"server": [os.getpid()]}))
     finally:
         one.close()
-    assert 60 / 20 < found["rate"] <= 60 / 0.2
+    assert found["rate"] == 60 / 0.5
     assert found["peak_mb"] > 1
     assert found["server_us"] >= 0
     assert "chatter" in (tmp_path / "speaker.log").read_text()
@@ -161,8 +161,9 @@ def test_a_program_is_measured_from_its_last_warm_on(tmp_path: Path) -> None:
 
 def test_a_program_that_ends_says_why(tmp_path: Path) -> None:
     one = ProcessContestant("broken", [sys.executable, "-c", "raise SystemExit('no such jar')"])
+    one.launch(tmp_path)
     with pytest.raises(ContestantFailed, match="no such jar"):
-        one.start(tmp_path)
+        one.wait_ready()
     one.close()
 
 
