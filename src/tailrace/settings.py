@@ -131,6 +131,9 @@ class GatewaySettings(Section):
     max_connections: int = Field(20_000, gt=0, description="Clients beyond this are refused.")
     message_seconds: float = Field(30.0, gt=0, description="How long a client may take to send one message.")
     cursor_timeout_seconds: float = Field(600.0, gt=0, description="Cursors nobody asks for are closed after this.")
+    privilege_seconds: float = Field(
+        30.0, gt=0, description="Clients with revoked privileges watch on at most so long."
+    )
     shards: dict[str, str] = Field({}, description="URIs of shards by name; none means that they are found.")
     order: str = Field("strict", pattern="^(strict|per-key)$", description="How events of shards are ordered.")
     ring_mb: int = Field(64, gt=0, description="How much of the newest oplog is held for subscribers, per shard.")

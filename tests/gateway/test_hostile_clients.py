@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import bson
+import pytest
 from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
+from gateway.test_many_watchers import resident_bytes
 from tailrace.stand import ReplicaSet
 
 Document = dict[str, Any]
@@ -83,3 +89,35 @@ def test_cursors_that_nobody_asks_for_time_out(
             time.sleep(0.05)
         assert gateway.gateway.cursors.get(cursor) is None
         assert not gateway.hub.subscribers
+
+
+@pytest.mark.long
+def test_ten_thousand_idle_clients_cost_a_few_kilobytes_each(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, database: Database[Document]
+) -> None:
+    """The clients are another process. Seen: 5 kB each."""
+    count = 10_000
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < count + 1_000:
+        pytest.skip("too few files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    gateway = start_gateway(mongodb.uri, max_connections=count + 100)
+    database.create_collection("c")
+    with gateway.client() as client, client[database.name].c.watch() as stream:
+        before = resident_bytes()
+        command = [sys.executable, str(Path(__file__).with_name("idle_clients.py")), str(gateway.port), str(count)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as clients:
+            try:
+                assert clients.stdout is not None
+                assert clients.stdout.readline() == b"ready\n"
+                assert gateway.gateway.counts.connections >= count
+                assert (resident_bytes() - before) / count < 20_000
+                database.c.insert_one({"_id": 1})
+                assert next(stream)["documentKey"] == {"_id": 1}
+                opened = database.client.admin.command("serverStatus")["connections"]["current"]
+                assert opened < 100  # they have no connections upstream
+            finally:
+                clients.kill()
+        deadline = time.monotonic() + 60
+        while gateway.gateway.counts.connections > 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,25 @@ def test_clients_authenticate_against_the_upstream_and_see_what_they_may(
         with gateway.client(username="orders", password="wrong") as liar, pytest.raises(OperationFailure) as caught:
             liar.shop.orders.watch()
         assert caught.value.code == 18
+
+
+def test_a_revoked_privilege_ends_the_stream(
+    start_mongodb: Callable[..., ReplicaSet], start_gateway: Callable[..., RunningGateway]
+) -> None:
+    upstream = start_mongodb("6.0.5", auth=True)
+    upstream.add_user("orders", "secret", [{"role": "read", "db": "shop"}])
+    gateway = start_gateway(upstream.uri, seconds_between_checks=0.2)
+    with upstream.client() as root, gateway.client(username="orders", password="secret") as reader:
+        root.shop.orders.insert_one({"_id": 0})
+        with reader.shop.orders.watch(max_await_time_ms=100) as stream:
+            root.shop.orders.insert_one({"_id": 1})
+            assert next(stream)["documentKey"] == {"_id": 1}
+            deadline = time.monotonic() + 1
+            while time.monotonic() < deadline:  # it is looked at several times, and may go on
+                assert stream.try_next() is None
+            root.admin.command({"revokeRolesFromUser": "orders", "roles": [{"role": "read", "db": "shop"}]})
+            _is_unauthorized(lambda: [stream.try_next() for _ in range(300)])
+        assert not gateway.hub.subscribers
 
 
 def _is_unauthorized(attempt: Callable[[], object]) -> None:

@@ -219,3 +219,14 @@ def test_fail_points_are_the_gateways_own(gateway: RunningGateway, database: Dat
         with pytest.raises(PyMongoError):
             client.admin.command("ping")
         client.admin.command("ping")
+
+
+def test_a_write_concern_error_is_told_beside_the_answer(gateway: RunningGateway, database: Database[Document]) -> None:
+    told = {"code": 91, "errmsg": "the set is shutting down"}
+    fail = {"failCommands": ["insert"], "writeConcernError": told, "errorLabels": ["RetryableWriteError"]}
+    with gateway.client() as client:
+        inside = client[database.name]
+        client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": fail})
+        reply = inside.command({"insert": "c", "documents": [{"_id": 1}]}, check=False)
+        assert (reply["n"], reply["writeConcernError"], reply["errorLabels"]) == (1, told, ["RetryableWriteError"])
+        assert "writeConcernError" not in inside.command({"insert": "c", "documents": [{"_id": 2}]})

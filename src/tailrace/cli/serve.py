@@ -121,6 +121,7 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
         max_connections=settings.max_connections,
         seconds_for_a_message=settings.message_seconds,
         cursor_timeout=settings.cursor_timeout_seconds,
+        seconds_between_checks=settings.privilege_seconds,
     )
 
 

@@ -46,7 +46,7 @@ class ChangeStreamCommands:
             return await self._conversation.pass_on(message)
         batch_size = _first_batch_size(command)
         spec = parse_command(command, message.database, self._gateway.hub.dialect)
-        refused = await self._conversation.refused_by_upstream(message)
+        refused = await self._conversation.refused_by_upstream(command)
         if refused is not None:
             return refused
         stage = command["pipeline"][0]["$changeStream"]
@@ -56,7 +56,9 @@ class ChangeStreamCommands:
         cursor_id, namespace = 0, spec.scope.namespace
         if not subscription.is_closed:
             owner = await self._conversation.users()
-            cursor_id = self._gateway.cursors.open(subscription, namespace, _session(command), owner).id
+            opened_by = message.body if self._gateway.requires_auth else b""
+            session = _session(command)
+            cursor_id = self._gateway.cursors.open(subscription, namespace, session, owner, opened_by).id
         return self._reply(b"firstBatch", batch, cursor_id, namespace)
 
     def _is_left_to_upstream(self, command: Mapping[str, Any]) -> bool:
@@ -73,6 +75,10 @@ class ChangeStreamCommands:
         if cursor is None:
             return await self._conversation.pass_on(message)
         await self._check_owner(cursor, command, message.database)
+        refused = await self._still_refused(cursor)
+        if refused is not None:
+            await self._close(cursor)
+            return refused
         if cursor.in_use:
             raise StreamRefused(f"cursor id {cursor.id} is already in use", server_code=12051)
         cursor.in_use = True
@@ -148,6 +154,15 @@ class ChangeStreamCommands:
         if cursor.session != _session(command):
             message = f"Cannot run getMore on cursor {cursor.id}, which was created in another session"
             raise StreamRefused(message, server_code=50738)
+
+    async def _still_refused(self, cursor: Cursor) -> bytes | None:
+        """Ask the upstream now and then whether the client may still watch what it watches."""
+        now = time.monotonic()
+        if not cursor.opened_by or now - cursor.checked_at < self._gateway.options.seconds_between_checks:
+            return None
+        cursor.checked_at = now
+        command = raw.to_python(raw.DOCUMENT, cursor.opened_by)
+        return await self._conversation.refused_by_upstream(command, from_now=True)
 
     async def _close(self, cursor: Cursor) -> None:
         self._gateway.cursors.remove(cursor)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import bson
 
@@ -38,19 +38,24 @@ _OF_A_REPLICA_SET: Final = (
     b"secondaryDelaySecs", b"slaveDelay",
 )  # fmt: skip
 """What a member of a replica set says of itself in a handshake, and a router does not."""
+_OWN_ANSWER: Final = ("speculativeAuthenticate", "saslSupportedMechs", "loadBalanced")
+"""What makes a handshake one that only the upstream can answer."""
+_STARTS: Final = ("resumeAfter", "startAfter", "startAtOperationTime")
+_UNAUTHORIZED: Final = 13
 _LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 
 
 class Conversation:
     """One client. Its commands come one after another; so do the answers."""
 
-    __slots__ = ("_connection", "_is_over", "_upstream", "_users", "app_name", "gateway")
+    __slots__ = ("_connection", "_greeting", "_is_over", "_upstream", "_users", "app_name", "gateway")
 
     def __init__(self, gateway: Gateway, connection: Connection) -> None:
         self.gateway = gateway
         self.app_name = ""
         self._connection = connection
         self._upstream: UpstreamConnection | None = None
+        self._greeting = b""
         self._users: frozenset[str] | None = None
         self._is_over = False
 
@@ -81,10 +86,15 @@ class Conversation:
     async def _answer(self, message: Message) -> Reply | None:
         name = message.command_name
         failing = self.gateway.fail_points.hit(name, self.app_name)
-        if failing is not None:
-            failed = await self._fail(failing)
-            if failed is not None or self._is_over:
-                return failed
+        if failing is None:
+            return await self._run(name, message)
+        failed = await self._fail(failing)
+        if failed is not None or self._is_over:
+            return failed
+        reply = await self._run(name, message)
+        return reply if reply is None else _with_write_concern_error(reply, failing.data)
+
+    async def _run(self, name: str, message: Message) -> Reply | None:
         try:
             of_streams = _OF_STREAMS.get(name)
             if of_streams is not None:
@@ -117,18 +127,28 @@ class Conversation:
         return reply.body
 
     async def _connected(self) -> UpstreamConnection:
+        """Give the client's own connection to the upstream, which begins with what the client said of itself."""
         if self._upstream is None:
             self._upstream = await self.gateway.upstream.connect()
+            if self._greeting:
+                await self._upstream.exchange(Message(self._greeting, request_id=1))
         return self._upstream
 
     async def _hello(self, message: Message) -> bytes | None:
-        """Let the upstream answer the handshake (it may begin to authenticate), then speak as a router."""
+        """Let the upstream answer the handshake (it may begin to authenticate), then speak as a router.
+
+        Clients that only watch, and those that only look whether the gateway is alive, all get the answer that the
+        upstream gave to one of them a moment ago, and so have no connection there.
+        """
         asked = raw.to_python(raw.DOCUMENT, message.body)
         self.app_name = self.app_name or str(asked.get("client", {}).get("application", {}).get("name", ""))
         self._users = None
-        reply = await self.pass_on(
-            message.with_body(raw.without(message.body, b"compression", b"topologyVersion", b"maxAwaitTimeMS"))
-        )
+        greeting = message.with_body(raw.without(message.body, b"compression", b"topologyVersion", b"maxAwaitTimeMS"))
+        if self._upstream is None and not any(name in asked for name in _OWN_ANSWER):
+            self._greeting = self._greeting or greeting.body
+            reply: bytes | None = await self.gateway.upstream.greeting(message.command_name)
+        else:
+            reply = await self.pass_on(greeting)
         if reply is None or raw.find(reply, b"maxWireVersion") is None:
             return reply
         said = raw.without(reply, *_OF_A_REPLICA_SET, b"ismaster", b"isWritablePrimary")
@@ -157,23 +177,28 @@ class Conversation:
             self._users = frozenset(f"{user['user']}@{user['db']}" for user in found)
         return self._users
 
-    async def refused_by_upstream(self, message: Message) -> bytes | None:
+    async def refused_by_upstream(self, command: Mapping[str, Any], *, from_now: bool = False) -> bytes | None:
         """Let the upstream open the same stream without reading, and give its refusal if it has one.
 
-        So a client may watch what its upstream privileges say, and nobody here has to understand those.
+        So a client may watch what its upstream privileges say, and nobody here has to understand those. To look
+        again later whether they still do, the stream is opened `from_now` on: where it began may be history by then.
         """
         if not self.gateway.requires_auth:
             return None
         upstream = await self._connected()
-        command = dict(raw.to_python(raw.DOCUMENT, message.body)) | {"cursor": {"batchSize": 0}}
-        reply = await upstream.exchange(message.with_body(bson.encode(command)))
+        first, *stages = command["pipeline"]
+        if from_now:
+            stage = {name: value for name, value in first["$changeStream"].items() if name not in _STARTS}
+            first = {"$changeStream": stage}
+        asked = dict(command) | {"pipeline": [first, *stages], "cursor": {"batchSize": 0}}
+        reply = await upstream.exchange(Message(bson.encode(asked), request_id=1))
         if reply is None:
             return None
         answer = raw.to_python(raw.DOCUMENT, reply.body)
         if answer.get("ok") != 1:
-            return reply.body
+            return reply.body if not from_now or answer.get("code") == _UNAUTHORIZED else None
         opened = answer["cursor"]
-        kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": message.database}
+        kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": command["$db"]}
         await upstream.command(kill | {name: command[name] for name in ("lsid",) if name in command})
         return None
 
@@ -212,6 +237,13 @@ class Conversation:
             labels += (replies.RESUMABLE_LABEL,)
         name = ChangeStreamError("", server_code=code).server_code_name
         return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, name, labels))
+
+
+def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:
+    """Add what a fail point wants to be told beside the answer of a command that has run."""
+    whole = reply if isinstance(reply, bytes) else b"".join(reply)
+    added = {name: data[name] for name in ("writeConcernError", "errorLabels") if name in data}
+    return raw.append(whole, raw.body(bson.encode(added)))
 
 
 _ANSWERS: Final[dict[str, Callable[[Conversation, Message], Awaitable[bytes | None]]]] = {

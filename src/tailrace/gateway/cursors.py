@@ -21,6 +21,9 @@ class Cursor:
     """The id of the session that opened it."""
     owner: frozenset[str]
     """The users who opened it, as `user@database`."""
+    opened_by: bytes = field(default=b"", repr=False)
+    """The command, where the upstream is asked again whether it is allowed."""
+    checked_at: float = field(default_factory=time.monotonic)
     used_at: float = field(default_factory=time.monotonic)
     in_use: bool = False
 
@@ -38,10 +41,15 @@ class Cursors:
         return iter(list(self._by_id.values()))
 
     def open(
-        self, subscription: AnySubscription, namespace: str, session: bytes | None, owner: frozenset[str]
+        self,
+        subscription: AnySubscription,
+        namespace: str,
+        session: bytes | None,
+        owner: frozenset[str],
+        opened_by: bytes = b"",
     ) -> Cursor:
         """Give a subscription an id that no upstream cursor has: 62 bits by chance."""
-        cursor = Cursor(secrets.randbits(62) | 1, subscription, namespace, session, owner)
+        cursor = Cursor(secrets.randbits(62) | 1, subscription, namespace, session, owner, opened_by)
         self._by_id[cursor.id] = cursor
         return cursor
 

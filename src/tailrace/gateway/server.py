@@ -44,6 +44,8 @@ class GatewayOptions:
     max_connections: int = 20_000
     seconds_for_a_message: float = 30.0
     cursor_timeout: float = 600.0
+    seconds_between_checks: float = 30.0
+    """How long a client may watch on after its privileges upstream were revoked."""
 
 
 @dataclass(slots=True)
@@ -114,6 +116,7 @@ class Gateway:
                 sweeper.cancel()
             server.close()
             await gateway._stop()
+            upstream.close()
 
     def _accept(self, connection: Connection) -> None:
         """Begin a conversation with a client that has connected."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from typing import Any, Final
 
 import bson
@@ -15,6 +16,7 @@ from tailrace.errors import ServerUnreachable
 from tailrace.gateway.wire import Message, read_message
 
 _UNAUTHORIZED: Final = 13
+_SECONDS_TO_REMEMBER: Final = 1.0
 _SECONDS_TO_CONNECT: Final = 10.0
 _SECONDS_FOR_A_MESSAGE: Final = 120.0
 
@@ -25,6 +27,9 @@ class Upstream:
     def __init__(self, client: MongoClient[Any], uri: str) -> None:
         self._client = client
         self._tls = _tls_context(uri)
+        self._lock = asyncio.Lock()
+        self._asked: UpstreamConnection | None = None
+        self._greetings: dict[str, tuple[float, bytes]] = {}
 
     async def connect(self) -> UpstreamConnection:
         """Open a connection to the primary, which is waited for while one is elected."""
@@ -40,6 +45,38 @@ class Upstream:
         while (found := await asyncio.to_thread(lambda: self._client.primary or self._client.address)) is None:
             await asyncio.sleep(0.1)
         return found[0], found[1]
+
+    async def greeting(self, name: str) -> bytes:
+        """Give the answer to a handshake by this name, at most a second old."""
+        async with self._lock:
+            told = self._greetings.get(name)
+            if told is None or time.monotonic() - told[0] > _SECONDS_TO_REMEMBER:
+                told = time.monotonic(), await self._ask(name)
+                self._greetings[name] = told
+        return told[1]
+
+    async def _ask(self, name: str) -> bytes:
+        """Ask on a connection that is kept for this; it may have been lost since the last time."""
+        message = Message(bson.encode({name: 1, "$db": "admin"}), request_id=1)
+        if self._asked is not None:
+            try:
+                reply = await self._asked.exchange(message)
+                if reply is not None and _is_writable(reply.body):
+                    return reply.body
+            except ServerUnreachable:
+                self._greetings.clear()
+            self._asked.close()
+            self._asked = None
+        self._asked = await self.connect()
+        reply = await self._asked.exchange(message)
+        if reply is None:
+            raise ServerUnreachable("the upstream did not answer")
+        return reply.body
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._asked is not None:
+            self._asked.close()
 
     async def requires_auth(self) -> bool:
         """Tell whether the upstream refuses clients that have not authenticated."""
@@ -80,6 +117,14 @@ class UpstreamConnection:
     def close(self) -> None:
         """Hang up."""
         self._writer.close()
+
+
+def _is_writable(greeting: bytes) -> bool:
+    """Tell whether whoever answered is a primary, or a router."""
+    return any(
+        found is not None and found.data == raw.boolean(True)
+        for found in (raw.field(greeting, name) for name in (b"ismaster", b"isWritablePrimary"))
+    )
 
 
 def _tls_context(uri: str) -> ssl.SSLContext | None:
