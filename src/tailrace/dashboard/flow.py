@@ -148,7 +148,9 @@ def _gateway(parts: Parts) -> Box:
     condition = conditions.worst([gateway.condition for gateway in parts.gateways], nothing)
     watchers = sum(gateway.watchers for gateway in parts.gateways)
     places = [gateway.listener or gateway.place for gateway in parts.gateways]
-    facts = [Fact("watchers", f"{watchers:,}"), Fact("clients", f"{sum(g.connections for g in parts.gateways):,}")]
+    clients = sum(gateway.connections for gateway in parts.gateways)
+    is_there = any(gateway.listener is not None for gateway in parts.gateways)
+    facts = [Fact("watchers", f"{watchers:,}"), Fact("clients", f"{clients:,}")] if is_there else []
     return Box("gateway", "Gateway", _names(places), condition, facts)
 
 
@@ -166,7 +168,8 @@ def _arrows(seen: Seen, parts: Parts) -> list[Arrow]:
               "Kafka → Iceberg, median" if "kafka-iceberg" in p50 else "MongoDB → Iceberg, median"),
     ]  # fmt: skip
     if parts.gateways:
-        rate = sum(gateway.events_per_second for gateway in parts.gateways)
+        answering = [gateway for gateway in parts.gateways if gateway.listener is not None]
+        rate = sum(gateway.events_per_second for gateway in answering) if answering else None
         slowest = max((lag.seconds for gateway in parts.gateways for lag in gateway.lags), default=None)
         arrows.append(Arrow("mongodb", "gateway", rate, slowest, "lag of the slowest watcher"))
     return arrows

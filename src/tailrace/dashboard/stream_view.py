@@ -28,7 +28,7 @@ def streams_of(seen: Seen, rates: Rates) -> list[Stream]:
         if report.stream in by_stream:
             by_stream[report.stream].append(report)
     return [
-        _stream(name, told.get(name), stored.get(name), reports, rates, seen.now) for name, reports in by_stream.items()
+        _stream(name, told.get(name), stored.get(name), reports, rates, seen) for name, reports in by_stream.items()
     ]
 
 
@@ -38,12 +38,13 @@ def _stream(
     stored: StoredStream | None,
     reports: Sequence[Report],
     rates: Rates,
-    now: float,
+    seen: Seen,
 ) -> Stream:
+    now = seen.now
     state = told.state if told else {}
     metrics = told.metrics if told else Metrics()
     counts = stored.position.counts if stored else None
-    word, proof = _state_of(state, reports)
+    word, proof = _state_of(state, reports, is_mongodb_there=seen.oplog.is_good)
     age = max((report.place.age_seconds for report in reports if report.place), default=None)
     headroom = min((report.place.headroom_ratio for report in reports if report.place), default=None)
     lost = [r.place.forecast.until_lost for r in reports if r.place and r.place.forecast.until_lost is not None]
@@ -80,13 +81,13 @@ def _stream(
     )
 
 
-def _state_of(state: Mapping[str, Any], reports: Sequence[Report]) -> tuple[str, str]:
+def _state_of(state: Mapping[str, Any], reports: Sequence[Report], *, is_mongodb_there: bool) -> tuple[str, str]:
     """Give the producer's own word for its state, or else what its position shows."""
     if state.get("state"):
         return str(state["state"]), str(state.get("proof", ""))
     judged = [report.liveness for report in reports if report.liveness]
     if not judged:
-        return "unknown", "neither its producer nor MongoDB answers"
+        return "unknown", "" if is_mongodb_there else "neither its producer nor MongoDB answers"
     order = ["idle", "live", "behind", "paused", "stalled", "recovering"]
     found = max(judged, key=lambda each: order.index(each.state.value) if each.state.value in order else 0)
     return found.state.value, found.proof
@@ -99,11 +100,11 @@ def _condition(
     stored: StoredStream | None,
     reports: Sequence[Report],
 ) -> Condition:
+    if word == "unknown":
+        return Condition(Colour.RED, proof) if proof else Condition(Colour.GREY, "its position is being looked at")
     judged = conditions.of_state(word, proof, reports)
     if told is None and stored is not None and stored.writer is None and judged.colour is not Colour.RED:
         return Condition(Colour.AMBER, "nobody runs this stream: no producer holds its lease")
-    if word == "unknown":
-        return Condition(Colour.RED, proof)
     return judged
 
 

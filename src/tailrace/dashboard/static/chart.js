@@ -117,7 +117,7 @@ function scaleOf(data, shown, width) {
 
 // A round number above the greatest value, and steps that people count in.
 function nice(most) {
-  if (most <= 0) return { top: 1, step: 0.5 };
+  if (most <= 0) return { top: 1, step: 1 };
   const raw = most / 3;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw);

@@ -48,7 +48,7 @@ const DEFINITIONS = [
   { title: "Events by operation", note: "per second", format: compact, series: operations },
   { title: "Events by namespace", note: "per second", format: compact, series: lines("rate/ns/") },
   {
-    title: "Batch size", note: "events in a committed batch, on average", format: (value) => (value !== null && value < 10 ? value.toFixed(1) : compact(value)),
+    title: "Batch size", note: "events in a committed batch, on average", format: compact,
     series: (data) => named(data, "batch/events").map((name) => ({ name, title: "events a batch", colour: "c1" })),
   },
   { title: "Latency, end to end", note: "median, 95 % and 99 %", format: duration, series: endToEnd },

@@ -82,7 +82,8 @@ function arrowOf(arrow, layout, colours) {
   const { path, x, y, anchor } = layout.isTall ? rail(from, to) : curve(from, to);
   const kind = isFlowing ? "flowing" : "still";
   const numbers = [rate(arrow.events_per_second), duration(arrow.latency_seconds)];
-  const label = layout.isTall
+  const isKnown = arrow.events_per_second !== null || arrow.latency_seconds !== null;
+  const label = !isKnown ? null : layout.isTall
     ? h("text", { x, y, "text-anchor": anchor, class: "arrow-label" },
       h("tspan", { class: "rate" }, numbers[0]), h("tspan", { class: "latency", dx: 8 }, numbers[1]))
     : [h("rect", { class: "plate", x: x - PLATE / 2, y: y - 19, width: PLATE, height: 38, rx: 9 }),

@@ -15,6 +15,7 @@ export function compact(value) {
   if (size >= 1e9) return `${trim(value / 1e9)} G`;
   if (size >= 1e6) return `${trim(value / 1e6)} M`;
   if (size >= 1e4) return `${trim(value / 1e3)} k`;
+  if (size < 10 && !Number.isInteger(value)) return value.toFixed(1);
   return Math.round(value).toLocaleString("en");
 }
 
