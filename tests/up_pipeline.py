@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,17 @@ class Pipeline:
         self._reader.join(30)
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+@contextmanager
+def running_pipeline(folder: Path) -> Iterator[Pipeline]:
+    """A pipeline of which every part is up, ended however the test ends."""
+    pipeline = Pipeline(folder)
+    try:
+        pipeline.wait_ready()
+        yield pipeline
+    finally:
+        pipeline.close()
 
 
 def descendants(pid: int) -> set[int]:

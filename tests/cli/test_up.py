@@ -11,19 +11,15 @@ import pytest
 
 from tailrace.cli.app import run
 from tailrace.warehouse import read_tables
-from up_pipeline import SECONDS, Pipeline, alive, kill, wait_gone
+from up_pipeline import SECONDS, Pipeline, alive, kill, running_pipeline, wait_gone
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(3 * SECONDS)]
 
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    running = Pipeline(tmp_path_factory.mktemp("up"))
-    try:
-        running.wait_ready()
+    with running_pipeline(tmp_path_factory.mktemp("up")) as running:
         yield running
-    finally:
-        running.close()
 
 
 def newest_batch(pipeline: Pipeline) -> int:

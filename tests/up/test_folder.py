@@ -14,8 +14,9 @@ def test_each_run_begins_with_an_empty_folder_and_leaves_its_logs(tmp_path):
         folder.log_of("features fraud").write_text("said")
         (folder.path / "kafka" / "data").mkdir(parents=True)
     assert (tmp_path / "up" / "logs" / "features-fraud.log").read_text() == "said"
+    assert not (tmp_path / "up" / "tmp").exists()
     with RunFolder(tmp_path / "up") as folder:
-        assert sorted(path.name for path in folder.path.iterdir()) == ["logs", "up.lock"]
+        assert sorted(path.name for path in folder.path.iterdir()) == ["logs", "tmp", "up.lock"]
         assert not any(folder.logs.iterdir())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from up_pipeline import SECONDS, Pipeline, descendants, kill, wait_gone
+from up_pipeline import SECONDS, Pipeline, descendants, kill, running_pipeline, wait_gone
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(6 * SECONDS)]
 PARTS = ("mongodb", "kafka", "redis", "producer", "features fraud", "warehouse", "dashboard", "load")
@@ -15,12 +15,8 @@ PARTS = ("mongodb", "kafka", "redis", "producer", "features fraud", "warehouse",
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    running = Pipeline(tmp_path_factory.mktemp("up"))
-    try:
-        running.wait_ready()
+    with running_pipeline(tmp_path_factory.mktemp("up")) as running:
         yield running
-    finally:
-        running.close()
 
 
 def jvm_of(pid: int) -> int:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from tailrace.errors import AlreadyUp, SettingsError
 from tailrace.settings import Settings
+from tailrace.up.plan import TEMPORARY
 
 _LOCK = "up.lock"
 
@@ -40,11 +41,13 @@ class RunFolder:
             raise AlreadyUp(f"another `tailrace up` runs in {self.path}") from None
         self._empty()
         self.logs.mkdir()
+        self.temporary.mkdir()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        shutil.rmtree(self.temporary, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
 
@@ -52,6 +55,11 @@ class RunFolder:
     def logs(self) -> Path:
         """Where the programs log."""
         return self.path / "logs"
+
+    @property
+    def temporary(self) -> Path:
+        """What nobody needs after the run."""
+        return self.path / TEMPORARY
 
     @property
     def settings_file(self) -> Path:

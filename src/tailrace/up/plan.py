@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,13 @@ from tailrace.features import Definition, load_definition
 from tailrace.settings import Settings
 from tailrace.up.demo import DEFINITION, NAMESPACE
 
-SMALL_SPARK: Mapping[str, Any] = {
-    "spark.master": "local[2,4]",
-    "spark.driver_memory": "512m",
-    # Two JVMs beside a broker on a small machine: one thread collects, and the quick compiler is enough for
-    # micro-batches. -Xss16m is what the jobs need anyhow (tailrace.spark.session).
-    "spark.config": {"spark.driver.extraJavaOptions": "-Xss16m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
-}
-"""What a job gets when the settings say nothing about Spark."""
-
+_SMALL_JVM = "-Xss16m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Two JVMs beside a broker on a small machine: one thread collects, and the quick compiler takes a third less of the
+processor until the first batch is done. -Xss16m is what the jobs need anyhow (tailrace.spark.session)."""
 
 _LOCAL_PARTITIONS = 2
+TEMPORARY = "tmp"
+"""Folder for what the JVMs of the jobs leave behind when they are killed; removed with the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ class Plan:
         What a server that is started here has forgotten with the last run, nobody else may remember: when there is one,
         positions, checkpoints and tables live in the run folder too.
         """
-        wanted = {**self._connections(addresses), **self._observation(addresses), **self._jobs()}
+        wanted = {**self._connections(addresses), **self._observation(addresses), **self._jobs(folder)}
         if self.servers:
             wanted |= _state_in(folder)
         return {key: value for key, value in wanted.items() if value is not None and not self._is_given(key)}
@@ -123,13 +118,19 @@ class Plan:
             "dashboard.control_token": token,
         }
 
-    def _jobs(self) -> dict[str, Any]:
+    def _jobs(self, folder: Path) -> dict[str, Any]:
+        temporary = folder / TEMPORARY
         return {
             "capture.format": "bson",
             "capture.namespaces": (NAMESPACE,) if self.demo else None,
             # Every partition is a task of every batch, and one machine runs few at once.
             "capture.partitions": _LOCAL_PARTITIONS if "kafka" in self.servers else None,
-            **SMALL_SPARK,
+            "spark.master": "local[2,4]",
+            "spark.driver_memory": "512m",
+            "spark.config": {
+                "spark.driver.extraJavaOptions": f'{_SMALL_JVM} "-Djava.io.tmpdir={temporary}"',
+                "spark.local.dir": str(temporary),
+            },
         }
 
     def _is_given(self, key: str) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailrace.settings import masked
+from tailrace.stand.closeable import Closeable
 from tailrace.up.guide import Guide
 from tailrace.up.pulse import Beat
 from tailrace.up.supervisor import Report, State
@@ -27,20 +27,12 @@ _STYLES = {State.UP: "green", State.STARTING: "yellow", State.DOWN: "red", State
 _SECONDS_BETWEEN_JSON = 5.0
 
 
-class View(ABC):
+class View(Closeable):
     """Takes what happens; calls may come from several threads at once."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.began = time.monotonic()
-
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def elapsed(self) -> float:
@@ -142,7 +134,7 @@ class TerminalView(View):
         self._spinner = Spinner("dots", style="yellow")
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 
