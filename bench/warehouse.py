@@ -58,18 +58,22 @@ def event(number: int, operation: str, second: int, increment: int) -> bytes:
     return bson.encode({**place, "documentKey": {"_id": data["_id"]}, "fullDocument": data})
 
 
-def filling(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in tasks: the documents that are there at the beginning."""
-    columns = EventColumns(StructType.fromDDL(COLUMNS))
-    for batch in batches:
-        yield columns.batch([event(number, "read", 1, 1) for number in batch.column(0).to_pylist()])
+def filling(schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Make the task that gives the documents that are there at the beginning."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = EventColumns(schema)
+        for batch in batches:
+            yield columns.batch([event(number, "read", 1, 1) for number in batch.column(0).to_pylist()])
+
+    return run
 
 
 def fill(spark: Any, settings: WarehouseSettings, rows: int) -> None:
-    job = WarehouseJob(settings)
+    job, task = WarehouseJob(settings), filling(StructType.fromDDL(COLUMNS))
     for number, begin in enumerate(range(0, rows, ROWS_AT_ONCE)):
         ids = spark.range(begin, min(begin + ROWS_AT_ONCE, rows), numPartitions=4)
-        job.write(ids.mapInArrow(filling, COLUMNS), Commit("filling", number))
+        job.write(ids.mapInArrow(task, COLUMNS), Commit("filling", number))
 
 
 def produce(kafka: Kafka, topic: str, count: int, rows: int, second: int) -> None:
