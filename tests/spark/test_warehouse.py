@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from bson_strategies import DOCUMENTS
-from spark_queries import SECONDS
 from tailrace.capture.formats.made_events import snapshot_event
 from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
 from tailrace.settings import WarehouseSettings
@@ -32,6 +31,7 @@ from tailrace.warehouse import TableKind, read_tables
 from warehouse_load import Load, Topic, differences, mirrored, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+SECONDS = 600.0
 _catalogs = itertools.count()
 
 
@@ -148,8 +148,9 @@ def test_ends_of_collections_and_unknown_documents(spark, kafka, database, setti
 
 
 def test_contracts(spark, settings):
-    first = [{"_id": 1, "n": 5, "o": {"x": 1}}, {"_id": 2, "n": 6, "o": {"x": 2}}]
+    first = [{"_id": 1, "n": 5, "o": {"x": 1}, "a": [{"y": 1}]}, {"_id": 2, "n": 6, "o": {"x": 2}}]
     drifted = [{"_id": 2, "n": bson.Int64(2**40), "o": {"x": 1.5}, "new": True}, {"_id": 3, "n": "text"}]
+    longer = [{"_id": 4, "a": [{"y": bson.Int64(2), "z": "added"}]}]
 
     def written(*batches: list[dict[str, Any]], **rules: Any) -> tuple[WarehouseSettings, Any]:
         chosen = settings(**rules)
@@ -158,17 +159,19 @@ def test_contracts(spark, settings):
             job.write(frame(spark, read_events("d.c", documents, number + 1)), Commit("q", number))
         return chosen, spark.table(f"{chosen.catalog}.d.c")
 
-    chosen, mirror = written(first, drifted, drifted)
+    chosen, mirror = written(first, longer, drifted, drifted)
     rows = {row._id: row for row in mirror.collect()}
     assert [(rows[key].n, rows[key].o and rows[key].o.x, rows[key].new) for key in (1, 2, 3)] == [
         (5, 1.0, None), (2**40, 1.5, True), (None, None, None),
     ]  # fmt: skip
     assert mirror.schema["n"].dataType.simpleString() == "bigint"
+    assert rows[4].a == [(2, "added")]
+    assert rows[1].a == [(1, None)]
     (table,) = (one for one in read_tables(chosen.folder) if one.kind == TableKind.MIRROR)
     seen = {(one.field, one.change, one.found): one.count for one in table.drift}
     assert seen == {
         ("n", "promoted", "long"): 1, ("o.x", "promoted", "double"): 1, ("new", "added", "bool"): 1,
-        ("n", "rest", "string"): 2,
+        ("n", "rest", "string"): 2, ("a[].y", "promoted", "long"): 1, ("a[].z", "added", "string"): 1,
     }  # fmt: skip
 
     chosen, mirror = written(first, drifted, contract="json")

@@ -100,8 +100,11 @@ class WarehouseJob:
         return f"{at.time}:{at.inc}"
 
     def _open(self, spark: SparkSession) -> tuple[Lake, Mirrors, Maintenance]:
-        """Open the catalog in the session of the batches, which is not the one that started the query."""
-        if self._opened is None or self._opened[0].spark is not spark:
+        """Open the catalog in the session of the batches, which is not the one that started the query.
+
+        Every batch comes with a new object for it, so the JVM's own are compared.
+        """
+        if self._opened is None or self._opened[0].spark._jsparkSession != spark._jsparkSession:
             configure_catalog(spark, self._settings)
             lake = Lake(spark, self._settings.catalog, format_version=self._settings.format_version)
             mirrors = Mirrors(lake, self._settings, self._suffix)
@@ -196,8 +199,10 @@ class _Batch:
     def _merge(self, one: tuple[Mirror, Staged]) -> None:
         mirror, rows = one
         mirror.note_drift(rows.report, f"{self._commit.query}/{self._commit.batch}")
-        if not (self._may_be_replay and self._lake.has_batch(mirror.table, self._commit)):
-            mirror.merge(rows)
+        # When a collection ended in the batch, its rows may have moved again just now: then nothing is left out.
+        if self._may_be_replay and not self._after and self._lake.has_batch(mirror.table, self._commit):
+            return
+        mirror.merge(rows)
 
 
 def _place(comparison: str, end: Row) -> Column:
