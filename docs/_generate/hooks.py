@@ -37,7 +37,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def _title(page: Path) -> str:
-    return page.read_text().splitlines()[0].removeprefix("# ")
+    return next(line.removeprefix("# ") for line in page.read_text().splitlines() if line.startswith("# "))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
