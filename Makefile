@@ -41,11 +41,11 @@ differential-expressions: env  ## Random stages against a real server: CASES=100
 
 conformance: env ## Run the driver specification's tests on every server version that each allows, sync and async
 	$(BIN)/pytest -m 'long or not long' tests/driver/test_unified_spec.py tests/driver/test_legacy_spec.py \
-		tests/gateway/test_driver_specs.py $(ARGS)
+		tests/gateway/test_driver_specs.py tests/gateway/test_prose.py $(ARGS)
 
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \
-		tests/hub/test_cluster.py tests/hub/test_idle_shards.py tests/hub/test_new_shards.py $(ARGS)
+		tests/gateway/test_hostile_clients.py tests/hub $(ARGS)
 
 up-kills: env    ## Kill each process of the demo, and see it come back with nothing missing
 	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)

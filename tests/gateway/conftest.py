@@ -13,6 +13,14 @@ from tailrace.gateway import GatewayOptions
 from tailrace.stand import ReplicaSet
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the prose tests on all versions but one, and with the other shell, to `make conformance`."""
+    for item in items:
+        if item.path.match("gateway/test_prose.py") and not item.name.endswith("[sync-6.0.5]"):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture
 def start_gateway() -> Iterator[Callable[..., RunningGateway]]:
     """Start gateways that end with the test: `start_gateway(mongodb.uri, watch_only=True)`."""
