@@ -117,6 +117,22 @@ def memory(jvm: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
+def cpu_seconds(jvm: int) -> float:
+    """What the JVM and the Python processes below it have used of the processors, which other work does not change."""
+    ticks, level = 0, {jvm}
+    parents: dict[int, tuple[int, int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    while level:
+        ticks += sum(parents[pid][1] for pid in level if pid in parents)
+        level = {pid for pid, (parent, _) in parents.items() if parent in level}
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def run(spark: Any, kafka: Kafka, settings: WarehouseSettings, topic: str, checkpoint: str) -> list[dict[str, Any]]:
     """Bring the tables to the end of the topic; gives what Spark says about each batch."""
     events = from_kafka(
@@ -156,10 +172,11 @@ def main() -> None:
                 topic
             ].result(30)
         produce(kafka, "large", chosen.events, chosen.rows, 2)
-        phases = Phases()
+        phases, cpu = Phases(), cpu_seconds(jvm)
         batches = run(spark, kafka, settings, "large", f"{folder}/large")
         took = sum(batch["durationMs"]["triggerExecution"] for batch in batches) / 1000
         print(f"{chosen.events:,} events in {len(batches)} batches: {chosen.events / took:,.0f} events/s in all")
+        print(f"  {(cpu_seconds(jvm) - cpu) / chosen.events * 1e6:.0f} us of processor time per event")
         for phase, seconds in phases.seconds.items():
             print(f"  {phase:8} {seconds:6.1f} s, {chosen.events / seconds:9,.0f} events/s")
         small = settings.model_copy(update={"events_per_batch": 1_000})

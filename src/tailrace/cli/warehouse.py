@@ -172,7 +172,7 @@ def _direct_events(
 
     options = {
         "uri": settings.mongodb.uri.get_secret_value(),
-        "namespaces": ",".join(namespaces or ()),
+        **({"namespaces": ",".join(namespaces)} if namespaces else {}),
         "source": settings.warehouse.source,
         **({"startAtOperationTime": start} if start else {}),
     }

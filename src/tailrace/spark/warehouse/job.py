@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from pyspark import StorageLevel
@@ -79,6 +80,7 @@ class WarehouseJob:
         kept = _complete(events).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             summary = summarise(kept, self._selection)
+            commit = replace(commit, token=summary.newest)
             batch = _Batch(lake, mirrors, kept, summary, commit, may_be_replay, Ends(self._settings.ends))
             batch.write()
         finally:
@@ -93,7 +95,8 @@ class WarehouseJob:
         """
         client = connected(uri)
         at = watermark(client)
-        options = {"uri": uri, "namespaces": ",".join(namespaces), "snapshot": "true"}
+        chosen = {"namespaces": ",".join(namespaces)} if namespaces else {}
+        options = {"uri": uri, "snapshot": "true", **chosen}
         events = spark.read.format("tailrace").options(**options).schema(COLUMNS).load()
         with explained():
             self.write(events, Commit(f"backfill {at.time}:{at.inc}", 0))

@@ -57,11 +57,18 @@ class Commit:
     batch: int
     start: str = ""
     end: str = ""
+    token: str = ""
+    """The newest event of the batch, so that readers can tell how fresh a table is."""
 
     def properties(self) -> dict[str, str]:
         """Give the properties of the snapshot."""
         offsets = {"tailrace.offsets.start": self.start, "tailrace.offsets.end": self.end}
-        return {"tailrace.query": self.query, "tailrace.batch": str(self.batch), **offsets}
+        return {
+            "tailrace.query": self.query,
+            "tailrace.batch": str(self.batch),
+            "tailrace.token": self.token,
+            **offsets,
+        }
 
 
 class Lake:

@@ -51,6 +51,11 @@ class Summary:
     bad: int
     """Records that cannot be read."""
 
+    @property
+    def newest(self) -> str:
+        """The token of the newest event; empty when there is none."""
+        return max((part.greatest_token or "" for part in self.parts), default="")
+
 
 def summarise(events: DataFrame, selection: Namespaces) -> Summary:
     """Look at a batch."""
