@@ -75,6 +75,11 @@ class Dialect:
         """`$sortKey`, which a router asks for, is an array of one (4.2: the token itself)."""
         return self.since(4, 4)
 
+    @cached_property
+    def logs_keys_of_inserts(self) -> bool:
+        """An insert is logged with its documentKey; before, the shard key comes from the catalog."""
+        return self.since(6, 0)
+
     # --- tokens
 
     @cached_property

@@ -5,7 +5,7 @@ Where images come from is passed in (`ImageStore`), so that the stage knows no c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from bson.timestamp import Timestamp
@@ -29,7 +29,7 @@ _NO_POST_IMAGE: Final = "Change stream was configured to require a post-image fo
 
 
 class ImageStore(Protocol):
-    """Where images are kept."""
+    """Where images are kept, and the shard keys that servers before 6.0 do not log."""
 
     def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Read the majority-committed document with this key, not older than the time `since`.
@@ -43,6 +43,10 @@ class ImageStore(Protocol):
         """Read the pre-image that the server stored for an operation (6.0)."""
         ...
 
+    def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
+        """Give the paths of a collection's shard key, none when it is not sharded; None outside of clusters."""
+        ...
+
 
 class NoImages:
     """An `ImageStore` that has nothing."""
@@ -53,6 +57,10 @@ class NoImages:
 
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
         """Find no pre-image."""
+        return None
+
+    def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
+        """Find no shard keys."""
         return None
 
 

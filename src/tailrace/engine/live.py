@@ -38,6 +38,8 @@ from tailrace.token.resume_token import ResumeToken
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _NAMESPACE_NOT_FOUND: Final = 26
 _PAUSE: Final = 0.2
+_SECONDS_UNSHARDED: Final = 1.0
+"""For how long a collection is believed to have no shard key yet; a key that it has stays."""
 
 Target = MongoClient[Any] | Database[Any] | Collection[Any]
 T = TypeVar("T")
@@ -172,6 +174,11 @@ class LiveImages:
     def __init__(self, client: MongoClient[Any], patience: float = 60.0) -> None:
         self._client = client
         self._patience = patience
+        self._shard_keys = _ShardKeys(client)
+
+    def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
+        """Look a shard key up in what a shard keeps of its cluster's catalog."""
+        return self._until_answered(lambda: self._shard_keys.of(uuid))
 
     def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Read the majority-committed document with this key, by the collection's UUID or its name."""
@@ -208,5 +215,31 @@ class LiveImages:
                 if not is_passing(error):
                     raise
                 if time.monotonic() > deadline:
-                    raise ServerUnreachable(f"an image cannot be read: {error}") from error
+                    raise ServerUnreachable(f"an image or a shard key cannot be read: {error}") from error
                 time.sleep(_PAUSE)
+
+
+class _ShardKeys:
+    """Shard keys as a shard knows them, by the collections' UUIDs."""
+
+    def __init__(self, client: MongoClient[Any]) -> None:
+        self._client = client
+        self._is_shard: bool | None = None
+        self._known: dict[bytes, tuple[Sequence[bytes], float]] = {}
+
+    def of(self, uuid: bytes) -> Sequence[bytes] | None:
+        """Give the paths of a collection's shard key, none when it is not sharded; None when nothing can be here."""
+        if self._is_shard is None:
+            identity = self._client.admin["system.version"].find_one({"_id": "shardIdentity"})
+            self._is_shard = identity is not None
+        if not self._is_shard:
+            return None
+        now = time.monotonic()
+        known = self._known.get(uuid)
+        if known is None or (not known[0] and now - known[1] > _SECONDS_UNSHARDED):
+            known = self._known[uuid] = (self._look(uuid), now)
+        return known[0]
+
+    def _look(self, uuid: bytes) -> Sequence[bytes]:
+        cached = self._client.config["cache.collections"].find_one({"uuid": Binary(uuid, 4)})
+        return () if cached is None else tuple(name.encode() for name in cached["key"])

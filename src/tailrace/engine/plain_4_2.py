@@ -53,12 +53,12 @@ def in_later_order(entry: bytes) -> bytes | None:
 
 def _behind_session(entry: bytes, start: int) -> int:
     """Give where the elements of a retryable write end; somewhere else when they are not those."""
-    numbers = start + 6 + _int32_at(entry, start + 6)[0]
+    numbers: int = start + 6 + _int32_at(entry, start + 6)[0]
     previous = numbers + _NUMBERS_SIZE
     if (
         entry[numbers : numbers + 11] != b"\x12txnNumber\x00"
         or entry[previous : previous + 12] != b"\x03prevOpTime\x00"
     ):
         return start
-    size: int = _int32_at(entry, previous + 12)[0]
-    return previous + 12 + size
+    end: int = previous + 12 + _int32_at(entry, previous + 12)[0]
+    return end

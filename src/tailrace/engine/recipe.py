@@ -60,18 +60,22 @@ class RecipeBook:
         shows_uuid: bool,
         type_element: Callable[[bytes], bytes],
         namespace_element: Callable[[bytes], bytes],
+        may_be_sharded: Callable[[bytes], bool],
     ) -> None:
         self._version = version
         self._has_wall_time = has_wall_time
         self._shows_uuid = shows_uuid
         self._type_element = type_element
         self._namespace_element = namespace_element
+        self._may_be_sharded = may_be_sharded
 
     def recipe(self, entry: OplogEntry) -> Recipe | None:
         """Write the recipe for entries that begin like this one."""
         uuid = entry.uuid
         if uuid is None or entry.namespace.endswith(VIEW_CATALOG):
             return None
+        if entry.op == b"i" and b"o2" not in entry.spans and self._may_be_sharded(uuid):
+            return None  # its key may have more than `_id`, and get more while the stream runs
         operation_type = OPERATION_TYPES[entry.op]
         token = self._token(operation_type, uuid)
         return write_recipe(

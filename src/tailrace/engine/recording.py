@@ -10,7 +10,7 @@ import base64
 import gzip
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +65,10 @@ class RecordedShard:
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
         """Find a pre-image the server had stored."""
         return self.pre_images.get((uuid, time, index))
+
+    def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
+        """Know of none: sharded recordings are of servers that log their keys."""
+        return None
 
 
 @dataclass(slots=True)

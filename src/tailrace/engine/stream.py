@@ -90,7 +90,7 @@ class EngineStream:
         self._is_first_batch = True
         self._is_drained = False
         self._position_check: EnsurePositionPresent | None = None
-        self._invalidate = self._first_stages()
+        self._invalidate = self._first_stages(images)
         self._events = self._last_stages(images)
 
     @property
@@ -217,11 +217,12 @@ class EngineStream:
         error.args = (error.message,)
         return error
 
-    def _first_stages(self) -> Invalidate:
+    def _first_stages(self, images: ImageStore) -> Invalidate:
         spec, dialect = self.spec, self._dialect
         relevant, version = Relevant(spec, dialect), self._token_version()
         pipeline = self._pipeline if self._pipeline is not None and self._filters_first() else None
-        transform = Transform(spec, dialect, version, pipeline.header_filter if pipeline else None)
+        wanted = pipeline.header_filter if pipeline else None
+        transform = Transform(spec, dialect, version, wanted, images.shard_key)
 
         def general(entries: Iterable[bytes | None]) -> Iterator[Event | None]:
             return transform(Unwind(Match(entries, relevant), relevant, self._entry_at))

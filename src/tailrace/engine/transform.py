@@ -7,7 +7,7 @@ the server's: transaction or rename fields, `_id`, `operationType`, `clusterTime
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from tailrace import raw
@@ -19,6 +19,7 @@ from tailrace.engine.expression.pipeline import HeaderFilter
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.recipe import RecipeBook
 from tailrace.engine.scope import VIEW_CATALOG, split_namespace
+from tailrace.engine.shard_keys import document_key
 from tailrace.engine.tokens import TokenVersion, event_token, id_element
 from tailrace.errors import OplogEntryInvalid
 from tailrace.oplog.update_diff import is_replacement, update_description
@@ -36,6 +37,7 @@ class Transform:
         dialect: Dialect,
         version: TokenVersion,
         wanted: HeaderFilter | None = None,
+        shard_key: Callable[[bytes], Sequence[bytes] | None] = lambda uuid: None,
     ) -> None:
         self._dialect = dialect
         self._version = version
@@ -44,6 +46,7 @@ class Transform:
         self._disambiguate = self._expanded and dialect.has_disambiguated_paths
         self._ns_elements: dict[bytes, bytes] = {}
         self._wanted = wanted
+        self._shard_key = shard_key
         self._by_op: dict[bytes, Callable[[Change], Event | None]] = {
             b"i": self._insert,
             b"u": self._update,
@@ -79,6 +82,7 @@ class Transform:
             shows_uuid=self._expanded,
             type_element=type_element,
             namespace_element=self.namespace_element,
+            may_be_sharded=lambda uuid: self._shard_key_of(uuid) is not None,
         )
 
     # --- documents
@@ -88,8 +92,11 @@ class Transform:
         if self._is_view(change):
             return self._described(change, commands.view_created(operation))
         document = operation.o
-        key = operation.o2 or document_key(document)
+        key = operation.o2 or document_key(document, self._shard_key_of(operation.uuid) or ())
         return self._document_event(change, b"insert", key, full_document=document)
+
+    def _shard_key_of(self, uuid: bytes | None) -> Sequence[bytes] | None:
+        return None if uuid is None or self._dialect.logs_keys_of_inserts else self._shard_key(uuid)
 
     def _update(self, change: Change) -> Event | None:
         operation = change.operation
@@ -220,9 +227,3 @@ def type_element(operation_type: bytes) -> bytes:
         element = raw.element(raw.STRING, b"operationType", raw.string(operation_type))
         _TYPES_REMEMBERED[operation_type] = element
     return element
-
-
-def document_key(document: bytes) -> bytes:
-    """Make the key of an inserted document for servers that do not log it: its `_id`."""
-    value = raw.field(document, b"_id")
-    return raw.EMPTY if value is None else raw.document(raw.element(value.kind, b"_id", value.data))

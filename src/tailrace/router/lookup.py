@@ -8,7 +8,7 @@ better who owns what. When the key does not tell, all are asked, and each leaves
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import bson
@@ -49,6 +49,10 @@ class ShardedImages:
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
         """Read the pre-image, which is stored where the change was made."""
         return self._stored.pre_image(uuid, time, index)
+
+    def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
+        """Give a collection's shard key as the shard of the events knows it."""
+        return self._stored.shard_key(uuid)
 
     def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Read the majority-committed document with this key from the shard that owns it."""
