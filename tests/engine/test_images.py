@@ -10,6 +10,7 @@ from bson import Int64
 from bson.timestamp import Timestamp
 
 from engine.small_oplog import UUID, entry, events_of, insert, open_small
+from tailrace.engine.images import NoImages
 from tailrace.errors import ImageMissing
 
 BEFORE = {"_id": 1, "a": 1, "list": [1, 2, 3]}
@@ -23,7 +24,7 @@ UPDATE = entry(
 DELETE = entry(2, "d", "shop.orders", {"_id": 1})
 
 
-class Store:
+class Store(NoImages):
     """Images kept in dictionaries; remembers what was asked."""
 
     def __init__(self, *, pre_images: dict[tuple[int, int], Any] | None = None, current: Any = None) -> None:

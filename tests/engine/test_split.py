@@ -10,6 +10,7 @@ import pytest
 from engine.small_oplog import entry, open_small
 from tailrace import raw
 from tailrace.engine.event import Event
+from tailrace.engine.images import NoImages
 from tailrace.engine.split import MAX_EVENT, Split, split_event
 from tailrace.errors import EventTooLarge, StreamFatal
 
@@ -23,11 +24,8 @@ LOG = (
 SPLIT = [{"$changeStreamSplitLargeEvent": {}}]
 
 
-class Store:
+class Store(NoImages):
     """Every pre-image is big."""
-
-    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
-        return None
 
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
         return bson.encode(BIG)
