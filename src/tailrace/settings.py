@@ -182,11 +182,12 @@ class WarehouseSettings(Section):
         "follow", pattern="^(keep|follow|drop)$", description="What drop, rename and dropDatabase do to a mirror."
     )
     events_per_batch: int = Field(50_000, gt=0, description="Where a micro-batch ends.")
+    every_seconds: float = Field(5.0, ge=0, description="Least time from one micro-batch to the next.")
     max_columns: int = Field(400, gt=0, description="Fields beyond this many of a collection stay in _rest.")
     rewrite_rows: int = Field(5_000_000, ge=0, description="Mirrors up to this size are rewritten to widen a column.")
     format_version: int = Field(3, ge=2, le=3, description="Of new tables: 3 has deletion vectors, 2 more readers.")
     maintain_batches: int = Field(50, ge=0, description="Compact and expire after so many batches; 0 is never.")
-    keep_hours: float = Field(24.0, ge=0, description="How long snapshots are kept that nothing else needs.")
+    keep_hours: float = Field(1.0, ge=0, description="How long snapshots are kept: each commit writes their list anew.")
 
 
 class DashboardSettings(Section):

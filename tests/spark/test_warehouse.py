@@ -105,6 +105,7 @@ def test_deltas_duplicates_and_replays(spark, kafka, database, settings, tmp_pat
     tables = {table.name: table for table in read_tables(chosen.folder)}
     newest = tables[f"{database.name}.orders"].snapshots[-1].properties
     assert json.loads(newest["tailrace.offsets.end"]) == {topic.name: {"0": 2 * count + 1}}
+    assert newest["tailrace.token"] == spark.table(history).agg({"token": "max"}).first()[0]
     assert tables[f"{database.name}.orders"].rows == database.orders.count_documents({})
     # The last batch was done, but Spark did not come to write that down.
     before = snapshots(chosen)
@@ -145,6 +146,20 @@ def test_ends_of_collections_and_unknown_documents(spark, kafka, database, setti
     assert mirrored(spark.table(f"{chosen.catalog}.{database.name}.late")) == {}
     row = spark.table(f"{chosen.catalog}.{database.name}.c").where("_id = 3").collect()[0]
     assert (row.x, row._rest) == (None, '{"x":"text"}')
+
+
+def test_directly_from_mongodb(spark, mongodb, database, settings, tmp_path):
+    chosen = settings()
+    load = Load(database.orders, 4)
+    load.run(60)
+    job = WarehouseJob(chosen)
+    start = job.backfill(spark, mongodb.uri, [database.name])
+    table = f"{chosen.catalog}.{database.name}.orders"
+    assert differences(spark.table(table), database.orders) == []
+    load.run(60)
+    options = {"uri": mongodb.uri, "namespaces": database.name, "startAtOperationTime": start}
+    run(job, spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load(), tmp_path / "c")
+    assert differences(spark.table(table), database.orders) == []
 
 
 def test_contracts(spark, settings):

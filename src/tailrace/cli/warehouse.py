@@ -73,7 +73,8 @@ def run(
             else _direct_events(spark, settings, namespaces, start)
         )
         typer.echo(f"warehouse {settings.warehouse.folder}, checkpoint {place}", err=True)
-        trigger: dict[str, Any] = {"availableNow": True} if once else {}
+        pace = f"{settings.warehouse.every_seconds} seconds"
+        trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": pace}
         supervise(lambda: job.start(events, place, **trigger))
 
 
