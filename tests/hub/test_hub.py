@@ -12,10 +12,13 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from tailrace.engine import Dialect, parse_command
 from tailrace.engine.live import LiveImages, operation_time
+from tailrace.errors import ChangeStreamError
 from tailrace.hub import Hub, Subscription
+from tailrace.hub.staged import StagedChannel
 from tailrace.oplog.tail import LiveOplog
 from tailrace.stand import ReplicaSet
 
@@ -163,6 +166,62 @@ def test_those_who_ask_for_the_same_share_the_bytes_and_the_work(
     other.poll()
     assert other.channel is not None
     assert other.channel.held_bytes == 0
+
+
+STAGES: list[Document] = [
+    {"$project": {"ns": 0}},
+    {"$addFields": {"seen": True}},
+    {"$match": {"$expr": {"$gt": ["$clusterTime", None]}}},
+    {"$match": {"updateDescription.updatedFields.n": {"$lt": -3}}},
+    {"$replaceWith": {"_id": "$_id", "key": "$documentKey._id"}},
+]
+
+
+def test_those_who_differ_in_their_stages_share_what_comes_before(
+    on_hub: Callable[..., Fixture], database: Database[Document]
+) -> None:
+    database.create_collection("c0")
+    start = database.client.admin.command("ping")["operationTime"]
+    hub = on_hub()
+    plain = hub.subscribe(database.name, None)
+    streams = [hub.subscribe(database.name, None, stage) for stage in STAGES]
+    for subscription in (plain, *streams):
+        take_until_shared(subscription)
+    assert {stream.channel.base for stream in streams if isinstance(stream.channel, StagedChannel)} == {plain.channel}
+    write(database, 1, 12)
+    since = bson.Timestamp(start.time, start.inc + 1)
+    for stream, stage in zip(streams, STAGES, strict=True):
+        count = 9 if "updateDescription.updatedFields.n" in str(stage) else 29
+        assert take(stream, count, 5) == from_server(database, count, [stage], start_at_operation_time=since)
+    assert take(plain, 29) == from_server(database, 29, [], start_at_operation_time=since)
+    database.c0.drop()
+    database.client.drop_database(database.name)
+    for stream in streams:
+        stream.close()
+    assert hub.hub.channels <= 1
+    plain.close()
+    assert hub.hub.channels == 0
+
+
+def test_a_stage_that_fails_ends_only_its_own_stream(
+    on_hub: Callable[..., Fixture], database: Database[Document]
+) -> None:
+    database.create_collection("c0")
+    hub = on_hub()
+    good = hub.subscribe(database.name, "c0", {"$addFields": {"half": {"$divide": ["$fullDocument.n", 2]}}})
+    bad = hub.subscribe(database.name, "c0", {"$addFields": {"part": {"$divide": [1, "$fullDocument.n"]}}})
+    told = []
+    with database.c0.watch([{"$addFields": {"part": {"$divide": [1, "$fullDocument.n"]}}}]) as direct:
+        for subscription in (good, bad):
+            take_until_shared(subscription)
+        database.c0.insert_one({"_id": 1, "n": 0})
+        for attempt in (lambda: next(direct), lambda: take(bad, 1)):
+            with pytest.raises((OperationFailure, ChangeStreamError)) as caught:
+                attempt()
+            error: Any = caught.value
+            told.append(error.details["errmsg"] if isinstance(error, OperationFailure) else error.message)
+    assert told[0] == told[1]
+    assert bson.decode(take(good, 1)[0])["half"] == 0
 
 
 def test_a_slow_subscriber_falls_out_and_loses_nothing(

@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from tailrace import raw
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import to_int
-from tailrace.hub import Batch, Channel, ClusterHub, Hub, MergedSubscription, Subscription
+from tailrace.hub import AnyChannel, Batch, ClusterHub, Hub, MergedSubscription, Subscription
 from tailrace.token.resume_token import ResumeToken
 
 AnyHub: TypeAlias = Hub | ClusterHub
@@ -37,10 +37,10 @@ class Streams:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
-        self._waiting: dict[Channel, set[asyncio.Future[None]]] = {}
-        self._noted: set[Channel] = set()
+        self._waiting: dict[AnyChannel, set[asyncio.Future[None]]] = {}
+        self._noted: set[AnyChannel] = set()
         self._next_wake = 0.0
-        self._making: dict[Channel, asyncio.Future[None]] = {}
+        self._making: dict[AnyChannel, asyncio.Future[None]] = {}
         self.stopping = asyncio.Event()
         hub.on_news(self._on_news)
 
@@ -103,7 +103,7 @@ class Streams:
             return subscription.poll(max_events, make_events=False)
         return await self._loop.run_in_executor(self._workers, subscription.poll, max_events)
 
-    async def _make_events(self, channel: Channel) -> None:
+    async def _make_events(self, channel: AnyChannel) -> None:
         """Have a channel's events made, once for all who wait for them."""
         making = self._making.get(channel)
         if making is None:
@@ -131,20 +131,20 @@ class Streams:
             for channel in channels:
                 self._forget(channel, woken)
 
-    def _forget(self, channel: Channel, woken: asyncio.Future[None]) -> None:
+    def _forget(self, channel: AnyChannel, woken: asyncio.Future[None]) -> None:
         waiting = self._waiting[channel]
         waiting.discard(woken)
         if not waiting:
             del self._waiting[channel]
 
-    def _on_news(self, channels: set[Channel]) -> None:
+    def _on_news(self, channels: set[AnyChannel]) -> None:
         """Called on the hub's thread."""
         try:
             self._loop.call_soon_threadsafe(self._note, channels)
         except RuntimeError:
             return  # the loop has ended, and with it everybody who waited
 
-    def _note(self, channels: set[Channel]) -> None:
+    def _note(self, channels: set[AnyChannel]) -> None:
         """Wake those who wait, at once after a pause, and under load at most every few milliseconds.
 
         What comes in between leaves together, so that the work for one event is less the more there are of them.
@@ -159,7 +159,7 @@ class Streams:
         woken = self._wake(channels)
         self._next_wake = self._loop.time() + min(_LONGEST_PAUSE, _PAUSE + woken * _PAUSE_FOR_EACH)
 
-    def _wake(self, channels: set[Channel]) -> int:
+    def _wake(self, channels: set[AnyChannel]) -> int:
         count = 0
         for channel in channels:
             for woken in self._waiting.get(channel, ()):

@@ -5,16 +5,15 @@ the way of a subscriber from a position in the past into a channel. How events a
 several shards is the router's; sockets are the gateway's.
 """
 
-from tailrace.hub.channel import Channel
 from tailrace.hub.cluster import ClusterHub
-from tailrace.hub.hub import Hub, HubCounts
+from tailrace.hub.hub import AnyChannel, Hub, HubCounts
 from tailrace.hub.merged import MergedSubscription
 from tailrace.hub.per_key import PerKeySubscription, read_positions
 from tailrace.hub.subscription import Batch, Subscription
 
 __all__ = [
+    "AnyChannel",
     "Batch",
-    "Channel",
     "ClusterHub",
     "Hub",
     "HubCounts",

@@ -24,8 +24,7 @@ from tailrace.engine.images import ImageStore
 from tailrace.engine.live import LiveImages
 from tailrace.engine.options import StreamSpec
 from tailrace.errors import ServerUnreachable
-from tailrace.hub.channel import Channel
-from tailrace.hub.hub import Hub
+from tailrace.hub.hub import AnyChannel, Hub
 from tailrace.hub.merged import MergedSubscription
 from tailrace.hub.per_key import PerKeySubscription
 from tailrace.hub.shard import ShardHub
@@ -56,7 +55,7 @@ class ClusterHub:
         self._lock = threading.Lock()
         self._parts: dict[str, ShardHub] = {}
         self.subscribers: set[MergedSubscription] = set()
-        self._listeners: list[Callable[[set[Channel]], None]] = []
+        self._listeners: list[Callable[[set[AnyChannel]], None]] = []
         self._stopping = threading.Event()
         self._placements: Placements | None = None
         self.follows_config = shards is None
@@ -147,7 +146,7 @@ class ClusterHub:
         """Let a subscriber go."""
         self.subscribers.discard(subscription)
 
-    def on_news(self, listener: Callable[[set[Channel]], None]) -> None:
+    def on_news(self, listener: Callable[[set[AnyChannel]], None]) -> None:
         """Call the listener whenever a shard has something for somebody."""
         self._listeners.append(listener)
 
@@ -204,7 +203,7 @@ class ClusterHub:
 
     # --- shards wait for each other
 
-    def _on_news(self, channels: set[Channel]) -> None:
+    def _on_news(self, channels: set[AnyChannel]) -> None:
         """Wake the readers, and have the other shards come so far that they may have what was read."""
         self.want(max(part.hub.wanted for part in tuple(self._parts.values())))
         self._tell(channels)
@@ -215,7 +214,7 @@ class ClusterHub:
         if waiting:
             self._tell({channel for each in waiting for channel in each.channels})
 
-    def _tell(self, channels: set[Channel]) -> None:
+    def _tell(self, channels: set[AnyChannel]) -> None:
         for listener in tuple(self._listeners):
             listener(channels)
 

@@ -14,12 +14,14 @@ import structlog
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.images import ImageStore, NoImages
 from tailrace.engine.options import ChangeStreamOptions, StreamSpec
-from tailrace.engine.stream import EngineStream, open_stream
+from tailrace.engine.stream import EngineStream, open_stream, to_timestamp
+from tailrace.engine.user_stages import compile_stages
 from tailrace.errors import HistoryLost, TailraceError
 from tailrace.hub.channel import Channel
 from tailrace.hub.reader import CatchUpReader
 from tailrace.hub.ring import Ring
 from tailrace.hub.routes import Routes
+from tailrace.hub.staged import StagedChannel, may_be_staged
 from tailrace.hub.subscription import Subscription
 from tailrace.oplog.source import OplogBatch, OplogReader, OplogSource
 
@@ -32,7 +34,8 @@ _CHANGES_WITH_TIME: Final = (b"NOW", b"CLUSTER_TIME", b"$rand", b"$sampleRate", 
 """Where a stage has one of these, the same event may give different results to two subscribers."""
 
 Key: TypeAlias = tuple[object, ...]
-Listener: TypeAlias = Callable[[set[Channel]], None]
+AnyChannel: TypeAlias = Channel | StagedChannel
+Listener: TypeAlias = Callable[[set[AnyChannel]], None]
 
 
 @dataclass(slots=True)
@@ -72,7 +75,7 @@ class Hub:
         self._channel_bytes = channel_bytes
         self._lock = threading.Lock()
         self._routes: Routes[Channel] = Routes()
-        self._channels: dict[Key, Channel] = {}
+        self._channels: dict[Key, AnyChannel] = {}
         self._listeners: list[Listener] = []
         self._progress_listeners: list[Callable[[], None]] = []
         self.subscribers: set[Subscription] = set()
@@ -142,7 +145,7 @@ class Hub:
             behind[subscriber.namespace] = max(lag, behind.get(subscriber.namespace, 0.0))
         return behind
 
-    def all_channels(self) -> set[Channel]:
+    def all_channels(self) -> set[AnyChannel]:
         """Give all channels, for whoever wants to wake their readers."""
         with self._lock:
             return set(self._channels.values())
@@ -173,7 +176,7 @@ class Hub:
 
     def join(
         self, subscription: Subscription, spec: StreamSpec, latest: int, now: datetime, behind: int
-    ) -> tuple[Channel, int] | None:
+    ) -> tuple[AnyChannel, int] | None:
         """Find or make the channel for a spec, and the index in it of the first event behind a time."""
         channel = self._channel(spec, latest, now)
         channel.readers.add(subscription)
@@ -184,7 +187,7 @@ class Hub:
             return None
         return channel, index
 
-    def leave(self, subscription: Subscription, channel: Channel) -> None:
+    def leave(self, subscription: Subscription, channel: AnyChannel) -> None:
         """Take a reader out of a channel; the last one closes it."""
         with self._lock:
             channel.readers.discard(subscription)
@@ -195,18 +198,40 @@ class Hub:
         """Let a subscriber go."""
         self.subscribers.discard(subscription)
 
-    def _channel(self, spec: StreamSpec, latest: int, now: datetime) -> Channel:
-        key = _key(spec)
+    def _channel(self, spec: StreamSpec, latest: int, now: datetime) -> AnyChannel:
+        pipeline = compile_stages(spec, self.dialect, now, to_timestamp(latest))
         with self._lock:
-            channel = self._channels.get(key)
-            if channel is None or channel.is_broken or channel.is_ended or channel.error:
-                if channel is not None:
-                    self._remove(channel)
-                channel = self._new_channel(spec, latest, now)
-                self._channels[key] = channel
-                self._routes.add(channel)
-                self._share_bytes()
-            return channel
+            if pipeline is None or not may_be_staged(spec, pipeline):
+                return self._whole_channel(spec, latest, now)
+            known = self._usable(_key(spec))
+            if known is None:
+                base = self._whole_channel(replace(spec, stages=()), latest, now)
+                known = StagedChannel(base, pipeline, self.dialect)
+                base.readers.add(known)
+                base.derived.add(known)
+                self._keep(spec, known)
+            return known
+
+    def _whole_channel(self, spec: StreamSpec, latest: int, now: datetime) -> Channel:
+        known = self._usable(_key(spec))
+        if isinstance(known, Channel):
+            return known
+        channel = self._new_channel(spec, latest, now)
+        self._keep(spec, channel)
+        self._routes.add(channel)
+        return channel
+
+    def _usable(self, key: Key) -> AnyChannel | None:
+        """Find a channel that still goes on; one that does not is forgotten."""
+        known = self._channels.get(key)
+        if known is not None and (known.is_broken or known.is_ended or known.error):
+            self._remove(known)
+            return None
+        return known
+
+    def _keep(self, spec: StreamSpec, channel: AnyChannel) -> None:
+        self._channels[_key(spec)] = channel
+        self._share_bytes()
 
     def _new_channel(self, spec: StreamSpec, latest: int, now: datetime) -> Channel:
         return Channel(
@@ -215,12 +240,19 @@ class Hub:
             lambda asked, inbox: open_stream(asked, inbox, self.dialect, latest=latest, images=self._images, now=now),
             self.oplog.entry_at,
             self._channel_bytes,
+            looks_up=not self.dialect.since(6, 0),  # older servers do not log the shard keys of what is inserted
         )
 
-    def _remove(self, channel: Channel) -> None:
-        self._routes.remove(channel)
+    def _remove(self, channel: AnyChannel) -> None:
         for key in [key for key, known in self._channels.items() if known is channel]:
             del self._channels[key]
+        if isinstance(channel, StagedChannel):
+            channel.base.derived.discard(channel)
+            channel.base.readers.discard(channel)
+            if not channel.base.readers:
+                self._remove(channel.base)
+        else:
+            self._routes.remove(channel)
         self._share_bytes()
 
     def _share_bytes(self) -> None:
@@ -250,7 +282,7 @@ class Hub:
 
     def _spread(self, batch: OplogBatch) -> None:
         """Put a batch into the ring and its entries into the inboxes, as one step for all who look."""
-        touched: set[Channel] = set()
+        fed: set[Channel] = set()
         with self._lock:
             self._ring.append(batch)
             routes = self._routes.of
@@ -258,9 +290,11 @@ class Hub:
                 for entry in batch.entries:
                     for channel in routes(entry):
                         channel.feed(entry)
-                        touched.add(channel)
-                for channel in self._channels.values():
-                    channel.fed = self._ring.reached
+                        fed.add(channel)
+                for known in self._channels.values():
+                    if isinstance(known, Channel):
+                        known.fed = self._ring.reached
+            touched: set[AnyChannel] = set(fed).union(*(channel.derived for channel in fed))
         self.counts.entries += len(batch.entries)
         self.counts.entry_bytes += sum(map(len, batch.entries))
         if touched:
@@ -295,7 +329,7 @@ class Hub:
         self.error = error
         self._stopping.wait(_PAUSE)
 
-    def _tell(self, channels: set[Channel]) -> None:
+    def _tell(self, channels: set[AnyChannel]) -> None:
         for listener in tuple(self._listeners):
             listener(channels)
 

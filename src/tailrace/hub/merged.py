@@ -17,7 +17,7 @@ from tailrace.engine.resumability import EnsurePositionPresent, SkipToPosition
 from tailrace.engine.scope import Scope
 from tailrace.engine.stream import MAX_BATCH_BYTES, to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
-from tailrace.hub.channel import Channel, encode_elements
+from tailrace.hub.channel import encode_elements
 from tailrace.hub.subscription import Batch, Subscription
 from tailrace.router.merge import Hold, Merge, Order
 from tailrace.router.topology import CONFIG, Shard
@@ -25,6 +25,7 @@ from tailrace.token.resume_token import ResumeToken, TokenKind
 
 if TYPE_CHECKING:
     from tailrace.hub.cluster import ClusterHub
+    from tailrace.hub.hub import AnyChannel
 
 _SHARDS: Final = StreamSpec(Scope.of_collection("config", "shards"))
 NEW_SHARD: Final = "kNewShardDetected"
@@ -85,7 +86,7 @@ class MergedSubscription:
         return self._merge.holds(time.monotonic())
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def channels(self) -> tuple[AnyChannel, ...]:
         """The channels it reads from."""
         return tuple(part.channel for part in self._parts.values() if part.channel is not None)
 

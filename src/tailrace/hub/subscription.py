@@ -15,11 +15,11 @@ from tailrace import raw
 from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec, read_token
 from tailrace.engine.stream import MAX_BATCH_BYTES, EngineStream, to_int, to_timestamp
-from tailrace.hub.channel import Channel, encode_elements
+from tailrace.hub.channel import encode_elements
 from tailrace.token.resume_token import ResumeToken
 
 if TYPE_CHECKING:
-    from tailrace.hub.hub import Hub
+    from tailrace.hub.hub import AnyChannel, Hub
     from tailrace.hub.reader import CatchUpReader
 
 
@@ -58,7 +58,7 @@ class Subscription:
         self._spec = spec
         self._latest = latest
         self._now = now
-        self._channel: Channel | None = None
+        self._channel: AnyChannel | None = None
         self._index = 0
         self.is_closed = False
         self._scan, self._reader = self._open_scan(spec)
@@ -70,7 +70,7 @@ class Subscription:
         self._join()
 
     @property
-    def channel(self) -> Channel | None:
+    def channel(self) -> AnyChannel | None:
         """The channel it reads from; None while it catches up with a scan of its own."""
         return self._channel
 
@@ -108,7 +108,7 @@ class Subscription:
         return channel.has_news or channel.end > self._index or channel.fed > channel.reached
 
     @property
-    def channels(self) -> tuple[Channel, ...]:
+    def channels(self) -> tuple[AnyChannel, ...]:
         """The channel it reads from, if it has one."""
         return () if self._channel is None else (self._channel,)
 
@@ -189,10 +189,10 @@ class Subscription:
 
     # --- with others
 
-    def _read_channel(self, channel: Channel, max_events: int | None, max_bytes: int) -> Batch | None:
+    def _read_channel(self, channel: AnyChannel, max_events: int | None, max_bytes: int) -> Batch | None:
         """Read on in the channel; whoever stood at the same place before has made the batch already."""
         key = (self._index, max_events or 0, max_bytes, channel.end, channel.reached)
-        known: _Step | None = channel.shared.get(key)
+        known: _Step | None = channel.shared(key)
         if known is not None and channel.has(self._index):
             self._index, self.position, self.promise = known.behind, known.batch.position, known.promise
             return known.batch
@@ -208,10 +208,10 @@ class Subscription:
             self._move_to_end(channel, events)
         batch = Batch(events, self.position, encode_elements(events))
         if events and not self.is_closed and channel.error is None:
-            channel.share(key, _Step(batch, self._index, self.promise))
+            channel.share(key, _Step(batch, self._index, self.promise), len(batch.elements))
         return batch
 
-    def _move_to_end(self, channel: Channel, events: list[Event]) -> None:
+    def _move_to_end(self, channel: AnyChannel, events: list[Event]) -> None:
         """Stand where the channel stands; whatever ended it is told once all its events have been given."""
         if channel.is_ended:
             if self._hub.dialect.ends_at_invalidate:

@@ -1,0 +1,118 @@
+"""Events that are made and not yet forgotten: an index for each, read by many at their own pace."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from operator import attrgetter
+from typing import Any, Final, Protocol
+
+from tailrace.engine.event import Event
+from tailrace.errors import TailraceError
+
+_SHARED: Final = 4
+_SPARE: Final = 4
+"""What part of its bytes a log fills before it looks for events that all have read."""
+_cluster_time = attrgetter("cluster_time")
+
+
+class Reader(Protocol):
+    """Whoever reads a log."""
+
+    @property
+    def index(self) -> int:
+        """The index of the event it will read next."""
+
+
+class EventLog:
+    """All events behind the time `low`, as many as fit into its bytes; what no reader needs any more is dropped.
+
+    When readers are too slow the oldest events are dropped all the same: such a reader has to find them elsewhere.
+    """
+
+    def __init__(self, low: int, max_bytes: int) -> None:
+        self.low = low
+        self.reached = low
+        """The time up to which all events are here, or were."""
+        self.max_bytes = max_bytes
+        self.is_broken = False
+        """Whether something was dropped before anybody read it: the readers must go elsewhere."""
+        self.error: TailraceError | None = None
+        self.is_ended = False
+        self.readers: set[Reader] = set()
+        self._lock = threading.Lock()
+        self._events: list[Event] = []
+        self._first = 0
+        self._event_bytes = 0
+        self._shared: OrderedDict[tuple[int, ...], tuple[Any, int]] = OrderedDict()
+
+    @property
+    def end(self) -> int:
+        """The index behind the last event."""
+        return self._first + len(self._events)
+
+    def place(self) -> tuple[int, int]:
+        """Give the time that was reached, and the index behind the last event until then."""
+        with self._lock:
+            return self.reached, self.end
+
+    def has(self, index: int) -> bool:
+        """Tell whether the events from an index on are there, or will come."""
+        return index >= self._first and not self.is_broken
+
+    def index_after(self, time: int) -> int | None:
+        """Give the index of the first event behind a time; None when some of those are gone."""
+        with self._lock:
+            if self.is_broken or time < self.low:
+                return None
+            return self._first + bisect_right(self._events, time, key=_cluster_time)
+
+    def read(self, index: int, max_events: int | None, max_bytes: int) -> list[Event] | None:
+        """Give events from an index on, at least one whatever its size; None when they are gone."""
+        with self._lock:
+            if not self.has(index):
+                return None
+            found = self._events[index - self._first :][:max_events]
+        size = 0
+        for count, event in enumerate(found):
+            size += len(event.raw)
+            if size > max_bytes and count:
+                return found[:count]
+        return found
+
+    def shared(self, key: tuple[int, ...]) -> Any:
+        """Give what a reader at the same place has made of the same events before, if that is still here."""
+        found = self._shared.get(key)
+        return None if found is None else found[0]
+
+    def share(self, key: tuple[int, ...], made: Any, size: int) -> None:
+        """Keep what one reader made, for those who come to the same place next."""
+        self._shared[key] = made, size
+        while len(self._shared) > 1 and (
+            len(self._shared) > _SHARED or sum(size for _, size in self._shared.values()) > self.max_bytes // _SPARE
+        ):
+            self._shared.popitem(last=False)
+
+    def _append(self, events: list[Event]) -> None:
+        self._events += events
+        self._event_bytes += sum(len(event.raw) for event in events)
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Drop what all have read, now and then; and what some have not, when it is too much."""
+        if self._event_bytes > self.max_bytes // _SPARE:
+            needed = min((reader.index for reader in tuple(self.readers)), default=self.end)
+            self._drop(needed - self._first)
+        excess, count = self._event_bytes - self.max_bytes, 0
+        while excess > 0:
+            excess -= len(self._events[count].raw)
+            count += 1
+        self._drop(count)
+
+    def _drop(self, count: int) -> None:
+        if count > 0:
+            self.low = self._events[count - 1].cluster_time
+            self._event_bytes -= sum(len(event.raw) for event in self._events[:count])
+            del self._events[:count]
+            self._first += count

@@ -1,0 +1,102 @@
+"""A channel behind another one: a user's stages, run on events that were made once for all.
+
+Subscribers whose streams differ in nothing but their stages share the events before those. Where a filter can be tried
+on the oplog's bytes a channel of its own is cheaper: most entries then never become events for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.event import Event
+from tailrace.engine.expression import Pipeline
+from tailrace.engine.images import AddImages
+from tailrace.engine.options import StreamSpec
+from tailrace.engine.sieve import sieve_of
+from tailrace.engine.split import LimitSize
+from tailrace.engine.user_stages import UserStages
+from tailrace.errors import ChangeStreamError
+from tailrace.hub.channel import Channel
+from tailrace.hub.event_log import EventLog
+from tailrace.token.resume_token import ResumeToken
+
+_NO_LIMIT: Final = 1 << 62
+_QUICK_EVENTS: Final = 200
+
+
+def may_be_staged(spec: StreamSpec, pipeline: Pipeline | None) -> bool:
+    """Tell whether a stream is best made by running its stages on the events of another."""
+    if pipeline is None or pipeline.is_identity or pipeline.splits_large_events or spec.from_router:
+        return False
+    filters_early = pipeline.header_filter is not None or sieve_of(spec.stages) is not None
+    return not filters_early and not AddImages.are_asked_for(spec.options)
+
+
+class StagedChannel(EventLog):
+    """The events of a channel, as a user's stages leave them; `index` is the event of the base that is next."""
+
+    def __init__(self, base: Channel, pipeline: Pipeline, dialect: Dialect) -> None:
+        low, self.index = base.place()
+        super().__init__(low, base.max_bytes)
+        self.base = base
+        self._pipeline = pipeline
+        self._dialect = dialect
+
+    def has(self, index: int) -> bool:
+        """Tell whether the events from an index on are there, or will come."""
+        return super().has(index) and self.base.has(self.index)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to make events of."""
+        return self.base.has_news or self.base.end > self.index
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether that is done within a few milliseconds."""
+        return self.base.is_quick or (not self.base.has_news and 0 < self.base.end - self.index < _QUICK_EVENTS)
+
+    @property
+    def fed(self) -> int:
+        """The time up to which the base has been given everything."""
+        return self.base.fed
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of events are held here, beside those of the base."""
+        return self._event_bytes
+
+    @property
+    def end_position(self) -> ResumeToken:
+        """Where a stream stands that has ended with this channel."""
+        return self.base.end_position
+
+    def make_events(self) -> None:
+        """Run the stages on what the base has made since."""
+        self.base.make_events()
+        with self._lock:
+            if self.is_ended or self.error or self.is_broken:
+                return
+            reached, failed, ended = self.base.reached, self.base.error, self.base.is_ended
+            events = self.base.read(self.index, None, _NO_LIMIT)
+            if events is None or (failed and not events):
+                # What the base cannot make, a stream of its own may: its stages may leave out what is too large.
+                self.is_broken = True
+                return
+            self.index += len(events)
+            try:
+                made = self._staged(events)
+            except ChangeStreamError as error:
+                message = error.message.removeprefix(self._dialect.first_batch_prefix)
+                error.message = self._dialect.next_batch_prefix + message
+                error.args = (error.message,)
+                self.error = error
+                return
+            self.is_ended = ended
+            self.reached = max(self.reached, reached)
+            self._append(made)
+
+    def _staged(self, events: list[Event]) -> list[Event]:
+        staged = LimitSize(UserStages(events, self._pipeline))
+        return [event for event in staged if event is not None]
