@@ -36,8 +36,8 @@ from tailrace.token import ResumeToken
 
 OPERATIONS = int(os.environ.get("OPS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))
-FIRST_ROUND, ROUND = 250, 10_000
-WHOLE = int(os.environ.get("WHOLE", "500"))
+FIRST_ROUND, ROUND = 150, 10_000
+WHOLE = int(os.environ.get("WHOLE", "350"))
 """How many events a stream may have to be read to the end behind each of them."""
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)
 FULL_SUFFIXES = 3
