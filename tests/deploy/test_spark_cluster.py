@@ -58,7 +58,7 @@ class Cluster:
     def workers(self) -> int:
         try:
             return int(self.state()["aliveworkers"])
-        except OSError:
+        except (OSError, ValueError):  # nobody answers yet, or the page is not there yet
             return 0
 
     def submit(self, job: str, *arguments: str, settings: Path) -> subprocess.CompletedProcess[str]:
@@ -122,7 +122,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def _answers(cluster: Cluster) -> bool:
     try:
         return cluster.state()["status"] == "ALIVE"
-    except OSError:
+    except (OSError, ValueError):  # nobody answers yet, or the page is not there yet
         return False
 
 

@@ -23,6 +23,8 @@ from tailrace.warehouse import read_tables
 _SECONDS_TO_ANSWER = 2.0
 # Whether it answers is asked of a process of our own: that its certificate is made for another name says nothing.
 _ANY_CERTIFICATE = ssl._create_unverified_context()
+_YIELDING = ("nice", "-n", "5")
+"""Tables are a matter of seconds, features of milliseconds: where the processor is short, the tables wait."""
 _SECONDS_FOR_SPARK = 600.0
 """On a first run the jobs fetch their connectors."""
 
@@ -57,6 +59,7 @@ class _Maker:
             *("warehouse", "run", "--topics", topics, "--format", self.settings.capture.format),
             ready=self._warehouse_ready(),
             timeout=_SECONDS_FOR_SPARK,
+            before=_YIELDING,
         )
 
     def _warehouse_ready(self) -> Ready:
@@ -94,8 +97,16 @@ class _Maker:
             stage=Stage.LOAD,
         )
 
-    def _verb(self, name: str, *verb: str, ready: Ready, address: str = "", timeout: float = 60.0) -> Program:
-        program = [sys.executable, "-m", "tailrace.cli.app", "--config", str(self.folder.settings_file)]
+    def _verb(
+        self,
+        name: str,
+        *verb: str,
+        ready: Ready,
+        address: str = "",
+        timeout: float = 60.0,
+        before: tuple[str, ...] = (),
+    ) -> Program:
+        program = [*before, sys.executable, "-m", "tailrace.cli.app", "--config", str(self.folder.settings_file)]
         return Program(
             name,
             [*program, *verb],

@@ -51,6 +51,7 @@ def run(
             view.ready(Guide.of(plan, settings, folder.settings_file, folder.logs, supervisor.pid_of("producer")))
             deadline = None if seconds is None else time.monotonic() + seconds
             pulse = Pulse(producer_endpoint(settings))
+            pulse.look()
             while not stopping.wait(1.0) and (deadline is None or time.monotonic() < deadline):
                 view.tick(supervisor.down, pulse.look())
         failures = supervisor.failures
