@@ -188,7 +188,7 @@ class _Batch:
                 after = self._after.get(part.namespace)
                 inside = condition if after is None else condition & _place(">", after)
                 events = self._events.where(part.condition() & inside)
-                return mirror, kept.enter_context(mirror.staged(events, part.deltas, part.bytes))
+                return mirror, kept.enter_context(mirror.staged(events, part))
 
             staged = _each(parts, stage)
             for mirror, rows in staged:

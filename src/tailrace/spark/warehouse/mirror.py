@@ -35,6 +35,7 @@ from tailrace.spark.warehouse.staging import (
     shape_of_type,
     spark_type,
 )
+from tailrace.spark.warehouse.summary import IS_DELTA, Part
 from tailrace.warehouse.contract import Contract, Rules
 from tailrace.warehouse.drift import DRIFT_PROPERTY, Drift, add_drift, read_drift, write_drift
 from tailrace.warehouse.evolution import META, Change, Evolution, described, evolve
@@ -86,14 +87,15 @@ class Mirror:
         self.columns = self._open()
 
     @contextmanager
-    def staged(self, events: DataFrame, deltas: int, size: int) -> Iterator[Staged]:
+    def staged(self, events: DataFrame, part: Part) -> Iterator[Staged]:
         """Fold the events of the collection and widen the columns for them; the rows are kept until the end."""
-        tasks = max(1, -(-size // _BYTES_PER_TASK))
-        input_ = events.where(F.col("op").isin(*DATA_OPERATIONS)).select(*EVENT_COLUMNS)
-        if deltas:
-            input_ = input_.unionByName(self._base(input_.where("_key IS NOT NULL")))
-        input_ = input_.where("_key IS NOT NULL").repartition(tasks, "_key")
-        with self._fitted(input_, folding) as staged:
+        rows = events.where(F.col("op").isin(*DATA_OPERATIONS) & F.col("_key").isNotNull())
+        input_ = rows.select(*EVENT_COLUMNS)
+        if part.deltas and part.least_key is not None and part.greatest_key is not None:
+            inside = _between("_key", part.least_key, part.greatest_key)
+            input_ = input_.unionByName(self._base(rows.where(IS_DELTA), inside))
+        tasks = max(1, -(-part.size // _BYTES_PER_TASK))
+        with self._fitted(input_.repartition(tasks, "_key"), folding) as staged:
             yield staged
 
     def take_over(self, other: Mirror, condition: str) -> None:
@@ -107,8 +109,8 @@ class Mirror:
         report = staged.report
         if report.least is None or report.greatest is None:
             return
-        view = quoted("staged_" + "_".join(self.table))
-        staged.frame.where(F.col("_row") == ROW).drop("_row").createOrReplaceTempView(view.strip("`"))
+        view = f"staged_{'_'.join(self.table)}"
+        staged.frame.where(F.col("_row") == ROW).drop("_row").createOrReplaceTempView(view)
         names = [*META, *self.columns]
         inserted = ", ".join(f"s.`{name}`" for name in names)
         listed = ", ".join(f"`{name}`" for name in names)
@@ -117,15 +119,16 @@ class Mirror:
         is_marked = self._rules.marks_deletes
         deleted = f"UPDATE SET {marked}" if is_marked else "DELETE"
         new = "s._refused IS NULL" if is_marked else "s._refused IS NULL AND NOT s._is_deleted"
-        inside = f"t._key >= X'{report.least.hex()}' AND t._key <= X'{report.greatest.hex()}'"
+        inside = _between("t._key", report.least, report.greatest)
         self._lake.spark.sql(
-            f"MERGE INTO {self._lake.sql_name(self.table)} t USING {view} s ON t._key = s._key AND {inside}"
+            f"MERGE INTO {self._lake.sql_name(self.table)} t USING {quoted(view)} s ON t._key = s._key AND {inside}"
             f" WHEN MATCHED AND {_NEWER} AND s._is_deleted THEN {deleted}"
             f" WHEN MATCHED AND {_NEWER} AND s._refused IS NOT NULL"
             " THEN UPDATE SET t._refused = s._refused, t._version = s._version, t._token = s._token"
             f" WHEN MATCHED AND {_NEWER} THEN UPDATE SET {updated}"
             f" WHEN NOT MATCHED AND {new} THEN INSERT ({listed}) VALUES ({inserted})"
         )
+        self._lake.spark.catalog.dropTempView(view)
 
     def note_drift(self, report: Report, place: str) -> None:
         """Count what fitted nowhere, with the table; `place` (a batch) is counted once."""
@@ -148,10 +151,10 @@ class Mirror:
 
     # --- rows
 
-    def _base(self, events: DataFrame) -> DataFrame:
+    def _base(self, events: DataFrame, inside: str) -> DataFrame:
         """Give what the mirror has of the documents in these events."""
         keys = events.select("_key").distinct()
-        rows = self._lake.table(self.table).where("NOT _is_deleted AND _refused IS NULL")
+        rows = self._lake.table(self.table).where(f"{inside} AND NOT _is_deleted AND _refused IS NULL")
         found = rows.join(F.broadcast(keys), "_key", "left_semi")
         return found.select(
             "_key",
@@ -303,6 +306,11 @@ class Mirror:
         known = read_drift(self._lake.properties(self.table).get(DRIFT_PROPERTY))
         merged = add_drift(known, found)
         self._lake.set_properties(self.table, {DRIFT_PROPERTY: write_drift(merged), **(also or {})})
+
+
+def _between(column: str, least: bytes, greatest: bytes) -> str:
+    """Say in SQL that a key is inside a range: files whose keys are all outside are not even opened."""
+    return f"{column} >= X'{least.hex()}' AND {column} <= X'{greatest.hex()}'"
 
 
 def _as_drift(change: Change, now: str) -> Drift:

@@ -12,6 +12,8 @@ from tailrace.warehouse.folding import DATA_OPERATIONS
 
 ENDS = ("drop", "rename", "dropDatabase")
 """Events that end a collection."""
+IS_DELTA = "op = 'update' AND full_document IS NULL"
+"""What holds for updates that bring no document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,12 @@ class Part:
     """Events of documents."""
     deltas: int
     """Updates that bring no document."""
-    bytes: int
+    size: int
+    """In bytes."""
     least_token: str
     greatest_token: str
+    least_key: bytes | None
+    greatest_key: bytes | None
     repeated: bool
     """Whether an event is in the batch twice."""
 
@@ -59,37 +64,24 @@ class Summary:
 
 def summarise(events: DataFrame, selection: Namespaces) -> Summary:
     """Look at a batch."""
-    is_delta = (F.col("op") == "update") & F.col("full_document").isNull()
     rows = (
         events.groupBy("db", "coll")
         .agg(
             F.count("token").alias("events"),
             F.count_if(F.col("op").isin(*DATA_OPERATIONS)).alias("changes"),
-            F.count_if(is_delta).alias("deltas"),
+            F.count_if(F.expr(IS_DELTA)).alias("deltas"),
             F.count_if(F.col("op").isin(*ENDS)).alias("ends"),
             F.count_if(F.col("token").isNull()).alias("bad"),
             F.sum(F.length("raw")).alias("bytes"),
             F.min("token").alias("least"),
             F.max("token").alias("greatest"),
+            F.min("_key").alias("least_key"),
+            F.max("_key").alias("greatest_key"),
             F.count_distinct("token", F.coalesce("_key", F.lit(b""))).alias("distinct"),
         )
         .collect()
     )
-    parts = tuple(
-        Part(
-            row.db,
-            row.coll,
-            row.events,
-            row.changes,
-            row.deltas,
-            row.bytes,
-            row.least,
-            row.greatest,
-            row.events != row.distinct,
-        )
-        for row in rows
-        if row.db is not None and selection.contains_event(_name(row))
-    )
+    parts = tuple(_part(row) for row in rows if row.db is not None and selection.contains_event(_name(row)))
     ends: list[Row] = []
     if any(row.ends for row in rows):
         found = (
@@ -97,6 +89,22 @@ def summarise(events: DataFrame, selection: Namespaces) -> Summary:
         )
         ends = sorted(found.collect(), key=lambda row: (row.cluster_time, row.token))
     return Summary(parts, tuple(ends), sum(row.bad for row in rows))
+
+
+def _part(row: Row) -> Part:
+    return Part(
+        database=row.db,
+        collection=row.coll,
+        events=row.events,
+        changes=row.changes,
+        deltas=row.deltas,
+        size=row.bytes,
+        least_token=row.least,
+        greatest_token=row.greatest,
+        least_key=row.least_key,
+        greatest_key=row.greatest_key,
+        repeated=row.events != row.distinct,
+    )
 
 
 def _name(row: Row) -> str:
