@@ -128,12 +128,13 @@ def _table(table: TableState) -> Table:
 
 def newest_time(table: TableState) -> tuple[int, float] | None:
     """Give the cluster time of the newest event in a table, and when the snapshot that has it was made."""
-    for snapshot in reversed(table.snapshots):
-        token = snapshot.properties.get(TOKEN_PROPERTY)
-        if token:
-            time = ResumeToken.from_hex(token).cluster_time
-            return time.time << 32 | time.inc, snapshot.at.timestamp()
-    return None
+    tokens = [snapshot.properties.get(TOKEN_PROPERTY) for snapshot in table.snapshots]
+    newest = max(filter(None, tokens), default=None)
+    if newest is None:
+        return None
+    time = ResumeToken.from_hex(newest).cluster_time
+    # A compaction later on may name the same event.
+    return time.time << 32 | time.inc, table.snapshots[tokens.index(newest)].at.timestamp()
 
 
 def drift_of(tables: Sequence[TableState]) -> list[Drift]:
