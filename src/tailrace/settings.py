@@ -83,6 +83,10 @@ class CaptureSettings(Section):
     buffer_mb: int = Field(32, gt=0, description="How far reading may run ahead of delivery.")
     sink_buffer_mb: int = Field(64, gt=0, description="How much a sink holds that is not acknowledged.")
     commit_interval_seconds: float = Field(0.1, ge=0, description="Least time between two saves of the position.")
+    heartbeat_seconds: float = Field(0, ge=0, description="Write a mark into the source so often; 0 is never.")
+    heartbeat_collection: str = Field(
+        "tailrace.heartbeats", pattern=r"^[^.]+\..+", description="Where marks are written; they are not delivered."
+    )
     lease_seconds: float = Field(15.0, gt=1, description="How long a silent process keeps its stream.")
     snapshot_workers: int = Field(2, gt=0, description="Chunks that are read at once.")
     snapshot_chunk_mb: float = Field(8.0, gt=0, description="About how much of a collection is read at once.")

@@ -79,6 +79,7 @@ class Capture:
             buffer_bytes=chosen.buffer_mb * _MEGABYTE,
             commit_interval=chosen.commit_interval_seconds,
             lease_seconds=chosen.lease_seconds,
+            heartbeat_seconds=chosen.heartbeat_seconds,
             snapshot_workers=chosen.snapshot_workers,
             snapshot_documents_per_second=chosen.snapshot_documents_per_second,
             chunk_bytes=int(chosen.snapshot_chunk_mb * _MEGABYTE),
@@ -174,4 +175,17 @@ def selection_of(settings: CaptureSettings) -> Selection:
         settings.full_document,
         settings.full_document_before_change,
         Slice.parse(settings.slice),
+        heartbeat=_heartbeat_of(settings, pipeline),
     )
+
+
+def _heartbeat_of(settings: CaptureSettings, pipeline: Sequence[Any]) -> str | None:
+    """Give the collection of the marks; a stream that might not show them would look as if it had lost them."""
+    if not settings.heartbeat_seconds:
+        return None
+    if pipeline or settings.scope != Scope.CLUSTER.value:
+        raise SettingsError(
+            "heartbeats need a stream of cluster scope without a pipeline of your own, which might hide them",
+            hint="Set capture.heartbeat_seconds to 0, or remove capture.pipeline and capture.scope.",
+        )
+    return settings.heartbeat_collection

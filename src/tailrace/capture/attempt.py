@@ -15,6 +15,7 @@ from tailrace.capture.delivered import DeliveredFilter
 from tailrace.capture.delivery import Delivery, Hook, SetAside
 from tailrace.capture.formats import Format
 from tailrace.capture.gaps import GapState
+from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.inventory import KeyInventory
 from tailrace.capture.leader import Leader
 from tailrace.capture.merging import Merge
@@ -75,6 +76,7 @@ class Attempt:
         self._recovery: Recovery
         self._merge = Merge(None)
         self._delivered: DeliveredFilter | None = None
+        self._heartbeat: Heartbeat | None = None
         self._next_show = 0.0
 
     def follow(self) -> bool:
@@ -91,6 +93,7 @@ class Attempt:
             self._reader = StreamReader(self._source, start, parts.quarantine, self._options.buffer_bytes)
             opened.callback(self._reader.close)
             self.snapshot = self._open_snapshot(delivery, opened)
+            self._heartbeat = self._status.heartbeat = self._open_heartbeat(opened)
             self._merge = Merge(self.snapshot.backfill if self.snapshot else None)
             parts.hook("opened")
             while not controls.interrupts and not self._is_done():
@@ -171,6 +174,13 @@ class Attempt:
         opened.callback(snapshot.backfill.close)
         return snapshot
 
+    def _open_heartbeat(self, opened: ExitStack) -> Heartbeat | None:
+        place, every = self._source.selection.heartbeat, self._options.heartbeat_seconds
+        if place is None or not every:
+            return None
+        heartbeat = Heartbeat(self._source.client, place, self._options.name, every, self._parts.metrics.heartbeat)
+        return opened.enter_context(heartbeat)
+
     # --- going round
 
     def _is_done(self) -> bool:
@@ -187,6 +197,8 @@ class Attempt:
         delivery.settle(now=idle and delivery.transactional)
         if portion is not None:
             self._status.seen(portion.operation_time)
+            if portion.events and not self._reader.held:
+                delivery.hurry()
         self._show(delivery)
 
     def _read(self, delivery: Delivery) -> Portion | None:
@@ -199,7 +211,8 @@ class Attempt:
             raise
 
     def _take(self, delivery: Delivery, portion: Portion) -> None:
-        events = self._source.selection.slice.keep(portion.events)
+        events = portion.events if self._heartbeat is None else self._heartbeat.without_marks(portion.events)
+        events = self._source.selection.slice.keep(events)
         if self._delivered is not None:
             events = self._new_events(self._delivered, events, portion.token)
         self._parts.hook("read")

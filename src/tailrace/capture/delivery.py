@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailrace.capture.formats import Format
@@ -102,7 +102,7 @@ class Delivery:
         return self._sink.transactional
 
     def deliver(
-        self, events: Iterable[bytes], position: Position | None, on_safe: Callable[[], None] | None = None
+        self, events: Sequence[bytes], position: Position | None, on_safe: Callable[[], None] | None = None
     ) -> None:
         """Give events to the sink; `position` and `on_safe` take effect when they are safe."""
         read_at = time.monotonic()
@@ -110,9 +110,14 @@ class Delivery:
         self._hook("converted")
         added = self._add(records)
         self._hook("added")
-        size = sum(len(record.value or b"") for record in records)
+        size = sum([len(record[1] or b"") for record in records])
         kept = records if self._inventory.keeps_keys else []
         self._pending.append(Parcel(added, position, on_safe, kept, kinds, size, read_at))
+
+    def hurry(self) -> None:
+        """Let the sink send at once what it holds back, because nothing more is there to be read."""
+        if not self._sink.transactional:  # a transaction is committed at such a moment, which sends everything
+            self._sink.hurry()
 
     def settle(self, *, now: bool = False) -> None:
         """Move the position to where the sink is safe, when it is time for that (or `now`)."""
@@ -126,7 +131,15 @@ class Delivery:
         self._sink.flush(timeout)
         self.settle(now=True)
 
-    def _records(self, events: Iterable[bytes]) -> tuple[list[Record], Counter[tuple[str, str]]]:
+    def _records(self, events: Sequence[bytes]) -> tuple[list[Record], Counter[tuple[str, str]]]:
+        try:
+            records = self._format.batch(events)
+        except EventUnconvertible:
+            records = self._records_one_by_one(events)
+        return records, Counter([(record[4], record[3]) for record in records])
+
+    def _records_one_by_one(self, events: Sequence[bytes]) -> list[Record]:
+        """Find the events that cannot be converted, and set them aside."""
         records: list[Record] = []
         convert = self._format.records
         for event in events:
@@ -136,7 +149,7 @@ class Delivery:
                 self._set_aside(event, error)
                 self._aside += 1
                 self._metrics.dead_letter(error.code)
-        return records, Counter((record.operation, record.namespace) for record in records)
+        return records
 
     def _add(self, records: list[Record]) -> int:
         """Give records to the sink; while it is full, only what it acknowledges is worked on."""

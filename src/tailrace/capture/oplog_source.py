@@ -35,7 +35,7 @@ class OplogSource(EventSource):
             max_await_time_ms=chosen.max_await_ms,
             batch_size=1 if one_by_one else chosen.batch_size,
         )
-        return stream if chosen.pipeline or chosen.namespaces.everything else _Chosen(stream, chosen.namespaces)
+        return stream if chosen.pipeline or chosen.watched.everything else _Chosen(stream, chosen.watched)
 
 
 class _Chosen:

@@ -31,6 +31,8 @@ class ProducerOptions:
     """How far reading may run ahead of delivery."""
     commit_interval: float = 0.1
     lease_seconds: float = 15.0
+    heartbeat_seconds: float = 0.0
+    """Time between two marks in the source, when the selection names a collection for them."""
     lease_timeout: float = float("inf")
     flush_timeout: float = 30.0
     snapshot_workers: int = 2

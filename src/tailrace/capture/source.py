@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -62,11 +62,20 @@ class Selection:
     max_await_ms: int = 1_000
     """How long the server waits for an event before an empty batch moves the position on."""
     batch_size: int | None = None
+    heartbeat: str | None = None
+    """The collection of the marks, which is read along although it is not captured."""
+
+    @property
+    def watched(self) -> Namespaces:
+        """The namespaces whose events are read."""
+        if self.heartbeat is None or self.namespaces.everything:
+            return self.namespaces
+        return replace(self.namespaces, collections=(*self.namespaces.collections, self.heartbeat))
 
     @property
     def fingerprint(self) -> str:
         """A text that changes when tokens of the stream before can no longer be used."""
-        chosen = self.namespaces
+        chosen = self.watched
         names = [*chosen.collections, *chosen.databases, *(f"/{pattern}/" for pattern in chosen.patterns)]
         options = {
             "scope": self.scope.value,
@@ -77,7 +86,7 @@ class Selection:
 
     def stages(self) -> list[Mapping[str, Any]]:
         """Give the whole pipeline: the choice of namespaces, then the user's stages."""
-        match = self.namespaces.match() if self.scope is Scope.CLUSTER else None
+        match = self.watched.match() if self.scope is Scope.CLUSTER else None
         return [*([match] if match else []), *self.pipeline]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bson.timestamp import Timestamp
 
+from tailrace.capture.heartbeat import Heartbeat
 from tailrace.capture.positions import Counts, Position
 from tailrace.monitor import PAUSED, Consumer, Liveness, Observation, Patience, State, liveness_of
 
@@ -63,6 +64,7 @@ class ProducerStatus:
         self.started_at = time.time()
         self.snapshot: SnapshotStatus | None = None
         self.buffered = 0
+        self.heartbeat: Heartbeat | None = None
 
     def moved(self, position: Position, counts: Counts) -> None:
         """Note a position that was saved."""
@@ -120,7 +122,7 @@ class ProducerStatus:
             if not self._observations:
                 return Liveness(State.IDLE, self._waiting or "nothing was read yet")
             found = liveness_of(tuple(self._observations), self.patience)
-            return self._silent(found) or found
+            return self._silent(found) or self._by_heartbeat(found)
 
     def consumer(self) -> Consumer | None:
         """Give the stream as the monitor wants to see it; None before the first position."""
@@ -166,6 +168,19 @@ class ProducerStatus:
         if seconds >= self.patience.stalled_seconds:
             return Liveness(State.STALLED, proof)
         return Liveness(State.BEHIND, proof) if seconds >= self.patience.behind_seconds else None
+
+    def _by_heartbeat(self, found: Liveness) -> Liveness:
+        """Judge by the marks in the source: one that the position has passed, and that never came, was lost."""
+        heartbeat, position = self.heartbeat, self._position
+        if heartbeat is None or position is None:
+            return found
+        mark = heartbeat.lost(position.cluster_time)
+        if mark is not None:
+            proof = f"the stream has passed the time of heartbeat {mark.number} and did not give it"
+            return Liveness(State.STALLED, proof)
+        if not heartbeat.seen:
+            return found
+        return Liveness(found.state, f"{found.proof}; heartbeat {heartbeat.seen} came back")
 
     def _observe(self) -> None:
         now = time.time()

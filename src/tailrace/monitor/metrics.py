@@ -57,6 +57,12 @@ _state = Gauge("tailrace_state", "1 for the state the stream is in, 0 for the ot
 _position_time = Gauge(
     "tailrace_position_timestamp_seconds", "Cluster time of the committed position.", _STREAM, registry=REGISTRY
 )
+_heartbeat = Gauge(
+    "tailrace_heartbeat_seconds",
+    "Time from the write of the last heartbeat to its return through the stream.",
+    _STREAM,
+    registry=REGISTRY,
+)
 _buffer_bytes = Gauge("tailrace_buffer_bytes", "Bytes read and not yet acknowledged.", _STREAM, registry=REGISTRY)
 _buffer_limit = Gauge(
     "tailrace_buffer_limit_bytes", "The most bytes the stream may hold at once.", _STREAM, registry=REGISTRY
@@ -198,6 +204,10 @@ class StreamMetrics:
     def position(self, cluster_time: Timestamp) -> None:
         """Show the cluster time of the position that was just committed."""
         _position_time.labels(self.stream).set(cluster_time.time)
+
+    def heartbeat(self, seconds: float) -> None:
+        """Show how long a mark in the source took to come back."""
+        _heartbeat.labels(self.stream).set(seconds)
 
     def buffer(self, held: int, limit: int) -> None:
         """Show how full the stream's buffer is, in bytes."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import bson
 import pytest
-from bson import Timestamp, json_util
+from bson import Code, DatetimeMS, Int64, ObjectId, Regex, Timestamp, json_util
 
 from tailrace.capture.formats import Format, make_format, recovered_delete, snapshot_event
+from tailrace.capture.formats.extended_json import relaxed_document, relaxed_documents
 from tailrace.capture.formats.json import JsonFormat
 from tailrace.capture.formats.keys import KeyRule
 from tailrace.errors import EventUnconvertible, SettingsError
@@ -143,6 +144,37 @@ def test_the_ways_of_json_give_the_same_records(recorded: list[bytes]) -> None:
                 fast.records(event)
             continue
         assert fast.records(event) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "debezium"])  # its records say when they were made
+def test_many_events_at_once_give_the_records_of_each(name: str, recorded: list[bytes]) -> None:
+    format, each = made(name), []
+    good = []
+    for event in recorded:
+        try:
+            each += format.records(event)
+            good.append(event)
+        except EventUnconvertible:
+            with pytest.raises(EventUnconvertible):
+                format.batch([*good[:3], event])
+    assert format.batch(good) == each
+    assert format.batch([]) == []
+
+
+def test_documents_written_together_are_those_written_alone() -> None:
+    """Whatever could be taken for the edge of a document, or be written wrongly by the fast way."""
+    values: list[Any] = [
+        "]", '","', "}{", None, float("nan"), float("inf"), -1, Code("x"), Code("y", {"z": None}), Int64(-5),
+        Int64(2**40), [], {}, [[]], ObjectId(), {"a": [None, float("-inf")]}, b"\x0d\x0f\xff",
+        Regex("a", "i"), DatetimeMS(-1),
+    ]  # fmt: skip
+    documents = [bson.encode({"v": value}) for value in values]
+    documents += [bson.encode({"v": [value, None, 1.5], "w": [value] * 3}) for value in values]
+    deep: Any = {}
+    for _ in range(300):
+        deep = {"d": deep}
+    for chosen in (documents, [*documents, bson.encode(deep)], documents[:1], []):
+        assert relaxed_documents(chosen) == [relaxed_document(document) for document in chosen]
 
 
 def test_a_users_function_may_leave_events_out_and_write_bytes(events: dict[str, bytes]) -> None:

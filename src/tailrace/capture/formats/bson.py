@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tailrace.capture.formats.event_fields import Place, make_record, raw_namespace, spans_of, text_at
 from tailrace.capture.formats.format import Format
-from tailrace.capture.formats.keys import DOCUMENT_KEY
-from tailrace.capture.formats.plain_event import cut
+from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.plain_event import Cutter, plain_record
 from tailrace.capture.record import Record
 
 
@@ -16,12 +16,15 @@ class BsonFormat(Format):
 
     content_type = "application/bson"
 
+    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
+        super().__init__(key, tombstones=tombstones)
+        self._cutter = Cutter()
+
     def records(self, event: bytes) -> Sequence[Record]:
         """Give one record, and a tombstone after a delete if they are wanted."""
-        plain = cut(event) if self._key is DOCUMENT_KEY else None
+        plain = self._cutter.cut(event) if self._key is DOCUMENT_KEY else None
         if plain:
-            place, name = plain.place, plain.namespace.name
-            return self._delivered(make_record(event, place, plain.key, event, plain.operation, name))
+            return self._delivered(plain_record(event, plain, plain.key, event))
         spans = spans_of(event)
         key, is_missing = self._key.of_raw(event, spans)
         operation = spans.get(b"operationType")

@@ -62,18 +62,21 @@ def make_record(
     operation_header = _operation_headers.get(operation)
     if operation_header is None:
         operation_header = _operation_headers[operation] = ("operationType", operation.encode())
-    headers = [
-        ("token", text),
-        ("clusterTime", b"%d:%d" % (time >> 32, time & 0xFFFFFFFF)),
-        operation_header,
-        _SCHEMA_HEADER,
-    ]
+    headers = headers_of(text, b"%d:%d" % (time >> 32, time & 0xFFFFFFFF), operation_header)
     if is_recovered:
         headers.append(_RECOVERED_HEADER)
     if is_key_missing:
         headers.append(_KEY_HEADER)
     # What Record(...) does, in a third of the time.
     return _new(Record, (key, value, headers, namespace, operation, token, time, event))
+
+
+Headers = list[tuple[str, bytes]]
+
+
+def headers_of(token: bytes, cluster_time: bytes, operation: tuple[str, bytes]) -> Headers:
+    """Give the headers that every record has."""
+    return [("token", token), ("clusterTime", cluster_time), operation, _SCHEMA_HEADER]
 
 
 def _token_text(token: bytes) -> bytes:

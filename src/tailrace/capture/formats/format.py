@@ -31,6 +31,10 @@ class Format(ABC):
         Raises EventUnconvertible when the event cannot be expressed; the caller writes it to the dead letters.
         """
 
+    def batch(self, events: Sequence[bytes]) -> list[Record]:
+        """Give the records for many events, in order; raises when any of them cannot be expressed."""
+        return [record for event in events for record in self.records(event)]
+
     def _delivered(self, record: Record) -> Sequence[Record]:
         """Give the record, followed by a tombstone if it is a delete and tombstones are wanted."""
         if self._tombstones and record.operation == "delete":

@@ -7,28 +7,54 @@ from typing import Any
 
 from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.decoded import DecodedFormat
-from tailrace.capture.formats.event_fields import Place, make_record
-from tailrace.capture.formats.keys import DOCUMENT_KEY
-from tailrace.capture.formats.plain_event import cut, relaxed_event, relaxed_key
+from tailrace.capture.formats.event_fields import Place
+from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.plain_event import Cutter, PlainEvent, plain_record, relaxed_event, relaxed_key
 from tailrace.capture.record import Record
 
 
 class JsonFormat(DecodedFormat):
     """The whole event as relaxed Extended JSON; the key in the same spelling."""
 
+    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
+        super().__init__(key, tombstones=tombstones)
+        self._cutter = Cutter()
+
     def records(self, event: bytes) -> Sequence[Record]:
         """Give one record, and a tombstone after a delete if they are wanted."""
-        plain = cut(event) if self._key is DOCUMENT_KEY else None
-        if plain is None:
-            return super().records(event)
-        key = relaxed_key(plain.key)
-        value = relaxed_event(plain, key)
-        if value is None:
-            return super().records(event)
-        return self._delivered(make_record(event, plain.place, key, value, plain.operation, plain.namespace.name))
+        return self.batch([event])
+
+    def batch(self, events: Sequence[bytes]) -> list[Record]:
+        """Write the documents of all events at once, and each event around its own."""
+        if self._key is not DOCUMENT_KEY:
+            return [record for event in events for record in super(JsonFormat, self).records(event)]
+        cut = self._cutter.cut
+        plains = [cut(event) for event in events]
+        parts = [part for plain in plains if plain for part in (plain.document, plain.update) if part is not None]
+        texts = iter(extended_json.relaxed_documents(parts))
+        records: list[Record] = []
+        for event, plain in zip(events, plains, strict=True):
+            record = None
+            if plain is not None:
+                document = next(texts) if plain.document is not None else None
+                update = next(texts) if plain.update is not None else None
+                record = _record(event, plain, document, update)
+            if record is None:
+                records += super().records(event)
+            elif self._tombstones:
+                records += self._delivered(record)
+            else:
+                records.append(record)
+        return records
 
     def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes:
         return extended_json.relaxed(document, event)
+
+
+def _record(event: bytes, plain: PlainEvent, document: bytes | None, update: bytes | None) -> Record | None:
+    key = relaxed_key(plain.key)
+    value = relaxed_event(plain, key, document, update)
+    return None if value is None else plain_record(event, plain, key, value)
 
 
 class CanonicalFormat(DecodedFormat):

@@ -19,6 +19,8 @@ from tailrace.errors import Backpressure, RecordRefused, SinkUnavailable
 
 _LARGEST_BATCH = 1_000_000
 _PAUSE = 0.01
+_HURRY = 0.001
+"""Seconds in which the library's own thread wakes up; when it does not, records linger as long as they always do."""
 
 PRODUCER_SETTINGS: Mapping[str, Any] = {
     "enable_idempotence": True,  # retries keep the order and make no duplicates
@@ -122,6 +124,11 @@ class KafkaSink(Sink):
             self._held -= batch.size
             self._acknowledged += batch.count
         return self._acknowledged
+
+    def hurry(self) -> None:
+        """Send what lingers: waiting for company pays only while more is coming."""
+        if self._batches:
+            self._producer.flush(_HURRY)
 
     def flush(self, timeout: float) -> int:
         """Wait for all delivery reports."""

@@ -64,6 +64,9 @@ class Sink(ABC):
         Raises SinkUnavailable when delivery failed in a way that only a new sink at the last position can mend.
         """
 
+    def hurry(self) -> None:  # noqa: B027 - a sink that sends at once has nothing to do
+        """Send what is held back for company: nothing more comes for the moment. Waits for no answer."""
+
     @abstractmethod
     def flush(self, timeout: float) -> int:
         """Wait until everything added is acknowledged and give the count; SinkUnavailable after `timeout` seconds."""

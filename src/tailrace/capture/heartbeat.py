@@ -1,0 +1,127 @@
+"""Marks written into the source that must come back through the stream: the proof that it gives what is written.
+
+A position that moves proves that the server answers, not that events come: a filter, a proxy or a bug could swallow
+them all. A mark does. It is judged without clocks: once the position has passed the time of a mark that did not come
+back, the stream has lost it.
+
+It is off by default, because it is the only thing in all of capture that writes to the source.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import bson
+import structlog
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from tailrace.settings import masked
+
+_log = structlog.get_logger("tailrace.capture")
+_SECONDS_TO_END = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A mark that was written."""
+
+    number: int
+    time: Timestamp
+    """The cluster time of the write, or a little later."""
+
+
+class Heartbeat:
+    """The marks of one stream: written by a thread of its own, taken out of the events by the producer's."""
+
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        namespace: str,
+        stream: str,
+        every: float,
+        came_back: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        database, _, collection = namespace.partition(".")
+        self._client = client
+        self._marks = client[database][collection]
+        self._ns = bson.encode({"ns": {"db": database, "coll": collection}})[4:-1]
+        self._stream = stream
+        self._every = every
+        self._came_back = came_back
+        self._awaited: Mark | None = None
+        self._seen = 0
+        self._problem: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailrace-heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(_SECONDS_TO_END)
+
+    def without_marks(self, events: Sequence[bytes]) -> list[bytes]:
+        """Give the events that are no marks, and note the marks of this stream."""
+        kept = []
+        for event in events:
+            if self._ns in event and self._is_mark(event):
+                continue
+            kept.append(event)
+        return kept
+
+    def lost(self, position: Timestamp) -> Mark | None:
+        """Give the mark that should have come back before the stream got to this position, and did not."""
+        mark = self._awaited
+        return mark if mark is not None and mark.number > self._seen and position > mark.time else None
+
+    @property
+    def seen(self) -> int:
+        """The number of the last mark that came back; 0 before the first."""
+        return self._seen
+
+    def _is_mark(self, event: bytes) -> bool:
+        found = bson.decode(event)
+        if found.get("ns") != {"db": self._marks.database.name, "coll": self._marks.name}:
+            return False
+        if found.get("documentKey", {}).get("_id") == self._stream:
+            changed = found.get("fullDocument") or found.get("updateDescription", {}).get("updatedFields", {})
+            if "number" in changed and changed["number"] > self._seen:
+                self._seen = changed["number"]
+                self._came_back(max(0.0, time.time() - changed["at"]))
+        return True
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            try:
+                number = max(number + 1, int(time.time() * 1000))  # grows over restarts too
+                self._write(number)
+                self._problem = None
+            except PyMongoError as error:
+                self._complain(masked(str(error))[:300])
+            self._stop.wait(self._every)
+
+    def _write(self, number: int) -> None:
+        with self._client.start_session(causal_consistency=True) as session:
+            change = {"$set": {"number": number, "at": time.time()}}
+            self._marks.update_one({"_id": self._stream}, change, upsert=True, session=session)
+            awaited = self._awaited
+            if session.operation_time is not None and (awaited is None or awaited.number <= self._seen):
+                self._awaited = Mark(number, session.operation_time)  # the oldest that did not come back yet
+
+    def _complain(self, problem: str) -> None:
+        """Say once that marks cannot be written; the stream itself may be well."""
+        if problem != self._problem:
+            _log.warning("a heartbeat cannot be written", collection=self._marks.full_name, error=problem)
+        self._problem = problem
