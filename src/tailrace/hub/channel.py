@@ -150,4 +150,14 @@ class Channel(EventLog):
 
 def encode_elements(events: list[Event]) -> bytes:
     """Give events as the elements of a BSON array."""
-    return b"".join(part for number, event in enumerate(events) for part in (b"\x03%d\x00" % number, event.raw))
+    count = len(events)
+    while len(_NAMES) < count:
+        _NAMES.append(b"\x03%d\x00" % len(_NAMES))
+    parts = [b""] * (2 * count)
+    parts[::2] = _NAMES[:count]
+    parts[1::2] = [event.raw for event in events]
+    return b"".join(parts)
+
+
+_NAMES: Final[list[bytes]] = []
+"""How the elements of an array begin, by number; as many as were ever needed."""

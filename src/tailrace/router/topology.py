@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import structlog
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure, PyMongoError
@@ -34,6 +35,7 @@ Document = Mapping[str, Any]
 CONFIG: Final = "config"
 """The name under which the config servers take part in a merge: their oplog tells which shards come and go."""
 _NOTE: Final = {"tailrace": "idle"}
+_GRANT: Final = "Grant the action appendOplogNote on the cluster; idle shards are asked in a slower way until then."
 _UNAUTHORIZED: Final = 13
 _STALE_CLUSTER_TIME: Final = 209
 _TIMEOUTS: Final[dict[str, Any]] = {
@@ -132,6 +134,7 @@ class ShardClock:
                 if error.code != _UNAUTHORIZED:
                     raise
                 self._may_write = False
+                structlog.get_logger().warning("note_not_allowed", hint=_GRANT, hosts=self._client.nodes)
             read = LiveOplog(self._client).query(until, after=until)
             self._client.local.command({**read, "limit": 1, "singleBatch": True}, session=session)
 
