@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import SecretStr
 
 from command_lines import complaint_about_words
-from tailrace.dashboard.access import OPEN_PATHS
+from tailrace.dashboard.access import OPEN_PATHS, Access
 from tailrace.monitor import Site, serve_endpoint
 from tailrace.settings import ENVIRONMENT_PREFIX, Settings, describe
 
@@ -115,6 +116,15 @@ def test_probes_of_producer_and_gateway_ask_for_pages_that_answer() -> None:
 
 def test_probes_of_the_dashboard_need_no_token() -> None:
     assert paths_of("dashboard") <= OPEN_PATHS
+
+
+def test_the_dashboard_may_listen_as_it_is_told_to() -> None:
+    """Beyond loopback it refuses to start without a token and TLS, or a proxy that does it."""
+    deployment = next(each for each in DEPLOYMENTS if container(each)["name"] == "dashboard")
+    made = next(each for each in DOCUMENTS if each["kind"] == "Kustomization")["secretGenerator"][0]
+    [token] = [literal.partition("=")[2] for literal in made["literals"] if literal.startswith("dashboard-token=")]
+    settings = settings_of(deployment).dashboard.model_copy(update={"token": SecretStr(token)})
+    assert Access.of(settings).guards_reads
 
 
 def test_services_and_budgets_select_pods_that_there_are() -> None:
