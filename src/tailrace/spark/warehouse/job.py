@@ -7,6 +7,7 @@ the mirror. Every snapshot says which batch made it, so a batch that Spark repea
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -75,6 +76,7 @@ class WarehouseJob:
 
     def write(self, events: DataFrame, commit: Commit) -> None:
         """Write events as one batch."""
+        began = time.monotonic()
         lake, mirrors, maintenance = self._open(events.sparkSession)
         may_be_replay = self._newest is None or commit.batch <= self._newest
         kept = _complete(events).persist(StorageLevel.MEMORY_AND_DISK)
@@ -86,6 +88,8 @@ class WarehouseJob:
         finally:
             kept.unpersist()
         self._newest = commit.batch
+        counted = sum(part.events for part in summary.parts), len(summary.parts)
+        _log.info("batch %d: %d events of %d collections in %.1f s", commit.batch, *counted, time.monotonic() - began)
         maintenance.after_batch(summary)
 
     def backfill(self, spark: SparkSession, uri: str, namespaces: Sequence[str]) -> str:

@@ -141,11 +141,10 @@ class Mirror:
 
     def plan(self) -> Plan:
         """How documents become rows now."""
-        is_strict = self._rules.contract is Contract.STRICT
         return Plan(
             self.columns,
             as_json=self._rules.contract is Contract.JSON,
-            refuses=is_strict and bool(self.columns) and self._rules.letters_drift,
+            refuses=self._is_closed and self._rules.letters_drift and "_id" in self.columns,
             marks=self._rules.marks_deletes,
         )
 
@@ -227,13 +226,23 @@ class Mirror:
         """Decide what the columns become."""
         if not report.shape:
             return Evolution(self.columns, ())
-        if self._rules.contract is Contract.STRICT and self.columns:
-            if not self._rules.letters_drift:
-                fields = ", ".join(sorted(report.counts))
-                raise SchemaDrifted(f"{self.namespace} has fields that its table does not take: {fields}")
-            return Evolution(self.columns, ())
+        if self._is_closed:
+            return self._closed_evolution(report)
         is_small = self._rows() <= self._rules.rewrite_rows
         return evolve(self.columns, [report.shape], limit=self._rules.max_columns, may_rewrite=is_small)
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether the columns stay as they are."""
+        return self._rules.contract is Contract.STRICT and bool(self.columns)
+
+    def _closed_evolution(self, report: Report) -> Evolution:
+        """Take no column but the `_id`, which nobody has to declare."""
+        wanted = {name: shape for name, shape in report.shape.items() if name == "_id" and name not in self.columns}
+        if report.shape.keys() > wanted.keys() and not self._rules.letters_drift:
+            fields = ", ".join(sorted(place for place in report.counts if place.split(" ")[0] not in wanted))
+            raise SchemaDrifted(f"{self.namespace} has fields that its table does not take: {fields}")
+        return evolve(self.columns, [wanted], limit=self._rules.max_columns, may_rewrite=False)
 
     def _rows(self) -> int:
         snapshot = self._lake.java(self.table).currentSnapshot()
