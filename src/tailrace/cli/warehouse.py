@@ -63,6 +63,7 @@ def run(
         warehouse__folder=folder,
     )
     logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call
     job = WarehouseJob(settings.warehouse, Selection.parse(namespaces or ()))
     place = checkpoint or f"{settings.spark.checkpoints}/warehouse"
     with spark_session(settings.spark) as spark:
