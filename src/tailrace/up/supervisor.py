@@ -117,9 +117,9 @@ class Keeper:
         return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
     def _give_up(self, why: str) -> None:
-        message = f"{self.part.name} is given up: {why}; log: {self.part.log}"
+        message = f"given up: {why}; log: {self.part.log}"
         self._report(State.GAVE_UP, f"{message}\n{self.part.last_lines()}")
-        self.failure = PartGaveUp(message, part=self.part.name, log=str(self.part.log))
+        self.failure = PartGaveUp(f"{self.part.name} is {message}", part=self.part.name, log=str(self.part.log))
 
     def _report(self, state: State, message: str = "") -> None:
         now = time.monotonic()
