@@ -102,6 +102,7 @@ def test_close_ends_a_waiting_read_and_frees_the_cursor(mongodb: ReplicaSet, opl
         tail.close()
         assert set(waiting.result(20)) <= {0}
     assert list(tail) == []
+    assert oplog.client.primary is not None, "its end was taken for the server's"
     code, deadline = CURSOR_IN_USE, time.monotonic() + SECONDS
     while code == CURSOR_IN_USE and time.monotonic() < deadline:  # by the read that the kill ends
         with pytest.raises(OperationFailure) as caught:

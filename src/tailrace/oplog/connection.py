@@ -40,6 +40,7 @@ class CursorConnection:
         self._client = client
         self._server: Any = client._select_server(writable_server_selector, None, "find")
         self._request: int | None = None
+        self._is_closed = False
         self.is_answering = False
         """Whether more replies are on their way: nothing has to be asked for."""
         with _MongoClientErrorHandler(client, self._server, None) as handler:
@@ -72,6 +73,7 @@ class CursorConnection:
 
     def close(self) -> None:
         """End the connection; whoever waits for a reply in another thread gets an error."""
+        self._is_closed = True
         with suppress(OSError):
             self._connection.conn.get_conn.shutdown(socket.SHUT_RDWR)
         self._connection.close_conn("stale")
@@ -81,10 +83,15 @@ class CursorConnection:
 
     @contextmanager
     def _telling_of_errors(self) -> Iterator[None]:
-        """Let the client know what its monitors have not noticed yet."""
-        with _MongoClientErrorHandler(self._client, self._server, None) as handler:
-            handler.contribute_socket(self._connection)
+        """Let the client know what its monitors have not noticed yet; the end of this connection is no news."""
+        handler = _MongoClientErrorHandler(self._client, self._server, None)
+        handler.contribute_socket(self._connection)
+        try:
             yield
+        except BaseException as error:
+            if not self._is_closed:
+                handler.handle(type(error), error)
+            raise
 
     def _learn_time(self, reply: bytes) -> None:
         """Pass the cluster's time on, so that other commands of the client never seem to come from the past."""
