@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
     wanted = given.only.split(",") if given.only else list(BUDGETS[given.mode])
     say("fetching what is not in the cache yet")
     fetch_everything()

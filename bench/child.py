@@ -34,13 +34,18 @@ class Marks:
     Everything between is measured: a client that reads ahead has most events when it hands over the first.
     """
 
-    def __init__(self, events: int) -> None:
+    def __init__(self, events: int, wait: Callable[[], object] | None = None) -> None:
         self.events = events
         self.seen = 0
+        self._wait = wait
+        """Returns when the parent has looked at the clocks, so that nothing is done before."""
 
     def begin(self, seen: int = 0) -> None:
         """Say that the reading begins: connections are there, and nothing (or little) has come yet."""
         self.seen = seen
+        if not seen and self._wait is not None:
+            say("begin")
+            self._wait()
         say_mark("warm", seen)
 
     def add(self, count: int) -> bool:
@@ -68,7 +73,7 @@ def main() -> None:
     for line in sys.stdin:
         if line.strip() == "go":
             try:
-                run(marks=Marks(arguments["events"]))
+                run(marks=Marks(arguments["events"], sys.stdin.readline))
             except Exception as error:
                 say("failed", " ".join(f"{type(error).__name__}: {error}".split())[:800])
                 raise

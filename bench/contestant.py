@@ -1,9 +1,9 @@
 """A contestant: a process of its own that is started once, warmed up, and then takes its turn in every round.
 
-It speaks lines. It prints `@ready`, reads `go`, prints `@warm 0 T` when it begins to read and `@done N T` at the end;
-what lies between is measured, and T is the system's monotonic clock. A program whose start is part of its run prints
-`@warm N T` once more when a third of the events have come, and is measured from there. So a JVM is measured warm, and
-a Python process without its imports. Lines without `@` are its own business.
+It speaks lines. It prints `@ready`, reads `go`, prints `@begin`, waits for `on` (the clocks are looked at in between),
+prints `@warm 0 T` when it begins to read and `@done N T` at the end; T is the system's monotonic clock. A program whose
+start is part of its run prints `@warm N T` once more when a third of the events have come, and is measured from there.
+So a JVM is measured warm, and a Python process without its imports. Lines without `@` are its own business.
 """
 
 from __future__ import annotations
@@ -212,13 +212,17 @@ class ProcessContestant(Contestant):
         first, before = meter.look(process.pid), 0
         while True:
             said, rest = process.next_line(deadline - time.monotonic(), "done")
+            if said == "begin":
+                first = meter.look(process.pid)
+                process.tell("on")
             if said not in ("warm", "done"):
                 continue
             seen, at, *busy = map(float, rest.split())
-            look = replace(meter.look(process.pid), at=at)
             if said == "warm":
-                first, before = look, int(seen)
+                look = meter.look(process.pid) if seen else first
+                first, before = replace(look, at=at), int(seen)
                 continue
+            look = replace(meter.look(process.pid), at=at)
             events = int(seen) - before
             found = meter.between(first, look, events)
             if busy:  # a streaming query says itself how long it was at work, without its start

@@ -37,6 +37,8 @@ class Stalled(ProcessContestant):
         """Let it begin, stop the broker, and look at its memory."""
         process = self.process
         process.tell("go")
+        process.wait_for("begin", self.seconds)
+        process.tell("on")
         process.wait_for("warm", self.seconds)
         time.sleep(0.5)
         self.broker.pause()

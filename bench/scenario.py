@@ -248,6 +248,7 @@ def main(name: str, title: str, sizes: Sizes, body: Callable[[Scenario], None]) 
         key, _, value = setting.partition("=")
         parameters[key] = [int(one) for one in value.split(",")] if isinstance(parameters[key], list) else int(value)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
     run = new_result(given.mode)
     result = ScenarioResult(name, title, parameters=parameters)
     run.scenarios.append(result)

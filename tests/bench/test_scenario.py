@@ -137,7 +137,9 @@ def test_less_is_better_where_it_is() -> None:
 SPEAKER = """
 import sys
 print("@ready", flush=True)
-for line in sys.stdin:
+while sys.stdin.readline() == "go\\n":
+    print("@begin", flush=True)
+    assert sys.stdin.readline() == "on\\n"
     print("@warm 0 7.0", flush=True)
     print("chatter", flush=True)
     print("@warm 40 8.0", flush=True)
