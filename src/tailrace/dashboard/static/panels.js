@@ -64,7 +64,7 @@ function drawWatchers(gateways) {
 }
 
 function drawTables(state) {
-  const snapshots = (one) => h("details", {}, h("summary", {}, `${one.snapshot_count} snapshots`),
+  const snapshots = (one) => h("details", {}, h("summary", {}, `${one.snapshot_count} snapshot${one.snapshot_count === 1 ? "" : "s"}`),
     h("ol", { class: "snapshots" }, one.snapshots.slice(0, 8).map((snapshot) => h("li", { "data-key": snapshot.id },
       h("time", {}, moment(snapshot.at)), ` ${snapshot.operation} `,
       h("b", {}, `+${count(snapshot.added_rows)}`), snapshot.deleted_rows ? ` −${count(snapshot.deleted_rows)}` : ""))));
