@@ -196,6 +196,41 @@ def test_a_broker_that_is_down_for_a_while_and_one_that_is_slow(
     assert found["exactly-once"] == list(range(inserts.written))
 
 
+@pytest.mark.long
+def test_a_broker_that_is_down_for_half_a_minute_loses_nothing_and_takes_no_memory(
+    mongodb: ReplicaSet, database: Database[dict[str, Any]], start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    """`make crash` runs it. Far more is written in the outage than the buffers of 3 MB hold."""
+    broker: Kafka = start_server(Kafka)
+    settings = kafka_settings(mongodb, database, broker.bootstrap_servers, tmp_path, "at-least-once")
+    flags = {f"capture.{name}": value for name, value in settings.capture.model_dump(exclude_unset=True).items()}
+    start_capture({"mongodb.uri": mongodb.uri, **flags}, stop_when_idle=True).join(120)
+    process = start_capture({"mongodb.uri": mongodb.uri, **flags})
+    try:
+        with Inserts(database.orders, text="x" * 20_000) as inserts, open_store(f"file:{tmp_path}") as store:
+            delivered = lambda: (found := store.load(settings.capture.name)) and found.counts.events  # noqa: E731
+            wait_until(lambda: (delivered() or 0) > 200, "the stream runs", 120)
+            before = resident_mb(process.pid)
+            broker.kill()
+            down = inserts.written
+            time.sleep(30)
+            wait_until(lambda: inserts.written > down + 1_000, "20 MB are written in the outage", 120)
+            grown = resident_mb(process.pid) - before
+            broker.restart()
+            inserts.__exit__()
+            wait_until(lambda: (delivered() or 0) >= inserts.written, "everything is delivered", 240)
+            found = keys_in_order(keys_in_topic(broker.bootstrap_servers, settings.capture.topic_prefix))
+    finally:
+        process.kill()
+    assert found == list(range(inserts.written))
+    assert grown < 60, "what is buffered is bounded"
+
+
+def resident_mb(pid: int | None) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) / 1024
+
+
 def test_a_full_disk_stops_the_position_and_nothing_else_for_good(
     mongodb: ReplicaSet, kafka: Kafka, database: Database[dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import bson
+from pymongo import MongoClient
 
 from tailrace import raw
 from tailrace.capture.namespaces import Namespaces
@@ -12,6 +14,7 @@ from tailrace.capture.source import WITHOUT_IMAGES, EventBatch, EventSource, Sta
 from tailrace.driver import Batch
 from tailrace.engine.event import Event
 from tailrace.engine.live import OplogChangeStream, watch_oplog
+from tailrace.errors import SettingsError
 
 
 class OplogSource(EventSource):
@@ -23,6 +26,7 @@ class OplogSource(EventSource):
         The engine knows each event's namespace without looking into the event, so choosing by it here costs nothing.
         Only for a user's own stages, which may not see other collections, it is the first stage as elsewhere.
         """
+        _refuse_cluster(self.client)
         chosen = self.selection
         stages = [*(chosen.stages() if chosen.pipeline else []), *([WITHOUT_IMAGES] if without_images else [])]
         stream = watch_oplog(
@@ -36,6 +40,16 @@ class OplogSource(EventSource):
             batch_size=1 if one_by_one else chosen.batch_size,
         )
         return stream if chosen.pipeline or chosen.watched.everything else _Chosen(stream, chosen.watched)
+
+
+def _refuse_cluster(client: MongoClient[Any]) -> None:
+    """Say at once what cannot work: a router has no oplog, and that of config servers holds no documents."""
+    hello = client.admin.command("isMaster")
+    if hello.get("msg") == "isdbgrid" or "configsvr" in hello:
+        raise SettingsError(
+            "the oplog of a whole cluster is not read by one producer",
+            hint="Use capture.source = change-stream through the router, or a producer for each shard's replica set.",
+        )
 
 
 class _Chosen:
