@@ -30,11 +30,11 @@ from tailrace.warehouse import read_tables
 REPOSITORY = Path(__file__).parents[2]
 SUBMIT = REPOSITORY / "deploy" / "spark" / "submit.sh"
 SPARK_BIN = Path(pyspark.__file__).parent / "bin"
-SECONDS = 300
+SECONDS = 600
 USERS = 5
 PAYMENTS = 200
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * SECONDS)]
 
 
 def environment() -> dict[str, str]:
