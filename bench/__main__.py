@@ -9,7 +9,6 @@ and writes the report of what there is.
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from bench.contestant import ROOT, end_with_parent
 from bench.machine import new_result
 from bench.peers import fetch_everything
 from bench.result import Result, ScenarioResult
-from bench.scenario import say
+from bench.scenario import end_once, say
 
 BUDGETS = {
     "tiny": dict.fromkeys(("parts", "drain", "kafka", "latency", "cost", "growth"), 900.0),
@@ -41,30 +40,32 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=report.RESULT)
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
+    end_once()
     wanted = given.only.split(",") if given.only else list(BUDGETS[given.mode])
     say("fetching what is not in the cache yet")
     fetch_everything()
     result = new_result(given.mode)
     began = time.monotonic()
-    try:
-        for name in wanted:
-            result.scenarios.append(run_scenario(name, given.mode))
-    except (KeyboardInterrupt, SystemExit):
-        say("interrupted; this is the report of what was measured")
-    finally:
+    is_whole = True
+    for name in wanted:
+        found, is_whole = run_scenario(name, given.mode)
+        result.scenarios.append(found)
         result.seconds = time.monotonic() - began
         given.out.write_text(result.to_json())
-        files = report.write(result, given.out.parent, docs=ROOT / "docs" if given.docs else None)
-        pages = ", ".join(str(path) for path in files if path.suffix != ".svg")
-        say(f"{given.out}, {pages}; {result.seconds / 60:.1f} minutes")
-    done = len(result.scenarios) == len(wanted)
-    sys.exit(0 if done and all(one.status != "failed" for one in result.scenarios) else 1)
+        if not is_whole:
+            say("interrupted; this is the report of what was measured")
+            break
+    # A run of some scenarios, or one that was cut short, does not replace the page of a whole one.
+    docs = ROOT / "docs" if given.docs and is_whole and not given.only else None
+    files = report.write(result, given.out.parent, docs=docs)
+    pages = ", ".join(str(path) for path in files if path.suffix != ".svg")
+    say(f"{given.out}, {pages}; {result.seconds / 60:.1f} minutes")
+    sys.exit(0 if is_whole and all(one.status != "failed" for one in result.scenarios) else 1)
 
 
-def run_scenario(name: str, mode: str) -> ScenarioResult:
-    """Run one scenario in a process; what it wrote last is its result, however it ended."""
+def run_scenario(name: str, mode: str) -> tuple[ScenarioResult, bool]:
+    """Run one scenario in a process; what it wrote last is its result, however it ended. False: Ctrl-C came."""
+    is_whole = True
     budget = BUDGETS[mode][name]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
@@ -72,9 +73,11 @@ def run_scenario(name: str, mode: str) -> ScenarioResult:
         process = subprocess.Popen(command, cwd=ROOT, preexec_fn=end_with_parent)
         try:
             process.wait(budget + _GRACE)
-            problem = "" if process.returncode in (0, 1, 130) else f"it ended with {process.returncode}"
+            problem = "" if process.returncode in (0, 1) else f"it ended with {process.returncode}"
         except subprocess.TimeoutExpired:
             problem = f"it did not end within {budget + _GRACE:.0f} s"
+        except KeyboardInterrupt:
+            problem, is_whole = "", False
         finally:
             end(process)
         found = (
@@ -83,7 +86,7 @@ def run_scenario(name: str, mode: str) -> ScenarioResult:
     if problem:
         found.status, found.reason = "partial" if found.ratios or found.measurements else "failed", problem
         say(f"{name}: {problem}")
-    return found
+    return found, is_whole
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -92,7 +95,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         return
     process.terminate()
     try:
-        process.wait(30)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

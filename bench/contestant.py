@@ -158,7 +158,7 @@ class LineProcess:
         if self._process.poll() is None:
             self._process.terminate()
             try:
-                self._process.wait(5)
+                self._process.wait(1.5)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(10)

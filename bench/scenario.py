@@ -247,14 +247,25 @@ def main(name: str, title: str, sizes: Sizes, body: Callable[[Scenario], None]) 
     for setting in given.set:
         key, _, value = setting.partition("=")
         parameters[key] = [int(one) for one in value.split(",")] if isinstance(parameters[key], list) else int(value)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
+    end_once()
     run = new_result(given.mode)
     result = ScenarioResult(name, title, parameters=parameters)
     run.scenarios.append(result)
     scenario = Scenario(run, result, budget=given.budget, only=given.only, out=given.out)
     say(f"{name}: {title} ({given.mode}: {', '.join(f'{key} {value}' for key, value in parameters.items())})")
     sys.exit(carry_out(scenario, body))
+
+
+def end_once() -> None:
+    """Let the first Ctrl-C or SIGTERM end what runs; further ones do not disturb the cleaning up."""
+
+    def interrupt(*_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
 
 
 def carry_out(scenario: Scenario, body: Callable[[Scenario], None]) -> int:
@@ -270,7 +281,7 @@ def carry_out(scenario: Scenario, body: Callable[[Scenario], None]) -> int:
         result.reason = "; ".join(problems)[:2000]
     except OutOfTime as reason:
         result.status, result.reason = "partial", str(reason)
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         result.status, result.reason = "partial", "it was interrupted"
         return 130
     except Exception as error:
