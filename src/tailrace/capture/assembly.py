@@ -96,6 +96,7 @@ class Capture:
                 fields=chosen.fields,
                 tombstones=chosen.tombstones,
                 server_name=chosen.topic_prefix,
+                looks_up=chosen.full_document == "updateLookup",
             ),
             self._make_sink,
             self.dead_letters.add,

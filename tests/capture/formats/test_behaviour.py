@@ -9,6 +9,7 @@ from typing import Any
 import bson
 import pytest
 from bson import Code, DatetimeMS, Int64, ObjectId, Regex, Timestamp, json_util
+from pymongo.database import Database
 
 from tailrace.capture.formats import Format, make_format, recovered_delete, snapshot_event
 from tailrace.capture.formats.extended_json import relaxed_document, relaxed_documents
@@ -57,6 +58,7 @@ def test_every_event_of_a_document_becomes_a_record_with_its_headers(name: str, 
             "clusterTime": b"%d:%d" % (decoded["clusterTime"].time, decoded["clusterTime"].inc),
             "operationType": decoded["operationType"].encode(),
             "schemaVersion": b"1",
+            **({"image": b"delta" if label == "update" else b"post"} if record.operation == "update" else {}),
         }
         expected = {"id": str(decoded["documentKey"]["_id"])} if name == "debezium" else decoded["documentKey"]
         assert key_of(name, record.key) == expected
@@ -122,6 +124,24 @@ def test_an_event_about_a_collection_is_keyed_by_its_namespace(name: str, events
         return
     ns = bson.decode(events["drop"])["ns"]
     assert [key_of(name, record.key) for record in records] == [{"ns": ns}]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_update_says_how_much_its_document_is_worth(
+    name: str, events: dict[str, bytes], database: Database[dict[str, Any]]
+) -> None:
+    """A document that was looked up may be newer than the event, or gone, which is no delete."""
+    looking_up = made(name, looks_up=True)
+    assert dict(looking_up.records(events["update with images"])[0].headers)["image"] == b"lookup"
+    assert dict(looking_up.records(events["update"])[0].headers)["image"] == b"delta"
+    with database.gone.watch(full_document="updateLookup") as stream:
+        database.gone.insert_one({"_id": 1})
+        database.gone.update_one({"_id": 1}, {"$set": {"n": 1}})
+        database.gone.delete_one({"_id": 1})
+        update = next(event for event in stream if event["operationType"] == "update")
+    assert update["fullDocument"] is None
+    (record,) = looking_up.records(bson.encode(update))
+    assert (record.operation, dict(record.headers)["image"]) == ("update", b"missing")
 
 
 @pytest.mark.parametrize("name", NAMES)

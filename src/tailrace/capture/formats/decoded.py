@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailrace.capture.formats import extended_json
-from tailrace.capture.formats.event_fields import Place, make_record, namespace_of
+from tailrace.capture.formats.event_fields import Header, Place, image_of_update, make_record, namespace_of
 from tailrace.capture.formats.format import Format
 from tailrace.capture.record import Record
 
@@ -25,17 +25,26 @@ class DecodedFormat(Format):
         if value is None:
             return ()
         key, is_missing = self._key.of(document)
+        operation = document.get("operationType", "")
         record = make_record(
             event,
             place,
             self._key_text(key, event),
             value,
-            document.get("operationType", ""),
+            operation,
             namespace_of(document),
             is_recovered="recovered" in document,
             is_key_missing=is_missing,
+            image=self._image_header(document) if operation == "update" else None,
         )
         return self._delivered(record)
+
+    def _image_header(self, document: Mapping[str, Any]) -> Header:
+        return image_of_update(
+            has_image="fullDocument" in document,
+            is_null=document.get("fullDocument", True) is None,
+            is_later=self.looks_up or "imageFetched" in document,
+        )
 
     @abstractmethod
     def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes | None:

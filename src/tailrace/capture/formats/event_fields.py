@@ -20,6 +20,7 @@ OP_CODES = {"insert": "c", "update": "u", "replace": "u", "delete": "d", "read":
 _SCHEMA_HEADER = ("schemaVersion", SCHEMA_VERSION)
 _RECOVERED_HEADER = ("recovered", b"true")
 _KEY_HEADER = ("key", b"documentKey")
+_DELTA, _MISSING, _LOOKUP, _POST = (("image", name) for name in (b"delta", b"missing", b"lookup", b"post"))
 _DATA = b"\x02_data\0"
 _MOST_NAMESPACES = 10_000
 _new = tuple.__new__
@@ -56,6 +57,7 @@ def make_record(
     *,
     is_recovered: bool = False,
     is_key_missing: bool = False,
+    image: Header | None = None,
 ) -> Record:
     """Make the record of an event, with the headers that all formats have."""
     token, text, time = place
@@ -63,6 +65,8 @@ def make_record(
     if operation_header is None:
         operation_header = _operation_headers[operation] = ("operationType", operation.encode())
     headers = headers_of(text, b"%d:%d" % (time >> 32, time & 0xFFFFFFFF), operation_header)
+    if image is not None:
+        headers.append(image)
     if is_recovered:
         headers.append(_RECOVERED_HEADER)
     if is_key_missing:
@@ -71,7 +75,21 @@ def make_record(
     return _new(Record, (key, value, headers, namespace, operation, token, time, event))
 
 
-Headers = list[tuple[str, bytes]]
+Header = tuple[str, bytes]
+Headers = list[Header]
+
+
+def image_of_update(*, has_image: bool, is_null: bool = False, is_later: bool = False) -> Header:
+    """Give the header that says what an update tells of its document.
+
+    `delta` is what changed, and nothing else was asked for. `post` is the document as the update left it, `lookup` one
+    that was read later and may be newer. `missing` is one that was gone by then: no delete, which comes as one.
+    """
+    if is_null:
+        return _MISSING
+    if not has_image:
+        return _DELTA
+    return _LOOKUP if is_later else _POST
 
 
 def headers_of(token: bytes, cluster_time: bytes, operation: tuple[str, bytes]) -> Headers:

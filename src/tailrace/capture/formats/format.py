@@ -23,6 +23,8 @@ class Format(ABC):
     def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
         self._key = key
         self._tombstones = tombstones
+        self.looks_up = False
+        """Whether the documents of updates were looked up after the event (`updateLookup`)."""
 
     @abstractmethod
     def records(self, event: bytes) -> Sequence[Record]:

@@ -38,7 +38,7 @@ class JsonFormat(DecodedFormat):
             if plain is not None:
                 document = next(texts) if plain.document is not None else None
                 update = next(texts) if plain.update is not None else None
-                record = _record(event, plain, document, update)
+                record = self._record(event, plain, document, update)
             if record is None:
                 records += super().records(event)
             elif self._tombstones:
@@ -47,14 +47,13 @@ class JsonFormat(DecodedFormat):
                 records.append(record)
         return records
 
+    def _record(self, event: bytes, plain: PlainEvent, document: bytes | None, update: bytes | None) -> Record | None:
+        key = relaxed_key(plain.key)
+        value = relaxed_event(plain, key, document, update)
+        return None if value is None else plain_record(event, plain, key, value, self.looks_up)
+
     def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes:
         return extended_json.relaxed(document, event)
-
-
-def _record(event: bytes, plain: PlainEvent, document: bytes | None, update: bytes | None) -> Record | None:
-    key = relaxed_key(plain.key)
-    value = relaxed_event(plain, key, document, update)
-    return None if value is None else plain_record(event, plain, key, value)
 
 
 class CanonicalFormat(DecodedFormat):

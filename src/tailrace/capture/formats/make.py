@@ -24,12 +24,19 @@ def make_format(
     fields: Sequence[str] = (),
     tombstones: bool | None = None,
     server_name: str = "tailrace",
+    looks_up: bool = False,
 ) -> Format:
     """Make the format called `name`, or the one of a user's function, `module:function`.
 
     `fields` are those of `flat`; `server_name` is `source.name` of `debezium`; `tombstones` follow deletes, by default
-    with `debezium` only.
+    with `debezium` only; `looks_up` says that the stream looks documents up after their events.
     """
+    made = _make(name, key_field, fields, tombstones, server_name)
+    made.looks_up = looks_up
+    return made
+
+
+def _make(name: str, key_field: str | None, fields: Sequence[str], tombstones: bool | None, server_name: str) -> Format:
     key = KeyRule(key_field) if key_field else DOCUMENT_KEY
     wanted = (name == "debezium") if tombstones is None else tombstones
     if name == "json":

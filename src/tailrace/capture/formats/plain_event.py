@@ -15,7 +15,7 @@ from typing import NamedTuple
 import bson
 
 from tailrace.capture.formats import extended_json
-from tailrace.capture.formats.event_fields import Headers, headers_of, namespace_of
+from tailrace.capture.formats.event_fields import Headers, headers_of, image_of_update, namespace_of
 from tailrace.capture.record import Record
 
 _match_head = re.compile(
@@ -144,10 +144,12 @@ class Cutter:
         return namespace
 
 
-def plain_record(event: bytes, plain: PlainEvent, key: bytes, value: bytes) -> Record:
+def plain_record(event: bytes, plain: PlainEvent, key: bytes, value: bytes, looks_up: bool) -> Record:
     """Make the record of an event, with the headers that all formats have."""
-    token, text, operation, seconds, increment, _, _, namespace, _, _ = plain
+    token, text, operation, seconds, increment, _, document, namespace, _, update = plain
     headers: Headers = headers_of(text, b"%d:%d" % (seconds, increment), operation.header)
+    if update is not None:
+        headers.append(image_of_update(has_image=document is not None, is_later=looks_up))
     # What Record(...) does, in a third of the time.
     return _new(Record, (key, value, headers, namespace.name, operation.name, token, seconds << 32 | increment, event))
 
