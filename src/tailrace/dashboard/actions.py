@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
+from tailrace.dashboard.answers import ActionAnswer
 from tailrace.dashboard.sources.fetching import fetch, place_of
-from tailrace.dashboard.values import ActionAnswer
 from tailrace.errors import ControlRefused, ServerUnreachable
 
 SECONDS_OF_A_CONFIRMATION = 600.0

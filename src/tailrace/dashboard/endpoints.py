@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.dashboard import values
+from tailrace.dashboard import answers, values
 from tailrace.dashboard.actions import ACTIONS
 
 
@@ -58,20 +58,20 @@ PARTS = (
              _part("sources")),
 )  # fmt: skip
 QUESTIONS = (
-    Endpoint("/api/history", "The series of the charts.", values.History, None, (
+    Endpoint("/api/history", "The series of the charts.", answers.History, None, (
         Parameter("span", "query", "How far back.", {"type": "string", "enum": ["5m", "1h"], "default": "5m"}),
     )),
-    Endpoint("/api/events", "The newest live events, the newest first.", list[values.EventLine], None, (
+    Endpoint("/api/events", "The newest live events, the newest first.", list[answers.EventLine], None, (
         Parameter("limit", "query", "The most that are given.",
                   {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
         Parameter("namespace", "query", "Only of this db.collection."),
         Parameter("operation", "query", "Only of this operationType."),
         Parameter("text", "query", "Only those that show this text."),
     )),
-    Endpoint("/api/events/{number}", "A live event in full, with its decoded token.", values.EventDetail, None, (
+    Endpoint("/api/events/{number}", "A live event in full, with its decoded token.", answers.EventDetail, None, (
         Parameter("number", "path", "Its number.", {"type": "integer", "minimum": 1}),
     )),
-    Endpoint("/api/features/{name}/{entity}", "The features of an entity, now.", values.EntityFeatures, None, (
+    Endpoint("/api/features/{name}/{entity}", "The features of an entity, now.", answers.EntityFeatures, None, (
         Parameter("name", "path", "Name of the definition."),
         Parameter("entity", "path", "The entity."),
     )),

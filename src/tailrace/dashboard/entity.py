@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from http import HTTPStatus
 
+from tailrace.dashboard.answers import EntityFeatures
 from tailrace.dashboard.collector import Collector
-from tailrace.dashboard.values import EntityFeatures
 from tailrace.errors import ControlRefused
 from tailrace.features import read
 

@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections.abc import Mapping
 
-from tailrace.dashboard.values import History
+from tailrace.dashboard.answers import History
 
 MOST_SERIES = 400
 _MISSING = math.nan

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from bson import json_util
 
+from tailrace.dashboard.answers import EventDetail, EventLine
 from tailrace.dashboard.record_view import as_json, as_text
-from tailrace.dashboard.values import EventDetail, EventLine
 from tailrace.errors import InvalidResumeToken
 from tailrace.token import ResumeToken, describe
 

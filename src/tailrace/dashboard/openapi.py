@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tailrace import __version__
-from tailrace.dashboard import values
+from tailrace.dashboard import answers
 from tailrace.dashboard.endpoints import ACTION_BODIES, PARTS, QUESTIONS, Endpoint
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -67,7 +67,7 @@ def _post(action: str, properties: dict[str, Any], schemas: dict[str, Any]) -> d
         "operationId": action,
         "security": [{"token": []}],
         "requestBody": {"content": {"application/json": {"schema": body}}},
-        "responses": _responses(schema_of(values.ActionAnswer, schemas), schemas, has_parameters=True),
+        "responses": _responses(schema_of(answers.ActionAnswer, schemas), schemas, has_parameters=True),
     }
 
 
@@ -81,7 +81,7 @@ def _stream() -> dict[str, Any]:
 
 
 def _responses(schema: dict[str, Any], schemas: dict[str, Any], *, has_parameters: bool) -> dict[str, Any]:
-    refused = {"application/json": {"schema": schema_of(values.Problem, schemas)}}
+    refused = {"application/json": {"schema": schema_of(answers.Problem, schemas)}}
     responses: dict[str, Any] = {
         "200": {"description": "The answer.", "content": {"application/json": {"schema": schema}}},
         "401": {"description": "The token is missing or wrong.", "content": refused},

@@ -1,7 +1,7 @@
 """What the dashboard knows at one moment, as plain values: the page and the JSON API show exactly this.
 
-The OpenAPI description is made of these classes, so a field that is added here is documented there. Every moment is in
-Unix seconds, every duration in seconds, every size in bytes; None means that it is not known.
+The OpenAPI description is made of these classes and those of `answers.py`, so a field that is added here is documented
+there. Every moment is in Unix seconds, every duration in seconds, every size in bytes; None means that it is not known.
 """
 
 from __future__ import annotations
@@ -356,81 +356,3 @@ class State:
     actions: Actions
     points: dict[str, float]
     """The newest point of every series of the charts."""
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The charts' series; all have as many values as there are moments."""
-
-    span: str
-    step_seconds: float
-    at: list[float]
-    series: dict[str, list[float | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class EventLine:
-    """A live event in one line."""
-
-    number: int
-    """Counts the events this dashboard has seen."""
-    at: float
-    """When it happened, as exactly as the server says."""
-    seen_at: float
-    operation: str
-    namespace: str
-    key: str
-    summary: str
-    cluster_time: str
-    """`seconds,increment`."""
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class EventDetail:
-    """A live event in full, with its decoded token."""
-
-    line: EventLine
-    source: str
-    """Where it was read: a topic with partition and offset, or the change stream."""
-    token: str
-    token_parts: dict[str, Any]
-    headers: dict[str, str]
-    event: Any
-    """The value as it lies in the topic, as Extended JSON."""
-    is_cut: bool
-    """Whether the value was too large to be held; `event` is then its beginning, as text."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntityFeatures:
-    """The features of one entity at the moment of reading."""
-
-    name: str
-    entity: str
-    at: float
-    values: dict[str, Any]
-    as_of: float | None
-    updated_at: float | None
-    freshness_seconds: float | None
-    position: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ActionAnswer:
-    """What a producer answered to an action."""
-
-    action: str
-    producer: str
-    answer: dict[str, Any]
-    confirmation: str | None = None
-    """After a dry run of a recovery: what the real one has to show, within ten minutes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An error, in the form that all errors of tailrace have."""
-
-    code: str
-    message: str
-    hint: str

@@ -1,0 +1,84 @@
+"""What is asked for by itself: the history of the charts, live events, an entity's features, actions and errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The charts' series; all have as many values as there are moments."""
+
+    span: str
+    step_seconds: float
+    at: list[float]
+    series: dict[str, list[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """A live event in one line."""
+
+    number: int
+    """Counts the events this dashboard has seen."""
+    at: float
+    """When it happened, as exactly as the server says."""
+    seen_at: float
+    operation: str
+    namespace: str
+    key: str
+    summary: str
+    cluster_time: str
+    """`seconds,increment`."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventDetail:
+    """A live event in full, with its decoded token."""
+
+    line: EventLine
+    source: str
+    """Where it was read: a topic with partition and offset, or the change stream."""
+    token: str
+    token_parts: dict[str, Any]
+    headers: dict[str, str]
+    event: Any
+    """The value as it lies in the topic, as Extended JSON."""
+    is_cut: bool
+    """Whether the value was too large to be held; `event` is then its beginning, as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityFeatures:
+    """The features of one entity at the moment of reading."""
+
+    name: str
+    entity: str
+    at: float
+    values: dict[str, Any]
+    as_of: float | None
+    updated_at: float | None
+    freshness_seconds: float | None
+    position: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionAnswer:
+    """What a producer answered to an action."""
+
+    action: str
+    producer: str
+    answer: dict[str, Any]
+    confirmation: str | None = None
+    """After a dry run of a recovery: what the real one has to show, within ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error, in the form that all errors of tailrace have."""
+
+    code: str
+    message: str
+    hint: str
