@@ -85,8 +85,7 @@ def body(scenario: Scenario) -> None:
 
 def measure(scenario: Scenario, group: str, made: Sequence[Contestant | Unavailable]) -> None:
     """Let the contestants of a hop take turns, and keep their percentiles."""
-    is_full = scenario["documents"] >= SIZES["full"]["documents"]
-    chosen = [one for one in made if is_full or one.name not in ONLY_FULL]
+    chosen = [one for one in made if scenario.mode == "full" or one.name not in ONLY_FULL]
     try:
         with scenario.contestants(chosen, group=group) as started:
             scenario.interleave(started, Meter({}), group=group)

@@ -68,6 +68,11 @@ class Scenario:
         return self._parameters[name]
 
     @property
+    def mode(self) -> str:
+        """tiny, quick or full."""
+        return self._run.mode
+
+    @property
     def seconds_left(self) -> float:
         """What is left of the budget."""
         return self._budget - (time.monotonic() - self._began)
