@@ -57,7 +57,7 @@ class Upstream:
 
     async def _ask(self, name: str) -> bytes:
         """Ask on a connection that is kept for this; it may have been lost since the last time."""
-        message = Message(bson.encode({name: 1, "$db": "admin"}), request_id=1)
+        message = Message(bson.encode({name: 1, "helloOk": True, "$db": "admin"}), request_id=1)
         if self._asked is not None:
             try:
                 reply = await self._asked.exchange(message)

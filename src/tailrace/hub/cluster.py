@@ -205,7 +205,8 @@ class ClusterHub:
 
     def _on_news(self, channels: set[AnyChannel]) -> None:
         """Wake the readers, and have the other shards come so far that they may have what was read."""
-        self.want(max(part.hub.wanted for part in tuple(self._parts.values())))
+        if self._order is Order.STRICT:
+            self.want(max(part.hub.wanted for part in tuple(self._parts.values())))
         self._tell(channels)
 
     def _on_progress(self) -> None:
