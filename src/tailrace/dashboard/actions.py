@@ -53,8 +53,9 @@ class Control:
         url = self._checked(action, body)
         sent = {name: value for name, value in body.items() if name in _KEYS[action] - {"confirmation"}}
         is_dry = action == "recover" and sent.setdefault("dry_run", True) is not False
-        if action == "recover" and not is_dry:
-            self._spend(body.get("confirmation"), url)
+        is_real = action == "recover" and not is_dry
+        if is_real:
+            self._check(body.get("confirmation"), url)
         try:
             answer = fetch(url, f"/{action}", post=sent, bearer=self._token, timeout=_SECONDS_TO_ANSWER)
         except ServerUnreachable as error:
@@ -63,6 +64,8 @@ class Control:
         _log.info("action", action=action, producer=place_of(url), dry_run=is_dry, status=answer.status)
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise _passed_on(answer.status, told)
+        if is_real:
+            self._confirmations.pop(body["confirmation"], None)
         return ActionAnswer(action, place_of(url), told, self._confirm(url) if is_dry else None)
 
     def _checked(self, action: str, body: Mapping[str, Any]) -> str:
@@ -89,13 +92,12 @@ class Control:
         self._confirmations[key] = _Confirmation(url, now + SECONDS_OF_A_CONFIRMATION)
         return key
 
-    def _spend(self, confirmation: Any, url: str) -> None:
-        """Take the confirmation of a dry run; each is good for one recovery."""
+    def _check(self, confirmation: Any, url: str) -> None:
+        """Refuse a recovery without the confirmation of a dry run; it is spent when the producer has agreed."""
         known = self._confirmations.get(confirmation) if isinstance(confirmation, str) else None
         if known is None or known.producer != url or known.until < self._clock():
             hint = 'Ask with {"dry_run": true} first, look at the answer, and send its `confirmation` along.'
             raise ControlRefused("a recovery needs a dry run first", status=HTTPStatus.CONFLICT, hint=hint)
-        del self._confirmations[confirmation]
 
 
 def _passed_on(status: int, told: Mapping[str, Any]) -> ControlRefused:
