@@ -44,9 +44,9 @@ def run_to_end(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path) -
         assert query.awaitTermination(SECONDS), "AvailableNow does not end"
 
 
-def wait_until(condition: Callable[[], bool], query: Any = None) -> None:
+def wait_until(condition: Callable[[], bool], query: Any = None, seconds: float = SECONDS) -> None:
     """Wait for something; an error of the query is raised at once."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         if query is not None and query.exception() is not None:
             raise query.exception()
