@@ -1,4 +1,4 @@
-"""Actions reach the producer that was named, with its token; a confirmation is good for one recovery, for ten minutes."""
+"""Actions reach the producer that was named, with its token; a confirmation is good once, for ten minutes."""
 
 from __future__ import annotations
 
