@@ -43,6 +43,8 @@ class Letters:
             all_ = all_.unionByName(frame)
         if may_be_replay:
             all_ = self._without_known(all_)
+            if all_.isEmpty():
+                return
         all_.coalesce(1).writeTo(self._lake.sql_name(LETTERS_TABLE)).append()
 
     def _without_known(self, letters: DataFrame) -> DataFrame:
