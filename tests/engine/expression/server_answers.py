@@ -24,7 +24,23 @@ _RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     unicode_decode_error_handler="replace",  # a server cuts characters in its messages in two
 )
 _INHIBIT = {"$_internalInhibitOptimization": {}}
-"""Keeps the server from moving a `$match` forward, past a stage that would have failed."""
+"""Keeps the server from moving a `$match` forward, past a stage that would have failed.
+
+It stands before the first stage, and behind those that servers let a `$match` overtake in ways that the engine does
+not: where a field is only renamed, and `$redact`."""
+
+
+def _kept_in_place(stage: Any) -> list[Any]:
+    if not isinstance(stage, Mapping):
+        return [stage]
+    renames = any(name in ("$project", "$addFields", "$set") and _has_path(value) for name, value in stage.items())
+    return [stage, _INHIBIT] if renames or "$redact" in stage else [stage]
+
+
+def _has_path(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_has_path(item) for name, item in value.items() if not name.startswith("$"))
+    return isinstance(value, str) and value.startswith("$")
 
 
 @dataclass(frozen=True)
@@ -80,7 +96,7 @@ class Server:
             ]
         command = {
             "aggregate": target,
-            "pipeline": [*source, *(part for stage in stages for part in (_INHIBIT, stage))],
+            "pipeline": [*source, _INHIBIT, *(part for stage in stages for part in _kept_in_place(stage))],
             "cursor": {"batchSize": len(documents) + 1},
         }
         try:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tailrace.engine.expression.failures import BAD_VALUE, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Slots
+from tailrace.engine.expression.parsing import Version
 from tailrace.engine.expression.values import MISSING, Document, Value, truth
 
 Test: TypeAlias = Callable[[Value], bool]
@@ -40,6 +41,10 @@ class Condition(ABC):
     @abstractmethod
     def fields(self) -> frozenset[bytes] | None:
         """Name the top-level fields that are read; None when it can be any."""
+
+    def movable_paths(self, version: Version) -> frozenset[bytes] | None:
+        """Name the paths that are read; None when a server of this version does not move it before other stages."""
+        return None
 
     def conjuncts(self) -> list[Condition]:
         """List conditions that must all hold."""
@@ -81,6 +86,10 @@ class Leaf(Condition):
     def fields(self) -> frozenset[bytes]:
         """Give the first name of the path."""
         return frozenset({self._names[0]})
+
+    def movable_paths(self, version: Version) -> frozenset[bytes] | None:
+        """Give the path; operators on arrays do not move."""
+        return None if self._whole else frozenset({b".".join(self._names)})
 
 
 def values_at(document: Document, names: Sequence[bytes], whole: bool) -> Iterator[Value]:
@@ -162,15 +171,22 @@ class Junction(Condition):
 
     def fields(self) -> frozenset[bytes] | None:
         """Give the fields of all parts."""
-        named = [child.fields() for child in self.children]
-        known = [names for names in named if names is not None]
-        return frozenset().union(*known) if len(known) == len(named) else None
+        return _union([child.fields() for child in self.children])
+
+    def movable_paths(self, version: Version) -> frozenset[bytes] | None:
+        """Give the paths of all parts."""
+        return _union([child.movable_paths(version) for child in self.children])
 
     def conjuncts(self) -> list[Condition]:
         """Take a conjunction apart."""
         if self._kind != "and":
             return [self]
         return [part for child in self.children for part in child.conjuncts()]
+
+
+def _union(named: list[frozenset[bytes] | None]) -> frozenset[bytes] | None:
+    known = [names for names in named if names is not None]
+    return frozenset().union(*known) if len(known) == len(named) else None
 
 
 class Not(Condition):
@@ -198,6 +214,10 @@ class Not(Condition):
     def fields(self) -> frozenset[bytes] | None:
         """Give the fields of the condition."""
         return self._child.fields()
+
+    def movable_paths(self, version: Version) -> frozenset[bytes] | None:
+        """Give the paths of the condition."""
+        return self._child.movable_paths(version)
 
 
 class Fixed(Condition):
@@ -253,6 +273,12 @@ class ExpressionCondition(Condition):
     def fields(self) -> frozenset[bytes] | None:
         """Give the first names of the field paths."""
         return first_names(self._node)
+
+    def movable_paths(self, version: Version) -> frozenset[bytes] | None:
+        """Give the field paths; before 5.0 expressions do not move."""
+        paths = [path.names for path in self._node.field_paths() if path.slot == 0]
+        moves = version >= (5, 0) and bool(paths) and all(paths)
+        return frozenset(b".".join(names) for names in paths) if moves else None
 
 
 def first_names(node: Node) -> frozenset[bytes] | None:

@@ -36,6 +36,7 @@ from tailrace.engine.expression.failures import (
     fail,
 )
 from tailrace.engine.expression.parsing import Context, Scope, Version
+from tailrace.engine.expression.reordering import move_matches_forward
 from tailrace.engine.expression.stages import (
     ALLOWED,
     SPLIT,
@@ -58,8 +59,7 @@ HeaderFilter = Callable[[str, str | None, str | None], bool]
 class Pipeline:
     """Compiled stages. Calling it with an event's bytes gives the result's bytes, or None.
 
-    An event that no stage changed is given back as the same object. Stages run in the order they were given; a server
-    may move a `$match` forward, and then never sees the failure of a stage it has overtaken.
+    An event that no stage changed is given back as the same object.
     """
 
     def __init__(self, stages: Sequence[Stage], slot_count: int, error_prefix: str, *, split: bool) -> None:
@@ -188,7 +188,8 @@ def compile_pipeline(
         message = f"Failed to optimize pipeline :: caused by :: {failure.message}"
         raise StreamRefused(message, server_code=failure.code) from None
     prefix = "PlanExecutor error during aggregation :: caused by :: " if version >= (5, 0) else ""
-    return Pipeline(parsed, scope.context.slot_count, prefix, split=split)
+    ordered = move_matches_forward(parsed, version)
+    return Pipeline(ordered, scope.context.slot_count, prefix, split=split)
 
 
 def _parse_version(text: str) -> Version:

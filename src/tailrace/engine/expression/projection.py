@@ -57,11 +57,28 @@ class ProjectionNode:
         for child in self.children.values():
             child.optimize()
 
+    def leaf_paths(self, prefix: bytes = b"") -> Iterator[bytes]:
+        """Walk the paths that are kept, or dropped."""
+        yield from (prefix + name for name in self.leaves)
+        for name, child in self.children.items():
+            yield from child.leaf_paths(prefix + name + b".")
+
+    def expression_paths(self, prefix: bytes = b"") -> Iterator[bytes]:
+        """Walk the paths that are computed."""
+        yield from (prefix + name for name in self.expressions)
+        for name, child in self.children.items():
+            yield from child.expression_paths(prefix + name + b".")
+
     def nodes(self) -> Iterator[Node]:
         """Walk the expressions of the tree."""
         yield from self.expressions.values()
         for child in self.children.values():
             yield from child.nodes()
+
+
+def leads_to(path: bytes, other: bytes) -> bool:
+    """Tell whether a path is the beginning of another, or that itself."""
+    return other == path or other.startswith(path + b".")
 
 
 class Inclusion:

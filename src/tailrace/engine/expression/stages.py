@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeAlias
 
-from tailrace.engine.expression.conditions import Condition, first_names
+from tailrace.engine.expression.conditions import Condition, Junction, first_names
 from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.nodes import Node, Slots
 from tailrace.engine.expression.parsing import Scope, Version, parse_operand
-from tailrace.engine.expression.projection import Addition, Exclusion, Inclusion, ProjectionNode
+from tailrace.engine.expression.projection import Addition, Exclusion, Inclusion, ProjectionNode, leads_to
 from tailrace.engine.expression.projection_parsing import parse_additions, parse_projection
 from tailrace.engine.expression.projection_parsing_4_2 import parse_projection_4_2
 from tailrace.engine.expression.query import parse_query
@@ -61,6 +61,13 @@ class Match:
             fail(15959, "the match filter must be an expression in an object")
         self.condition: Condition = parse_query(value, scope)
 
+    @classmethod
+    def of(cls, conditions: Sequence[Condition]) -> Match:
+        """Make a stage of conditions that must all hold."""
+        match = cls.__new__(cls)
+        match.condition = conditions[0] if len(conditions) == 1 else Junction("and", conditions)
+        return match
+
     def optimize(self) -> None:
         """Compute what is constant in expressions."""
         self.condition.optimize()
@@ -75,7 +82,7 @@ class Match:
         return self.condition.fields()
 
 
-class _Projection:
+class Projection:
     """A stage that is a tree of names."""
 
     _tree: ProjectionNode
@@ -84,6 +91,13 @@ class _Projection:
     def optimize(self) -> None:
         """Compute what is constant."""
         self._tree.optimize()
+
+    def preserves(self, path: bytes) -> bool:
+        """Tell whether what is at a path, and below it, is the same before and behind the stage."""
+        if self._kind is Inclusion:
+            return any(leads_to(kept, path) for kept in self._tree.leaf_paths())
+        changed = self._tree.leaf_paths() if self._kind is Exclusion else self._tree.expression_paths()
+        return not any(leads_to(other, path) or leads_to(path, other) for other in changed)
 
     def bind(self, slot_count: int) -> Run:
         """Apply the tree."""
@@ -108,7 +122,7 @@ def _parse_projection(spec: Document, scope: Scope) -> tuple[bool, ProjectionNod
     return parse(spec, scope)
 
 
-class Project(_Projection):
+class Project(Projection):
     """`$project`."""
 
     def __init__(self, name: str, value: Value, scope: Scope) -> None:
@@ -119,7 +133,7 @@ class Project(_Projection):
         self._kind = Inclusion if included else Exclusion
 
 
-class Unset(_Projection):
+class Unset(Projection):
     """`$unset`."""
 
     def __init__(self, name: str, value: Value, scope: Scope) -> None:
@@ -147,7 +161,7 @@ class Unset(_Projection):
         self._kind = Exclusion
 
 
-class AddFields(_Projection):
+class AddFields(Projection):
     """`$addFields`, also called `$set`."""
 
     def __init__(self, name: str, value: Value, scope: Scope) -> None:
