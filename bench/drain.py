@@ -109,6 +109,7 @@ def drain(scenario: Scenario, replica_set: ReplicaSet, client: Client) -> None:
     """Everybody reads the same events."""
     start = load(client, scenario["events"])
     scenario.note(f"{scenario['events']:,} events: 60 % inserts of 300 bytes, 30 % updates, 10 % deletes")
+    scenario.note("JVM tools are measured from a third on; what they had fetched by then is not in their mongod column")
     meter = Meter({"mongod": [replica_set.primary.pid]}, client)
     made = everybody(replica_set.uri, [start.time, start.inc], scenario["events"])
     if scenario.mode == "quick":

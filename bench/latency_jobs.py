@@ -144,7 +144,7 @@ class Features:
         from bench.feature_set import definition
         from tailrace.spark.features import FeatureJob
 
-        self._spark = _spark()
+        self._spark = open_spark()
         self._job = FeatureJob(definition(), redis_url, in_driver=True)
         self._uri = uri
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -169,7 +169,7 @@ class Warehouse:
             WarehouseSettings(folder=folder, maintain_batches=0), Namespaces.parse(["bench.orders"])
         )
         options = {"uri": uri, "namespaces": "bench.orders"}
-        self._events = _spark().readStream.format("tailrace").options(**options).schema(COLUMNS).load()
+        self._events = open_spark().readStream.format("tailrace").options(**options).schema(COLUMNS).load()
         self._checkpoint = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._query: Any = None
 
@@ -180,7 +180,8 @@ class Warehouse:
         _serve(self._query)
 
 
-def _spark() -> Any:
+def open_spark() -> Any:
+    """A Spark session that lives as long as this process."""
     from tailrace.cli.spark_session import spark_session
     from tailrace.settings import SparkSettings
 

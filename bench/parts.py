@@ -84,7 +84,7 @@ def body(scenario: Scenario) -> None:
     with scenario.contestants(made, group=FORMATS) as started:
         scenario.interleave(started, Meter({}), group=FORMATS)
     shards = three_shards(scenario["events"] * 3)
-    merges = [InProcess(OURS, lambda: merge_batches(shards)), InProcess(HEAP, lambda: merge_by_heap(shards))]
+    merges = [InProcess(OURS, lambda: merge_batches(shards)), InProcess(HEAP, lambda: merge_by_heap(shards), peer=True)]
     with scenario.contestants(merges, group=MERGE) as started:
         scenario.interleave(started, Meter({}), group=MERGE)
 
