@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,9 @@ class Pipeline:
     def __init__(self, mongodb: Any, kafka: Kafka, folder: Path, namespaces: list[str]) -> None:
         self._folder = folder
         self.lake = folder / "lake"
+        self._prefix = f"kills{uuid.uuid4().hex[:8]}"
         servers = kafka.bootstrap_servers
-        kafka_flags = ["--servers", servers, "--topics", r"/kills\..*/", "--format", "bson"]
+        kafka_flags = ["--servers", servers, "--topics", rf"/{self._prefix}\..*/", "--format", "bson"]
         place = ["--checkpoint", str(folder / "checkpoint"), "--folder", str(self.lake)]
         self._commands = {
             "producer": [
@@ -51,9 +53,9 @@ class Pipeline:
         known = self._running.get(name)
         if known is None or known.poll() is not None:
             variables = {
-                "TAILRACE_CAPTURE__TOPIC_PREFIX": "kills",
+                "TAILRACE_CAPTURE__TOPIC_PREFIX": self._prefix,
                 "TAILRACE_CAPTURE__LEASE_SECONDS": "2",
-                "TAILRACE_WAREHOUSE__EVENTS_PER_BATCH": "300",
+                "TAILRACE_WAREHOUSE__EVENTS_PER_BATCH": "5000",
                 "TAILRACE_WAREHOUSE__MAINTAIN_BATCHES": "4",
                 "TAILRACE_SPARK__MASTER": "local[2,4]",
                 "TAILRACE_SPARK__LOG_LEVEL": "error",
@@ -118,7 +120,7 @@ class Writer(threading.Thread):
         self.enough = threading.Event()
 
     def run(self) -> None:
-        while not self.enough.wait(0.02):
+        while not self.enough.wait(0.1):
             for load in self._loads:
                 try:
                     load.step()
@@ -128,7 +130,7 @@ class Writer(threading.Thread):
 
 def check(spark: Any, pipeline: Pipeline, database: Any, start: Any) -> None:
     """Compare every mirror with its collection, and every history with the server's own stream."""
-    settings = WarehouseSettings(folder=str(pipeline.lake), catalog=f"kills_{database.name}")
+    settings = WarehouseSettings(folder=str(pipeline.lake), catalog=f"lake_{uuid.uuid4().hex[:8]}")
     configure_catalog(spark, settings)
     for name in ("orders", "users"):
         collection = database[name]
