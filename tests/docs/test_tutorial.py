@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def run(clone: Path, home: Path) -> str:
     try:
         output, _ = process.communicate(timeout=SECONDS)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what the script put into the background too
         subprocess.run(
             [sys.executable, "-m", "tailrace.cli.app", "stand", "down"], env=environment, timeout=90, check=False
         )
