@@ -87,12 +87,12 @@ class _Parser:
 
     def _all_of(self) -> Value:
         left = self._comparison()
-        while self._at("and"):
-            self._next()
+        while self._at("and", "unless"):
+            wanted = self._next() == "and"
             right = self._comparison()
             assert isinstance(left, dict)
             assert isinstance(right, dict)
-            left = {labels: value for labels, value in left.items() if labels in right}
+            left = {labels: value for labels, value in left.items() if (labels in right) == wanted}
         return left
 
     def _comparison(self) -> Value:

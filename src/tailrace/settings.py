@@ -281,7 +281,7 @@ def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tu
 
 def masked(text: str) -> str:
     """The text with the password of every URI in it replaced by three stars."""
-    return re.sub(r"(\w[\w+.-]*://[^:/?#\s@]*):[^@\s]*@", r"\1:***@", text)
+    return re.sub(r"(\w[\w+.-]{0,31}://[^:/?#\s@]*):[^@\s]*@", r"\1:***@", text)
 
 
 def shown_secret(secret: SecretStr) -> str:
