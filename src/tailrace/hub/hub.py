@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -31,10 +30,6 @@ CHANNEL_BYTES: Final = 128 * 1024 * 1024
 """For all channels together."""
 _LEAST_CHANNEL_BYTES: Final = 256 * 1024
 _PAUSE: Final = 1.0
-_BUSY: Final = 0.005
-_BREATH: Final = 0.002
-"""Where batches come within 5 ms of each other, the next is asked for 2 ms later: it is larger then, and fewer of them
-cost the server and the hub less. What comes now and then is not held up."""
 _CHANGES_WITH_TIME: Final = (b"NOW", b"CLUSTER_TIME", b"$rand", b"$sampleRate", b"$function", b"$where")
 """Where a stage has one of these, the same event may give different results to two subscribers."""
 
@@ -273,7 +268,6 @@ class Hub:
         return Ring(newest - 1, self._ring_bytes), self._tail_source.open(newest)
 
     def _run(self) -> None:
-        came_at = 0.0
         while not self._stopping.is_set():
             try:
                 batch = next(self._tail)
@@ -284,9 +278,6 @@ class Hub:
             else:
                 self.error = None
                 self._spread(batch)
-                last, came_at = came_at, time.monotonic()
-                if batch.entries and came_at - last < _BUSY:
-                    time.sleep(_BREATH)
         self._tail.close()
 
     def _spread(self, batch: OplogBatch) -> None:
