@@ -81,7 +81,11 @@ class _Search:
             if self._passes(event, status):
                 yield event
             if status is not ResumeStatus.CHECK_NEXT:
-                yield from events
+                break
+        # Not `yield from`, which would pass its own end on: the collector may find both ends of a chain at once, and
+        # complain that one of them is at work already.
+        for event in events:
+            yield event
 
     def _passes(self, event: Event, status: ResumeStatus) -> bool:
         raise NotImplementedError
