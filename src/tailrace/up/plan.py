@@ -135,8 +135,10 @@ class Plan:
         }
 
     def _is_given(self, key: str) -> bool:
+        """Whether the user has set it; the port 0 is a free one, and which that is has to be known here."""
         section, _, name = key.partition(".")
-        return name in getattr(self.settings, section).model_fields_set
+        is_any_port = name.endswith("port") and _value(self.settings, key) == 0
+        return name in getattr(self.settings, section).model_fields_set and not is_any_port
 
 
 _BROKERS = ("features.kafka_servers", "warehouse.kafka_servers")
