@@ -22,7 +22,7 @@ from tailrace.capture.inventory import KeyInventory
 from tailrace.capture.leader import Leader
 from tailrace.capture.positions import Counts, Position
 from tailrace.capture.record import Record
-from tailrace.capture.sinks import Sink
+from tailrace.capture.sinks import Sink, TransactionalSink
 from tailrace.errors import Backpressure, EventUnconvertible
 from tailrace.monitor import StreamMetrics
 
@@ -99,7 +99,7 @@ class Delivery:
     @property
     def transactional(self) -> bool:
         """Whether records become visible only with a commit."""
-        return self._sink.transactional
+        return isinstance(self._sink, TransactionalSink)
 
     def deliver(
         self, events: Sequence[bytes], position: Position | None, on_safe: Callable[[], None] | None = None
@@ -116,13 +116,13 @@ class Delivery:
 
     def hurry(self) -> None:
         """Let the sink send at once what it holds back, because nothing more is there to be read."""
-        if not self._sink.transactional:  # a transaction is committed at such a moment, which sends everything
+        if not self.transactional:  # a transaction is committed at such a moment, which sends everything
             self._sink.hurry()
 
     def settle(self, *, now: bool = False) -> None:
         """Move the position to where the sink is safe, when it is time for that (or `now`)."""
-        if self._sink.transactional:
-            self._commit(now)
+        if isinstance(self._sink, TransactionalSink):
+            self._commit(self._sink, now)
         else:
             self._save(now)
 
@@ -157,7 +157,7 @@ class Delivery:
             try:
                 return self._sink.add(records)
             except Backpressure as full:
-                self.settle(now=self._sink.transactional)  # only a commit makes room there
+                self.settle(now=self.transactional)  # only a commit makes room there
                 self._pause(full.retry_after)
 
     def _save(self, now: bool) -> None:
@@ -172,7 +172,7 @@ class Delivery:
         else:
             self._leader.keep()
 
-    def _commit(self, now: bool) -> None:
+    def _commit(self, sink: TransactionalSink, now: bool) -> None:
         if not self._pending:
             self._leader.keep()
             return
@@ -183,7 +183,7 @@ class Delivery:
             raise ValueError("a transactional sink is used from a first position on")
         self._hook("before-commit")
         began = time.monotonic()
-        self._leader.renewed(self._sink.commit(self._counted(position), self._leader.lease))
+        self._leader.renewed(sink.commit(self._counted(position), self._leader.lease))
         self._hook("after-commit")
         self._take_safe(self._pending[-1].added)
         self._saved(self._unsaved or position, time.monotonic() - began)
@@ -223,7 +223,7 @@ class Delivery:
     def _saved(self, position: Position, seconds: float) -> None:
         self.saved = position
         self._unsaved = None
-        least = _BUSY_TRANSACTION_SECONDS if self._sink.transactional else self._commit_interval
+        least = _BUSY_TRANSACTION_SECONDS if self.transactional else self._commit_interval
         self._next_commit = time.monotonic() + max(least, seconds * _REST_AFTER_A_SAVE)
         self._metrics.position(position.cluster_time)
 

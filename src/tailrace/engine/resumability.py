@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
@@ -64,7 +65,7 @@ def token_data(event: Event) -> TokenData:
     return ResumeToken.parse(event.token).decode()
 
 
-class _Search:
+class _Search(ABC):
     """Looks at events until the position is reached; those behind it pass without a look."""
 
     def __init__(self, events: Iterable[Event | None], client: TokenData) -> None:
@@ -87,8 +88,9 @@ class _Search:
         for event in events:
             yield event
 
+    @abstractmethod
     def _passes(self, event: Event, status: ResumeStatus) -> bool:
-        raise NotImplementedError
+        """Whether an event up to the position goes on."""
 
 
 class SkipToPosition(_Search):

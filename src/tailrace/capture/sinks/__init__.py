@@ -5,7 +5,7 @@ the position moves (the producer).
 """
 
 from tailrace.capture.sinks.open import SinkOptions, open_dead_letters, open_sink
-from tailrace.capture.sinks.sink import Sink
+from tailrace.capture.sinks.sink import Sink, TransactionalSink
 from tailrace.capture.sinks.worker import WorkerSink
 
-__all__ = ["Sink", "SinkOptions", "WorkerSink", "open_dead_letters", "open_sink"]
+__all__ = ["Sink", "SinkOptions", "TransactionalSink", "WorkerSink", "open_dead_letters", "open_sink"]

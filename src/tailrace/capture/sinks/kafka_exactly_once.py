@@ -14,22 +14,20 @@ from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Lease, PositionStore
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS, Batch, KafkaSink
-from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
+from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, TransactionalSink
 from tailrace.capture.topics import TopicRule
 from tailrace.errors import SettingsError, SinkUnavailable
 
 _SECONDS_TO_DELIVER = 60.0
 
 
-class KafkaTransactionSink(KafkaSink):
+class KafkaTransactionSink(KafkaSink, TransactionalSink):
     """Sends through the transactional producer of the position store, which must be Kafka too.
 
     Whoever acquires the lease of the name fences the producer of the writer before: its transaction is aborted by the
     broker, and consumers that read committed records never see it. A consumer has to set `isolation.level` to
     `read_committed`. Dead letters are written outside of the transaction, so those may come twice.
     """
-
-    transactional = True
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ A producer drives a sink like this, and the position never moves ahead of what t
     ...
     sink.flush(timeout)                 # before a stop: everything added is now acknowledged
 
-An exactly-once sink (`transactional`) keeps the position together with the records instead: after any number of `add`,
+A `TransactionalSink` keeps the position together with the records instead: after any number of `add`,
 `commit(position, lease)` makes them and the position visible in one step and takes the place of `store.save`. Such
 a sink is set up after the lease was acquired and before the position is loaded, because that ends what a dead writer
 left unfinished.
@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Lease
@@ -33,9 +33,6 @@ DEFAULT_BUFFER_BYTES = 64 * 1024 * 1024
 
 class Sink(ABC):
     """Takes records in order and acknowledges them in order. Not for several threads at once."""
-
-    transactional: ClassVar[bool] = False
-    """Whether `commit` keeps the position with the records."""
 
     def __enter__(self) -> Self:
         return self
@@ -71,10 +68,6 @@ class Sink(ABC):
     def flush(self, timeout: float) -> int:
         """Wait until everything added is acknowledged and give the count; SinkUnavailable after `timeout` seconds."""
 
-    def commit(self, position: Position, lease: Lease) -> Lease:
-        """Make the records since the last commit visible together with the position; only if `transactional`."""
-        raise NotImplementedError(f"{type(self).__name__} is not transactional")
-
     @property
     def dead_letters(self) -> int:
         """How many records went to the dead letters."""
@@ -83,3 +76,11 @@ class Sink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give everything back, without waiting for what is not acknowledged."""
+
+
+class TransactionalSink(Sink):
+    """A sink that keeps the position together with the records."""
+
+    @abstractmethod
+    def commit(self, position: Position, lease: Lease) -> Lease:
+        """Make the records since the last commit visible together with the position."""
