@@ -88,7 +88,7 @@ _LEAST = {STRING: 1, CODE: 1, SYMBOL: 1, BINARY: 0, DOCUMENT: 5, ARRAY: 5, CODE_
 # --- walking
 
 
-def document_end(doc: bytes, start: int = 0) -> int:
+def document_end(doc: bytes | memoryview, start: int = 0) -> int:
     """Give the offset after the document that begins at `start`."""
     try:
         length: int = _int32_at(doc, start)[0]

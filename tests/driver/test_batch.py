@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bson_strategies import DOCUMENTS
 from tailrace.driver import Batch, token_of
-from tailrace.driver.batch import cut_documents
+from tailrace.driver.batch import UncutBatch, cut_documents
 from tailrace.driver.fragments import FragmentAssembler, splits_large_events
 from tailrace.errors import BsonMalformed, ResumeTokenMissing
 
@@ -25,6 +25,17 @@ def test_all_documents_of_an_array_whatever_the_length_of_their_names(count: int
     reply = bson.encode({"before": 1, "batch": [bson.decode(one) for one in wanted], "after": 2})
     start = reply.index(b"\x04batch\x00") + len(b"\x04batch\x00")
     assert cut_documents(reply, start) == wanted
+
+
+@pytest.mark.parametrize("size", [0, 10, 20_000])
+def test_the_events_of_a_reply_are_copies_however_large_they_are(size: int) -> None:
+    wanted = [bson.encode({"n": n, "pad": "x" * size}) for n in range(3 if size else 0)]
+    reply = bytearray(bson.encode({"batch": [bson.decode(one) for one in wanted]}))
+    start = 4 + len(b"\x04batch\x00")
+    batch = UncutBatch(memoryview(reply), start, len(reply) - 1)
+    events = batch.cut()
+    reply[:] = bytes(len(reply))
+    assert events == wanted
 
 
 @pytest.mark.parametrize("position", [4, 7])

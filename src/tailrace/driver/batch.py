@@ -15,6 +15,9 @@ from tailrace.errors import BsonMalformed, ResumeTokenMissing
 _int32_at = Struct("<i").unpack_from
 TOKEN_FIRST = b"\x03_id\x00"
 """How an event begins when its first field is a resume token."""
+_LARGE_EVENT = 1 << 14
+"""Bytes from which an event is copied out of the reply by itself. Smaller ones are cut out of one copy of them all:
+slices of bytes cost a third of what slices of a memoryview cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,13 @@ class Batch:
 
 
 class UncutBatch(NamedTuple):
-    """The array of events in a reply, still in one piece.
+    """The array of events in a reply, still in one piece and where the socket put it.
 
-    Cutting takes a tenth of the time that a server takes to make the batch: it is done while the next is on its way.
+    Copying and cutting take a tenth of the time that a server takes to make the batch: it is done while the next is on
+    its way.
     """
 
-    reply: bytes
+    reply: bytes | memoryview
     start: int
     end: int
 
@@ -53,7 +57,13 @@ class UncutBatch(NamedTuple):
 
     def cut(self) -> list[bytes]:
         """Give the events."""
-        return cut_documents(self.reply, self.start)
+        reply = self.reply
+        if isinstance(reply, bytes):
+            return cut_documents(reply, self.start)
+        first = self.start + 7  # behind the array's length, a type byte and the name "0"
+        if first + 4 < self.end and _int32_at(reply, first)[0] >= _LARGE_EVENT:
+            return [bytes(event) for event in cut_documents(reply, self.start)]
+        return cut_documents(bytes(reply), self.start)
 
 
 class DecodedBatch(Sequence[bytes]):
@@ -94,13 +104,17 @@ def token_of(event: bytes) -> bytes:
     return found.data
 
 
-def cut_documents(data: bytes, start: int) -> list[bytes]:
+@overload
+def cut_documents(data: bytes, start: int) -> list[bytes]: ...
+@overload
+def cut_documents(data: memoryview, start: int) -> list[memoryview]: ...
+def cut_documents(data: bytes | memoryview, start: int) -> list[bytes] | list[memoryview]:
     """Cut the documents out of the array that begins at `start`.
 
     Element names are 0, 1, 2, ...: their length follows from the position, so nothing is searched for.
     """
     last = raw.document_end(data, start) - 1
-    documents: list[bytes] = []
+    documents: list[Any] = []
     append = documents.append
     position = start + 4
     prefix, names = 3, 10  # type byte, digit, zero byte: so it is for ten elements

@@ -48,8 +48,7 @@ class ReplyReader:
                 pass  # the user will hear of it when that event's turn has come
             else:
                 return self._noted_decoded(answer, payload)
-        # One copy of the whole: slices of bytes cost a third of what slices of a memoryview cost.
-        return self._read_large(payload if isinstance(payload, bytes) else bytes(payload))
+        return self._read_large(payload)
 
     def _noted_decoded(self, answer: dict[str, Any], payload: bytes | memoryview) -> dict[str, Any]:
         """Keep a reply that was decoded as a whole."""
@@ -62,26 +61,26 @@ class ReplyReader:
             )
         return answer
 
-    def _read_large(self, data: bytes) -> dict[str, Any]:
-        """Take a reply apart without decoding its events.
+    def _read_large(self, data: bytes | memoryview) -> dict[str, Any]:
+        """Take a reply apart without decoding or copying its events: the next getMore waits for this.
 
         Servers put the cursor first, in it the batch, then the token: a few comparisons find them.
         """
         if len(data) < _BEGINNING.size + _TOKEN.size:
-            return self._read_any(data)
+            return self._read_any(bytes(data))
         cursor_name, cursor_size, batch_name, batch_size = _BEGINNING.unpack_from(data)
         if cursor_name != b"\x03cursor\x00" or batch_name != b"\x04nextBatch\x00":
-            return self._read_any(data)
+            return self._read_any(bytes(data))
         batch_end = _BATCH_START + batch_size
         token_name, token_size = _TOKEN.unpack_from(data, batch_end)
         if token_name != b"\x03postBatchResumeToken\x00":
-            return self._read_any(data)
+            return self._read_any(bytes(data))
         token_start = batch_end + _TOKEN.size - 4
         token_end = token_start + token_size
         cursor_end = _CURSOR_START + cursor_size
-        answer = _decoded_document(data[cursor_end:])
-        answer["cursor"] = _decoded_document(data[token_end:cursor_end])
-        return self._noted(answer, UncutBatch(data, _BATCH_START, batch_end), data[token_start:token_end])
+        answer = _decoded_document(bytes(data[cursor_end:]))
+        answer["cursor"] = _decoded_document(bytes(data[token_end:cursor_end]))
+        return self._noted(answer, UncutBatch(data, _BATCH_START, batch_end), bytes(data[token_start:token_end]))
 
     def _read_any(self, data: bytes) -> dict[str, Any]:
         """Take a reply apart whose elements may come in any order: an error's, or another server's."""
