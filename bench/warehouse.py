@@ -1,6 +1,6 @@
 """The warehouse job: events a second into the history and into a mirror of a million rows, and whether that stays so.
 
-    python bench/warehouse.py [--rows 1000000] [--events 200000] [--batch 50000] [--days 40]
+    python -m bench.warehouse [--rows 1000000] [--events 200000] [--batch 50000] [--days 40]
 
 The mirror is filled with `--rows` documents. Then `--events` events (half of them inserts, half updates with their
 documents, all over the mirror) are read from a Kafka topic, and the time of each batch is divided into reading, history

@@ -1,7 +1,7 @@
 """Where a contestant's CPU time goes: samples of the stacks of all its threads, taken every so much CPU time.
 
-    python -m bench.profile engine [--events 100000]
-    python -m bench.profile producer
+    python -m bench.profiling engine [--events 100000]
+    python -m bench.profiling producer
 
 Prints the functions that took most, and what each takes of an event. For goals that are not met; what was found
 is in docs/performance.md.
