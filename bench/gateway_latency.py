@@ -110,11 +110,15 @@ def idle_shard(seconds: float) -> None:
         cluster.move_range(_NAMESPACE, "s1", min={"user": 1}, max={"user": MaxKey()})
         port, _ = stack.enter_context(gateway(cluster.config.uri, "--watch-only"))
         for is_idle in (True, False, True, False):
-            found = _over_shards(cluster, f"mongodb://127.0.0.1:{port}/", seconds / 4, is_idle)
-            print(f"insert -> seen, third shard {'idle' if is_idle else 'busy'}: {shown(found)}")
+            acknowledged, seen = _over_shards(cluster, f"mongodb://127.0.0.1:{port}/", seconds / 4, is_idle)
+            third = f"third shard {'idle' if is_idle else 'busy'}"
+            print(f"insert -> acknowledged, {third}: {shown(acknowledged)}")
+            print(f"insert -> seen,         {third}: {shown(seen)}")
 
 
-def _over_shards(cluster: ShardedCluster, uri: str, seconds: float, third_is_idle: bool) -> list[float]:
+def _over_shards(
+    cluster: ShardedCluster, uri: str, seconds: float, third_is_idle: bool
+) -> tuple[list[float], list[float]]:
     watcher, stop = Watcher(uri), threading.Event()
 
     def keep_busy() -> None:
@@ -125,17 +129,19 @@ def _over_shards(cluster: ShardedCluster, uri: str, seconds: float, third_is_idl
     if not third_is_idle:
         busy.start()
     sent: dict[str, float] = {}
+    acknowledged: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         key = f"{end} {len(sent)}"
         sent[key] = time.perf_counter()
         cluster.insert(_NAMESPACE, {"_id": key, "user": len(sent) % 2})
+        acknowledged.append(time.perf_counter() - sent[key])
         time.sleep(0.01)
     time.sleep(1)
     stop.set()
     watcher.close()
     assert len(watcher.seen) >= len(sent), f"{len(watcher.seen)} of {len(sent)} seen"
-    return [watcher.seen[key] - began for key, began in sent.items()]
+    return acknowledged, [watcher.seen[key] - began for key, began in sent.items()]
 
 
 def cpu_seconds(pid: int) -> float:

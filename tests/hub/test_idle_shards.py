@@ -156,6 +156,20 @@ def test_an_idle_cluster_writes_no_notes(start_mongodb: Callable[..., ReplicaSet
         assert sum(notes) <= 2
 
 
+def test_a_shard_that_always_has_further_to_go_is_not_stalled(
+    start_mongodb: Callable[..., ReplicaSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was called stalled as soon as others had been busy for two seconds."""
+    monkeypatch.setattr("tailrace.hub.shard._STALLED_AFTER", 0.0)
+    with two_shards(start_mongodb, 1) as (_, hub, _):
+        idle = hub.hub("s1")
+        waited, deadline = 0.0, time.monotonic() + _PATIENCE
+        while waited <= (waited := hub.stalled.get("s1", 0.0)):
+            assert time.monotonic() < deadline
+            hub.want(idle.reached + (1 << 32))
+            time.sleep(0.001)
+
+
 @pytest.mark.long
 def test_the_order_holds_while_members_lag_step_down_and_restart(start_mongodb: Callable[..., ReplicaSet]) -> None:
     with two_shards(start_mongodb, 3) as (shards, hub, writer):

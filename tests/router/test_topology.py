@@ -38,9 +38,14 @@ def test_an_idle_shard_writes_the_time_down_when_told_to_and_when_read(
             told = clock.now()
             assert time_of(told) >= ahead
             assert _newest(shard) < ahead
-            for _ in range(2):  # the second time it has an entry there
-                clock.write_note(told, ahead)
-        assert _newest(shard) > ahead
+            assert clock.write_note(told, ahead)
+            written = _newest(shard)
+            assert written > ahead
+            if may_write:
+                assert not clock.write_note(told, ahead)  # it has an entry there
+                assert _newest(shard) == written
+                assert clock.write_note(told, ahead, in_any_case=True)
+                assert _newest(shard) > written
 
 
 def test_who_may_not_write_notes_reads_instead(start_mongodb: Callable[..., ReplicaSet]) -> None:

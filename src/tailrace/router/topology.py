@@ -5,6 +5,8 @@ that a node was only told lives in its memory. Seen on 6.0.5: a node that knew o
 began again at the time of its last entry, and wrote smaller ones than it had been told. So the shard is made to write:
 
 1. The primary is told the newest cluster time and writes a note (`appendOplogNote`, 80 bytes), whose time is later.
+   It is asked to have it on a majority: nobody sees an entry before it is in the journal, and a write that does not
+   ask for that gets there up to 100 ms later (seen on 4.2.6 and 6.0.5: 86 ms against 1.5 ms).
 2. The tail reads the note with read concern "majority". What a majority has is never rolled back, whoever is elected
    and whatever is restarted, and nothing is ever written before it: an oplog only grows at its end. So all that the
    shard wrote before the note has been read, and all that it will write comes behind it.
@@ -23,7 +25,7 @@ from typing import Any, Final
 import structlog
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError, WTimeoutError
 from pymongo.read_concern import ReadConcern
 
 from tailrace.engine.stream import to_int, to_timestamp
@@ -36,6 +38,7 @@ CONFIG: Final = "config"
 """The name under which the config servers take part in a merge: their oplog tells which shards come and go."""
 _NOTE: Final = {"tailrace": "idle"}
 _GRANT: Final = "Grant the action appendOplogNote on the cluster; idle shards are asked in a slower way until then."
+_MAJORITY: Final = {"w": "majority", "wtimeout": 1_000}
 _UNAUTHORIZED: Final = 13
 _STALE_CLUSTER_TIME: Final = 209
 _TIMEOUTS: Final[dict[str, Any]] = {
@@ -120,23 +123,31 @@ class ShardClock:
         """List the shards, when this is the clock of the config servers."""
         return _shards(self._client)
 
-    def write_note(self, told: Document, until: int) -> None:
-        """Have the shard write an entry behind a cluster time, unless it has one behind `until` already."""
+    def write_note(self, told: Document, until: int, *, in_any_case: bool = False) -> bool:
+        """Have the shard write an entry behind a cluster time, and tell whether it did.
+
+        It does not when it has an entry behind `until`, unless told to: a majority has that entry only when somebody
+        sees to it, as a write does that asks for a majority.
+        """
         with _telling(self._client, told) as session:
             try:
                 if self._may_write:
-                    note = {"appendOplogNote": 1, "maxClusterTime": to_timestamp(until), "data": _NOTE}
-                    self._client.admin.command(note, session=session)
-                    return
+                    note = {"appendOplogNote": 1, "data": _NOTE, "writeConcern": _MAJORITY}
+                    limit = {} if in_any_case else {"maxClusterTime": to_timestamp(until)}
+                    reply = self._client.admin.command(note | limit, session=session)
+                    if "writeConcernError" in reply:
+                        raise WTimeoutError("no majority has the note")
+                    return True
             except OperationFailure as error:
                 if error.code == _STALE_CLUSTER_TIME:
-                    return
+                    return False
                 if error.code != _UNAUTHORIZED:
                     raise
                 self._may_write = False
                 structlog.get_logger().warning("note_not_allowed", hint=_GRANT, hosts=self._client.nodes)
             read = LiveOplog(self._client).query(until, after=until)
             self._client.local.command({**read, "limit": 1, "singleBatch": True}, session=session)
+            return True
 
 
 @contextmanager
