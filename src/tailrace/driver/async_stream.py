@@ -15,7 +15,6 @@ from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
 from tailrace.driver.cursor import AsyncRawCursor, open_async_cursor
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.read_ahead import AsyncReadAhead
 from tailrace.driver.resume import Steps, proceed
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import AsyncTarget
@@ -41,7 +40,6 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         super().__init__(target, pipeline, options)
         self._opened = False
         self._announced: Mapping[str, Any] | None = None
-        self._ahead: AsyncReadAhead | None = None
 
     def __await__(self) -> Generator[Any, None, AsyncChangeStream[D]]:
         return self._open().__await__()
@@ -84,7 +82,6 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
     async def close(self) -> None:
         """End the stream and its cursor on the server."""
         self._stream.close()
-        await self._forget_ahead()
         if self._cursor is not None:
             await self._cursor.close()
         self._end_session()
@@ -166,28 +163,19 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         if isinstance(step, GetMore):
             return await self._get_more(step)
         if isinstance(step, Aggregate):
-            await self._forget_ahead()  # what was read ahead belongs to a cursor that is gone
             self._cursor, reply = await open_async_cursor(self._watched.place, step, self._session)
             return reply
         await asyncio.sleep(step.seconds)
         return None
 
     async def _get_more(self, command: GetMore) -> Reply:
-        """Get the next batch; when that is large, let the server begin with the one after it."""
+        """Get the next batch; when that is large, ask for the one after it before it is even cut."""
         cursor = self._cursor
         assert cursor is not None
-        ahead = self._ahead
-        reply = await (cursor.get_more(command) if ahead is None else ahead.result())
-        self._ahead = None
-        if reply.promises_more and self._may_read_ahead() and self.alive:
-            self._ahead = AsyncReadAhead(cursor.get_more(command))
-            await asyncio.sleep(0)  # it is sent now: taking events out of a batch gives no other task a turn
+        reply = await cursor.get_more(command)
+        if reply.promises_more and self._may_ask_ahead(cursor):
+            await cursor.ask_ahead(command)
         return reply
-
-    async def _forget_ahead(self) -> None:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            await ahead.cancel()
 
     async def _server_splits(self) -> bool:
         return splits_large_events((await self._watched.client.server_info())["versionArray"])

@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 from tailrace.driver.batch import UncutBatch
 
 LARGE_BATCH: Final = 256 * 1024
-"""Bytes from which on fetching the next batch ahead is worth a thread."""
+"""Bytes from which on a stream is behind, and its next batch is asked for ahead."""
 
 
 @dataclass(frozen=True, slots=True)

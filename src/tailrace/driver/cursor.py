@@ -8,6 +8,7 @@ pymongo's own cursors are extended here, by what its `watch()` itself uses:
 - `CommandCursor._send_message` with `_GetMore`: server, session, pinned connection, monitoring, killing;
 - `CommandCursor._unpack_response`: where a reply becomes documents (here it does not);
 - `MongoClient._retryable_read` and `Connection.command`: server selection and one retry of the aggregate;
+- `_ConnectionManager`, by which pymongo reads exhaust cursors: a reply that was asked for before is only received;
 - `MongoClient._start_session` and `_leave_alive`: a session that outlives the cursors of one stream;
 - `_csot`: the time limit in force.
 
@@ -27,11 +28,14 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient, MongoClient, _csot
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.command_cursor import AsyncCommandCursor
+from pymongo.asynchronous.cursor_base import _ConnectionManager as _AsyncAwaited
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import NotPrimaryError, OperationFailure
 from pymongo.message import _GetMore
+from pymongo.monitoring import ConnectionClosedReason
 from pymongo.synchronous.collection import Collection
 from pymongo.synchronous.command_cursor import CommandCursor
+from pymongo.synchronous.cursor_base import _ConnectionManager as _Awaited
 from pymongo.synchronous.database import Database
 
 from tailrace.driver.commands import Aggregate, GetMore, Reply
@@ -50,17 +54,65 @@ class RawCursor(CommandCursor[Any]):
     codec: CodecOptions[Any]
     reader: ReplyReader
     decrypts: bool
+    may_ask_ahead: bool
+    _ahead: _Awaited | None = None
+    """The connection on which a reply is under way that nobody receives yet."""
+    _receiving: _Awaited | None = None
 
     def get_more(self, command: GetMore) -> Reply:
-        """Ask the server that holds the cursor for its next batch."""
-        self._send_message(_operation(self, command))
+        """Ask the server that holds the cursor for its next batch, or take the one that was asked for ahead."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            self._send_message(_operation(self, command))
+            return _last_reply(self)
+        self._receiving = ahead
+        try:
+            self._send_message(_operation(self, command, ahead))
+        finally:
+            self._receiving = None
+            self._give_back(ahead)
         return _last_reply(self)
+
+    def ask_ahead(self, command: GetMore) -> None:
+        """Send the next getMore now, if the pool has room: the server works on it until `get_more` is called.
+
+        An error may mean that the server has read the batch for nobody: the stream has to be resumed.
+        """
+        operation = _operation(self, command)
+        client: Any = operation.client
+        server = client._select_server(operation.read_preference, self._session, operation.name, address=self._address)
+        if not _has_room(server.pool):
+            return
+        with client._checkout(server, self._session) as conn:
+            message: Any = operation.get_message(operation.read_preference, conn, use_cmd=True)
+            conn.send_message(message[1], message[2])
+            conn.pin_cursor()
+        self._ahead = _Awaited(conn, more_to_come=True)
+
+    def close(self) -> None:
+        """Kill the cursor; a reply that nobody waits for is not waited for here either."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._give_back(ahead)
+        super().close()
 
     def abandon(self) -> None:
         """Let pymongo kill the cursor in the background: its connection is in an unknown state."""
         self._die_no_lock()
 
+    def _die_no_lock(self) -> None:
+        _close_soon(self)
+        super()._die_no_lock()
+
+    def _give_back(self, ahead: _Awaited) -> None:
+        """Return a connection to the pool, closed if a reply is still to come on it."""
+        if ahead.conn is not None and ahead.more_to_come:
+            ahead.conn.close_conn(ConnectionClosedReason.ERROR)
+        ahead.close()
+
     def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        if self._receiving is not None:
+            self._receiving.update_exhaust(False)
         return [self.reader.read(response.raw_command_response())]
 
 
@@ -70,17 +122,66 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
     codec: CodecOptions[Any]
     reader: ReplyReader
     decrypts: bool
+    may_ask_ahead: bool
+    _ahead: _AsyncAwaited | None = None
+    _receiving: _AsyncAwaited | None = None
 
     async def get_more(self, command: GetMore) -> Reply:
-        """Ask the server that holds the cursor for its next batch."""
-        await self._send_message(_operation(self, command))
+        """Ask the server that holds the cursor for its next batch, or take the one that was asked for ahead."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            await self._send_message(_operation(self, command))
+            return _last_reply(self)
+        self._receiving = ahead
+        try:
+            await self._send_message(_operation(self, command, ahead))
+        finally:
+            self._receiving = None
+            await self._give_back(ahead)
         return _last_reply(self)
+
+    async def ask_ahead(self, command: GetMore) -> None:
+        """Send the next getMore now, if the pool has room: the server works on it until `get_more` is called.
+
+        An error may mean that the server has read the batch for nobody: the stream has to be resumed.
+        """
+        operation = _operation(self, command)
+        client: Any = operation.client
+        server = await client._select_server(
+            operation.read_preference, self._session, operation.name, address=self._address
+        )
+        if not _has_room(server.pool):
+            return
+        async with client._checkout(server, self._session) as conn:
+            message: Any = operation.get_message(operation.read_preference, conn, use_cmd=True)
+            await conn.send_message(message[1], message[2])
+            conn.pin_cursor()
+        self._ahead = _AsyncAwaited(conn, more_to_come=True)
+
+    async def close(self) -> None:
+        """Kill the cursor; a reply that was asked for ahead is not waited for any more, here or in another task."""
+        ahead, self._ahead = self._ahead or self._receiving, None
+        if ahead is not None:
+            await self._give_back(ahead)
+        await super().close()
 
     def abandon(self) -> None:
         """Let pymongo kill the cursor in the background: its connection is in an unknown state."""
         self._die_no_lock()
 
+    def _die_no_lock(self) -> None:
+        _close_soon(self)
+        super()._die_no_lock()
+
+    async def _give_back(self, ahead: _AsyncAwaited) -> None:
+        """Return a connection to the pool, closed if a reply is still to come on it."""
+        if ahead.conn is not None and ahead.more_to_come:
+            await ahead.conn.close_conn(ConnectionClosedReason.ERROR)
+        await ahead.close()
+
     def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        if self._receiving is not None:
+            self._receiving.update_exhaust(False)
         return [self.reader.read(response.raw_command_response())]
 
 
@@ -127,6 +228,7 @@ def _prepare(cursor: RawCursor | AsyncRawCursor, place: Place | AsyncPlace, conn
     client = _client_of(place)
     cursor.codec = _raw_codec(place)
     cursor.decrypts = client._encrypter is not None
+    cursor.may_ask_ahead = not (cursor.decrypts or client.options.load_balanced)
     is_monitored = client._event_listeners.enabled_for_commands
     cursor.reader = ReplyReader(conn.max_wire_version, place.codec_options, is_monitored=is_monitored)
 
@@ -216,7 +318,7 @@ def _opened(place: Any, answer: Any, max_wire_version: int) -> tuple[Any, dict[s
     return collection, {"id": found["id"], "firstBatch": [], "ns": namespace}, reply
 
 
-def _operation(cursor: Any, command: GetMore) -> _GetMore:
+def _operation(cursor: Any, command: GetMore, ahead: Any = None) -> _GetMore:
     return _GetMore(
         command.database,
         command.collection,
@@ -227,10 +329,23 @@ def _operation(cursor: Any, command: GetMore) -> _GetMore:
         cursor._session,
         cursor._collection.database.client,
         command.max_time_ms,
-        cursor._sock_mgr,
+        ahead or cursor._sock_mgr,
         False,
         command.comment,
     )
+
+
+def _has_room(pool: Any) -> bool:
+    """Whether a connection can be spared: never more than half of them, because users want the others meanwhile."""
+    room: bool = 2 * (pool.active_sockets + 1) <= pool.max_pool_size
+    return room
+
+
+def _close_soon(cursor: Any) -> None:
+    """Let pymongo's own thread or task close a connection on which a reply is still to come."""
+    ahead, cursor._ahead = cursor._ahead, None
+    if ahead is not None:
+        cursor._collection.database.client._close_cursor_soon(cursor._id, cursor._address, ahead)
 
 
 def _last_reply(cursor: Any) -> Reply:

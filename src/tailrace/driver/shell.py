@@ -51,13 +51,13 @@ class Shell(Generic[D, C]):
     def _time_limit(self) -> AbstractContextManager[Any]:
         return time_limit(self._options.timeout_ms, self._watched.place)
 
-    def _may_read_ahead(self) -> bool:
-        """Whether the next batch may be fetched while the user works on this one.
+    def _may_ask_ahead(self, cursor: C) -> bool:
+        """Whether the server may work on the next batch while the user works on this one.
 
         Not under a time limit, which is for this call alone, and not in the user's session, which the user may
         be using meanwhile.
         """
-        return self._options.session is None and not is_time_limited()
+        return self.alive and cursor.may_ask_ahead and self._options.session is None and not is_time_limited()
 
     def _want_decoded(self) -> None:
         """Let small replies be decoded as a whole, with their events: these are wanted so, one by one."""

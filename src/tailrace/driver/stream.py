@@ -14,7 +14,6 @@ from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
 from tailrace.driver.cursor import RawCursor, open_cursor
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.read_ahead import ReadAhead
 from tailrace.driver.resume import Steps, proceed
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import Target
@@ -47,7 +46,6 @@ class ChangeStream(Shell[D, RawCursor]):
         if options.on_resume_token is not None:
             raise TypeError("on_resume_token is for asynchronous streams; here, read resume_token")
         super().__init__(target, pipeline, options)
-        self._ahead: ReadAhead | None = None
         with self._time_limit():
             split = options.split_large_events and self._server_splits()
             self._perform(self._stream.open(split=split))
@@ -87,7 +85,7 @@ class ChangeStream(Shell[D, RawCursor]):
         self._stream.close()
         if self._cursor is not None:
             self._cursor.close()
-        self._end_session_when_idle()
+        self._end_session()
 
     def __enter__(self) -> ChangeStream[D]:
         return self
@@ -141,30 +139,19 @@ class ChangeStream(Shell[D, RawCursor]):
         if isinstance(step, GetMore):
             return self._get_more(step)
         if isinstance(step, Aggregate):
-            self._ahead = None  # what was read ahead belongs to a cursor that is gone
             self._cursor, reply = open_cursor(self._watched.place, step, self._session)
             return reply
         time.sleep(step.seconds)
         return None
 
     def _get_more(self, command: GetMore) -> Reply:
-        """Get the next batch; when that is large, begin to fetch the one after it before it is even cut."""
+        """Get the next batch; when that is large, ask for the one after it before it is even cut."""
         cursor = self._cursor
         assert cursor is not None
-        ahead, self._ahead = self._ahead, None
-        reply = cursor.get_more(command) if ahead is None else ahead.result()
-        if reply.promises_more and self._may_read_ahead() and self.alive:
-            self._ahead = ReadAhead(lambda: cursor.get_more(command), self._end_session_when_idle)
+        reply = cursor.get_more(command)
+        if reply.promises_more and self._may_ask_ahead(cursor):
+            cursor.ask_ahead(command)
         return reply
-
-    def _end_session_when_idle(self) -> None:
-        """Give a closed stream's session back, unless a command still runs: then its end does it.
-
-        A getMore that waits for events goes on after its cursor was killed, for up to a second; `close()` does not
-        wait for that.
-        """
-        if not self._stream.alive and (self._ahead is None or not self._ahead.running):
-            self._end_session()
 
     def _server_splits(self) -> bool:
         return splits_large_events(self._watched.client.server_info()["versionArray"])

@@ -1,10 +1,11 @@
-"""Fetching the next batch while the user works on the one before."""
+"""Asking for the next batch while the user works on the one before."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
+import gc
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,7 +14,7 @@ from bson import Timestamp
 from pymongo import AsyncMongoClient
 
 from tailrace.driver import watch
-from tailrace.driver.read_ahead import AsyncReadAhead, ReadAhead
+from tailrace.driver.cursor import AsyncRawCursor, RawCursor
 from tailrace.stand import ReplicaSet
 
 
@@ -41,19 +42,45 @@ def _first_insert(orders: Any) -> Timestamp:
     return entry["ts"]
 
 
+@contextmanager
+def _noted(cursor: type[RawCursor] | type[AsyncRawCursor]) -> Iterator[list[Any]]:
+    """Note the cursors that ask ahead while inside."""
+    asked: list[Any] = []
+    original: Callable[..., Any] = cursor.ask_ahead
+
+    def note(self: Any, command: Any) -> Any:
+        asked.append(self)
+        return original(self, command)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cursor, "ask_ahead", note)
+        yield asked
+
+
+def _idle_cursors(backlog: Any) -> list[Any]:
+    """The cursors of the collection that the server still holds, in use or not."""
+    stages = [
+        {"$currentOp": {"idleCursors": True, "allUsers": True}},
+        {"$match": {"ns": backlog.full_name, "cursor": {"$exists": True}}},
+    ]
+    return list(backlog.database.client.admin.aggregate(stages))
+
+
+def _wait_until_no_cursor_is_left(backlog: Any) -> None:
+    deadline = time.monotonic() + 30
+    while found := _idle_cursors(backlog):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("fails", [False, True])
-def test_reading_ahead_gives_every_event_once(fails: bool, mongodb: ReplicaSet, orders: Any, backlog: Any) -> None:
-    started: list[ReadAhead] = []
-    original = ReadAhead.__init__
-
-    def count(self: ReadAhead, run: Any, ended: Any) -> None:
-        started.append(self)
-        original(self, run, ended)
-
+def test_every_event_comes_once(fails: bool, mongodb: ReplicaSet, orders: Any, backlog: Any) -> None:
     start = _first_insert(orders)
-    ReadAhead.__init__ = count  # type: ignore[method-assign]
     try:
-        with watch(orders, start_at_operation_time=start, batch_size=EVENTS_PER_BATCH) as stream:
+        with (
+            _noted(RawCursor) as asked,
+            watch(orders, start_at_operation_time=start, batch_size=EVENTS_PER_BATCH) as stream,
+        ):
             seen = [next(stream)["fullDocument"]["n"]]
             if fails:
                 mongodb.primary.set_fail_point(
@@ -61,46 +88,46 @@ def test_reading_ahead_gives_every_event_once(fails: bool, mongodb: ReplicaSet, 
                 )
             seen += [next(stream)["fullDocument"]["n"] for _ in range(5 * EVENTS_PER_BATCH - 1)]
     finally:
-        ReadAhead.__init__ = original  # type: ignore[method-assign]
         mongodb.primary.set_fail_point("failCommand", "off")
     assert seen == list(range(5 * EVENTS_PER_BATCH))
-    assert len(started) >= 3
+    assert len(asked) >= 3
 
 
-def test_closing_does_not_wait_for_what_is_read_ahead(backlog: Any) -> None:
-    start = _first_insert(backlog)
+def test_closing_does_not_wait_for_what_was_asked_for(backlog: Any) -> None:
     # One batch with all events: the getMore after it has to wait for as long as it may.
-    stream = watch(backlog, start_at_operation_time=start, max_await_time_ms=1_000)
+    stream = watch(backlog, start_at_operation_time=_first_insert(backlog), max_await_time_ms=60_000)
     for _ in range(5 * EVENTS_PER_BATCH):
         next(stream)
-    (ahead,) = [thread for thread in threading.enumerate() if thread.name == "tailrace-read-ahead"]
+    assert _idle_cursors(backlog)
     stream.close()
     assert not stream.alive
-    ahead.join(30)
-    assert not ahead.is_alive()
+    _wait_until_no_cursor_is_left(backlog)
 
 
-@contextmanager
-def _async_streams_read_ahead() -> Iterator[list[AsyncReadAhead]]:
-    """Note what is read ahead while inside."""
-    started: list[AsyncReadAhead] = []
-    original = AsyncReadAhead.__init__
-
-    def note(self: AsyncReadAhead, run: Any) -> None:
-        started.append(self)
-        original(self, run)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AsyncReadAhead, "__init__", note)
-        yield started
+def test_a_stream_that_nobody_holds_any_more_leaves_nothing_behind(backlog: Any) -> None:
+    stream = watch(backlog, start_at_operation_time=_first_insert(backlog), max_await_time_ms=60_000)
+    next(stream)
+    del stream
+    gc.collect()
+    _wait_until_no_cursor_is_left(backlog)
 
 
-def _tasks_reading_ahead() -> list[Any]:
-    return [task for task in asyncio.all_tasks() if task.get_name() == "tailrace-read-ahead"]
+@pytest.mark.parametrize(("connections", "asks"), [(1, False), (2, True), (3, True)])
+def test_connections_are_left_for_others(connections: int, asks: bool, mongodb: ReplicaSet, backlog: Any) -> None:
+    """While a stream is behind, the same client can be used, however small its pool is."""
+    start = _first_insert(backlog)
+    with mongodb.client(maxPoolSize=connections, waitQueueTimeoutMS=20_000) as client:
+        orders = client[backlog.database.name].orders
+        options = {"start_at_operation_time": start, "batch_size": EVENTS_PER_BATCH}
+        with _noted(RawCursor) as asked, watch(orders, **options) as stream:
+            for _ in range(4 * EVENTS_PER_BATCH):
+                next(stream)
+            assert any(cursor._ahead is not None for cursor in asked) == asks
+            assert orders.count_documents({}) == 5 * EVENTS_PER_BATCH
 
 
 @pytest.mark.parametrize("trouble", ["none", "failure", "cancellation"])
-def test_async_streams_read_ahead_too(trouble: str, mongodb: ReplicaSet, backlog: Any) -> None:
+def test_async_streams_ask_ahead_too(trouble: str, mongodb: ReplicaSet, backlog: Any) -> None:
     """Every event once, whether the getMore ahead fails or the call that waits for it is cancelled."""
     asyncio.run(_read_through(trouble, mongodb, backlog))
 
@@ -109,9 +136,10 @@ async def _read_through(trouble: str, mongodb: ReplicaSet, backlog: Any) -> None
     seen: list[int] = []
     to_cancel = {EVENTS_PER_BATCH, 2 * EVENTS_PER_BATCH} if trouble == "cancellation" else set()
     options = {"start_at_operation_time": _first_insert(backlog), "batch_size": EVENTS_PER_BATCH}
-    with _async_streams_read_ahead() as started:
-        async with AsyncMongoClient(mongodb.uri) as client:
-            async with watch(client[backlog.database.name][backlog.name], **options) as stream:
+    name = backlog.database.name
+    async with AsyncMongoClient(mongodb.uri) as client:
+        with _noted(AsyncRawCursor) as asked:
+            async with watch(client[name][backlog.name], **options) as stream:
                 while len(seen) < 5 * EVENTS_PER_BATCH:
                     if trouble == "failure" and len(seen) == 1:
                         # The command that is on its way has passed the fail point; the one after it meets it.
@@ -127,13 +155,12 @@ async def _read_through(trouble: str, mongodb: ReplicaSet, backlog: Any) -> None
                                 seen.append((await waiting)["fullDocument"]["n"])
                             continue
                     seen.append((await waiting)["fullDocument"]["n"])
-            assert not _tasks_reading_ahead()
     mongodb.primary.set_fail_point("failCommand", "off")
     assert seen == list(range(5 * EVENTS_PER_BATCH))
-    assert len(started) >= (2 if trouble == "cancellation" else 3)
+    assert len(asked) >= (2 if trouble == "cancellation" else 3)
 
 
-def test_closing_an_async_stream_ends_what_is_read_ahead(mongodb: ReplicaSet, backlog: Any) -> None:
+def test_closing_an_async_stream_ends_what_was_asked_for(mongodb: ReplicaSet, backlog: Any) -> None:
     """One batch brings all events: the getMore after it would wait for more, and so would whoever asks for them."""
     asyncio.run(_close_while_waiting(mongodb, backlog))
 
@@ -142,13 +169,13 @@ async def _close_while_waiting(mongodb: ReplicaSet, backlog: Any) -> None:
     async with AsyncMongoClient(mongodb.uri) as client:
         target = client[backlog.database.name][backlog.name]
         stream = await watch(target, start_at_operation_time=_first_insert(backlog), max_await_time_ms=60_000)
-        for _ in range(5 * EVENTS_PER_BATCH):
-            await stream.next()
-        assert len(_tasks_reading_ahead()) == 1
+        with _noted(AsyncRawCursor) as asked:
+            for _ in range(5 * EVENTS_PER_BATCH):
+                await stream.next()
+        assert len(asked) == 1
         waiting = asyncio.ensure_future(stream.next())
         await asyncio.sleep(0)
         await stream.close()
-        assert not _tasks_reading_ahead()
         with pytest.raises(StopAsyncIteration):
             async with asyncio.timeout(30):
                 await waiting
