@@ -8,8 +8,9 @@ several shards is the router's; sockets are the gateway's.
 from tailrace.hub.cluster import ClusterHub
 from tailrace.hub.hub import AnyChannel, Hub, HubCounts
 from tailrace.hub.merged import MergedSubscription
-from tailrace.hub.per_key import PerKeySubscription, read_positions
+from tailrace.hub.per_key import PerKeySubscription
 from tailrace.hub.subscription import Batch, Subscription
+from tailrace.token.shard_positions import read_positions
 
 __all__ = [
     "AnyChannel",

@@ -27,6 +27,7 @@ from tailrace.errors import ServerUnreachable
 from tailrace.hub.hub import AnyChannel, Hub
 from tailrace.hub.merged import MergedSubscription
 from tailrace.hub.per_key import PerKeySubscription
+from tailrace.hub.positioned import PositionedPerKeySubscription, PositionedSubscription
 from tailrace.hub.shard import ShardHub
 from tailrace.router.lookup import ShardedImages
 from tailrace.router.merge import Order
@@ -124,6 +125,20 @@ class ClusterHub:
             if self._order is Order.STRICT
             else PerKeySubscription(self, spec, latest, now, positions or {})
         )
+        return self._joined(subscription, latest)
+
+    def follow(
+        self, spec: StreamSpec, *, latest: int, now: datetime, positions: Mapping[str, ResumeToken]
+    ) -> MergedSubscription:
+        """Open a stream whose batches say where each shard stands, from where each stood before if that is known."""
+        subscription = (
+            PositionedSubscription(self, spec, latest, now, positions)
+            if self._order is Order.STRICT
+            else PositionedPerKeySubscription(self, spec, latest, now, positions)
+        )
+        return self._joined(subscription, latest)
+
+    def _joined(self, subscription: MergedSubscription, latest: int) -> MergedSubscription:
         self.subscribers.add(subscription)
         self.want(latest)
         return subscription
@@ -166,8 +181,11 @@ class ClusterHub:
     def close(self) -> None:
         """Stop all tails."""
         self._stopping.set()
-        for part in self._parts.values():
-            part.close()
+        closing = [threading.Thread(target=part.close) for part in self._parts.values()]
+        for each in closing:
+            each.start()
+        for each in closing:
+            each.join()
 
     def removed_by(self, name: str) -> int | None:
         """Give a time behind the removal of a shard; None while it belongs to the cluster."""

@@ -52,6 +52,8 @@ class MergedSubscription:
         self.is_closed = False
         self.holds_something = False
         """Whether events of some shards wait for others."""
+        self.polled_events = _POLLED_EVENTS
+        """How many events of a shard are read at once."""
         self.position = spec.options.token or ResumeToken.high_water_mark(to_timestamp(self._since))
         self._incoming: list[Event | None] = []
         self._checked = self._checks()
@@ -139,7 +141,7 @@ class MergedSubscription:
             if not self._merge.wants(name) or (name == CONFIG and self._topology_changes):
                 continue
             try:
-                batch = part.poll(_POLLED_EVENTS)
+                batch = part.poll(self.polled_events)
             except ServerUnreachable:
                 # A shard that is away stalls the others: its subscription is opened again where it stood.
                 self._parts[name] = self._subscribe(name, to_int(part.position.cluster_time), part.position)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from tailrace import raw
 from tailrace.engine.event import Event
@@ -20,18 +20,10 @@ from tailrace.hub.subscription import Batch, Subscription
 from tailrace.router.merge import Order
 from tailrace.router.topology import CONFIG
 from tailrace.token.resume_token import ResumeToken
+from tailrace.token.shard_positions import FIELD, positions_element
 
 if TYPE_CHECKING:
     from tailrace.hub.cluster import ClusterHub
-
-_FIELD: Final = "shards"
-
-
-def read_positions(token: Mapping[str, Any] | None) -> dict[str, ResumeToken]:
-    """Read the positions of shards from a resume token; none when it has none."""
-    if not isinstance(token, Mapping) or not isinstance(token.get(_FIELD), Mapping):
-        return {}
-    return {name: ResumeToken.parse(position) for name, position in token[_FIELD].items()}
 
 
 class PerKeySubscription(MergedSubscription):
@@ -93,12 +85,12 @@ class PerKeySubscription(MergedSubscription):
         return Batch(batch.events, self.position, batch.elements, vector)
 
     def _vector_element(self) -> bytes:
-        parts = [
-            raw.element(raw.DOCUMENT, name.encode(), position.to_bson())
-            for name, position in self._vector.items()
-            if name != CONFIG
-        ]
-        return raw.element(raw.DOCUMENT, _FIELD.encode(), raw.document(*parts))
+        return positions_element(of_shards(self._vector))
+
+
+def of_shards(vector: Mapping[str, ResumeToken]) -> dict[str, ResumeToken]:
+    """Leave the config servers out, who find their place by the time."""
+    return {name: position for name, position in vector.items() if name != CONFIG}
 
 
 def _with_positions(event: bytes, vector: bytes) -> bytes:
@@ -112,5 +104,5 @@ def _with_positions(event: bytes, vector: bytes) -> bytes:
 
 
 def _positions_in(token: bytes) -> bytes:
-    found = raw.field(token, _FIELD.encode())
-    return b"" if found is None else raw.element(found.kind, _FIELD.encode(), found.data)
+    found = raw.field(token, FIELD.encode())
+    return b"" if found is None else raw.element(found.kind, FIELD.encode(), found.data)
