@@ -77,7 +77,7 @@ class Pipeline:
 
     def pay(self, user: int, amount: float) -> str:
         """Make a payment by hand, as it suggests, and give what that prints."""
-        return self.run(re.sub(r"42 99\.50$", f"{user} {amount}", self.suggested("--pay")))
+        return self.run(re.sub(r"\d+ 99\.50$", f"{user} {amount}", self.suggested("--pay")))
 
     def has_features_of(self, user: int) -> bool:
         """Whether Redis knows of one payment of a user."""

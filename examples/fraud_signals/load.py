@@ -42,7 +42,7 @@ _MERCHANTS = (
 _NEXT_STATUS = {"authorised": "captured", "captured": "settled"}
 _SHARE_OF_PAYMENTS, _SHARE_OF_UPDATES = 0.62, 0.30  # and the rest are refunds
 _PAYMENTS_REMEMBERED = 5_000
-_CHANCE_OF_A_BURST = 0.004
+_CHANCE_OF_A_BURST = 0.001
 _TICK = 0.05
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.cli.app import run
+from tailrace.up.demo import ENTITY
 from tailrace.warehouse import read_tables
 from up_pipeline import SECONDS, Pipeline, alive, kill, running_pipeline, wait_gone
 
@@ -38,9 +39,9 @@ def test_a_payment_made_by_hand_reaches_features_page_and_tables(pipeline):
     key = printed.split()[-1]
 
     pipeline.wait_for_features_of(user)
-    lookup = pipeline.suggested(" lookup ").replace("42", str(user))
+    lookup = pipeline.suggested(" lookup ").replace(str(ENTITY), str(user))
     assert json.loads(pipeline.run(f"{lookup} --json"))["values"]["amount_1h"] == 12.25
-    redis_cli = pipeline.suggested("redis-cli").replace(":42:", f":{user}:")
+    redis_cli = pipeline.suggested("redis-cli").replace(f":{ENTITY}:", f":{user}:")
     assert "by-hand" in pipeline.run(redis_cli)
 
     address = pipeline.wait_ready()["dashboard"]
@@ -73,7 +74,7 @@ def test_a_second_run_in_the_same_folder_is_refused(pipeline, capsys):
 def test_ctrl_c_stops_everything_in_order_and_leaves_no_process(pipeline):
     started = pipeline.processes()
     assert len(alive(started)) > len(pipeline.parts)
-    assert pipeline.interrupt() == 130
+    assert pipeline.interrupt() == 0
     pipeline.close()
     wait_gone(started)
     stopped = [line["part"] for line in pipeline.said if line.get("state") == "stopped"]

@@ -8,6 +8,8 @@ from typing import Any
 
 import bson
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from bson import Timestamp
 
@@ -131,14 +133,25 @@ def test_the_features_of_an_entity_and_how_long_they_took(pipeline: Any) -> None
     assert "features spent" in [marker["name"] for marker in site.get("/api/oplog")[0]["markers"]]
 
 
+def letters_of(site: Site, part: str) -> Any:
+    """What the page knows of the dead letters of a part; none before the first look."""
+    return next((one for one in site.get("/api/dead-letters") if one["part"] == part), {"total": 0})
+
+
 def test_gaps_and_dead_letters_are_shown(pipeline: Any, kafka: Any) -> None:
     site: Site = pipeline.site
     with TopicDeadLetters(KafkaAddress.parse(f"kafka://{kafka.bootstrap_servers}"), "dash.dead-letters") as letters:
         event = {"_id": {"_data": "8265F0"}, "operationType": "insert", "ns": {"db": "dashboard", "coll": "orders"}}
         letters.add(bson.encode(event), RecordRefused("too large for the topic"))
-    found = until(lambda: (d := site.get("/api/dead-letters"))["total"] and d, "the dead letter")
+    found = until(lambda: (d := letters_of(site, "capture"))["total"] and d, "the dead letter")
     assert found["newest"][0]["cause"] == "record-refused"
     assert found["newest"][0]["message"] == "too large for the topic"
+    bad = {"bad_record": b"{", "cause": "record t/0@1 is not of the format bson"}
+    batch = pipeline.folder / "letters" / "spent" / "batch=1"
+    batch.mkdir(parents=True)
+    parquet.write_table(pa.Table.from_pylist([bad]), batch / "part-0.parquet")
+    until(lambda: letters_of(site, "features")["total"] == 1, "the dead letter of a job")
+    assert letters_of(site, "warehouse")["total"] == 0
     with open_store(f"file:{pipeline.folder / 'positions'}") as store:
         ledger = GapLedger(store.cells, "past")
         gap = ledger.record("mongodb-286", None, first_known=Timestamp(1_700_000_000, 1))

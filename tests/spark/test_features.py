@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from feature_load import USERS, Load, equal_now, transactions
 from spark_queries import SECONDS, run_to_end, wait_until
 from tailrace.capture.formats import make_format
+from tailrace.dashboard.sources.job_letters import FeatureLetters
 from tailrace.errors import FeaturesLost
 from tailrace.features import read
 from tailrace.spark import error_of, from_kafka
@@ -83,6 +84,8 @@ def test_from_topics_with_duplicates_and_updates_without_documents(
     assert equal_now(client, database.tx, "topics")
     (bad,) = spark.read.parquet(f"{letters}/topics").collect()
     assert (bytes(bad.bad_record), "is not of the format canonical" in bad.cause) == (b"no JSON", True)
+    (shown,) = FeatureLetters(letters).look().newest
+    assert (shown.cause, shown.bytes) == ("event-unconvertible", len(b"no JSON"))
     client.flushall()
     produce_one(kafka, database.name)
     query = job.start(events, str(tmp_path / "c"), availableNow=True)

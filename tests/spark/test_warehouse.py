@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from bson_strategies import DOCUMENTS
 from tailrace.capture.formats.made_events import snapshot_event
+from tailrace.dashboard.sources.job_letters import WarehouseLetters
 from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
 from tailrace.settings import WarehouseSettings
 from tailrace.spark import from_kafka
@@ -102,6 +103,8 @@ def test_deltas_duplicates_and_replays(spark, kafka, database, settings, tmp_pat
         (b"no BSON", True)
     ]
     tables = {table.name: table for table in read_tables(chosen.folder)}
+    (shown,) = WarehouseLetters(str(chosen.folder), lambda: tables["tailrace.dead_letters"].rows).look().newest
+    assert (shown.cause, shown.bytes) == ("event-unconvertible", len(b"no BSON"))
     newest = tables[f"{database.name}.orders"].snapshots[-1].properties
     assert json.loads(newest["tailrace.offsets.end"]) == {topic.name: {"0": 2 * count + 1}}
     assert newest["tailrace.token"] == spark.table(history).agg({"token": "max"}).first()[0]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +18,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """Give a session; under `spark-submit`, or with jars in the settings, nothing is fetched."""
+def spark_session(settings: SparkSettings, *, is_quiet: bool = False) -> Iterator[SparkSession]:
+    """Give a session; under `spark-submit`, or with jars in the settings, nothing is fetched.
+
+    `is_quiet` keeps what the JVM says about itself from the terminal of somebody who only wants an answer.
+    """
     try:
         from tailrace.spark import session
     except ImportError as error:
@@ -29,8 +35,31 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     from tailrace.stand.java import java_home
 
     jars = [] if settings.jars else fetched_connectors()
-    with session.open_session(settings, jars=jars, java_home=java_home()) as spark:
+    with ExitStack() as opened:
+        with _kept_quiet() if is_quiet else nullcontext():
+            spark = opened.enter_context(session.open_session(settings, jars=jars, java_home=java_home()))
         yield spark
+
+
+@contextmanager
+def _kept_quiet() -> Iterator[None]:
+    """Let a JVM that is started meanwhile write its warnings into a file, which is shown when the start fails.
+
+    The JVM inherits our standard error, and some of its lines come before any logging could be configured.
+    """
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as warnings:
+        os.dup2(warnings.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            warnings.seek(0)
+            os.write(terminal, warnings.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def fetched_connectors() -> list[Path]:

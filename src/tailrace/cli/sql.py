@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from tailrace.cli.session import session
+from tailrace.settings import Settings
 
 
 def sql(
@@ -19,10 +21,22 @@ def sql(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a row.")] = False,
 ) -> None:
     """Ask the warehouse's tables in Spark SQL; mirrors are called db.collection, histories db.collection_history."""
+    settings = session.settings(warehouse__folder=folder, spark__log_level="error")
+    console = Console()
+    with console.status("Spark starts and asks the tables ..."):  # nothing in a pipe
+        columns, rows = _answer(query, limit, settings)
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row.asDict(recursive=True), default=str))
+        return
+    _show(console, columns, [["" if value is None else str(value) for value in row] for row in rows])
+
+
+def _answer(query: str, limit: int, settings: Settings) -> tuple[list[str], list[Any]]:
+    """Give the names of the columns, and the rows."""
     from tailrace.cli.spark_session import spark_session
 
-    settings = session.settings(warehouse__folder=folder, spark__log_level="error")
-    with spark_session(settings.spark) as spark:
+    with spark_session(settings.spark, is_quiet=not session.debug) as spark:
         from pyspark.errors import AnalysisException, ParseException
 
         from tailrace.spark.warehouse import configure_catalog
@@ -31,14 +45,26 @@ def sql(
         spark.catalog.setCurrentCatalog(settings.warehouse.catalog)
         try:
             frame = spark.sql(query)
-            rows = frame.take(limit)
+            return frame.columns, frame.take(limit)
         except (AnalysisException, ParseException) as error:
             raise typer.BadParameter(str(error.getMessage() or error).strip().splitlines()[0]) from None
-    if as_json:
-        for row in rows:
-            typer.echo(json.dumps(row.asDict(recursive=True), default=str))
-        return
-    table = Table(*frame.columns, box=None, header_style="bold")
+
+
+def _show(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table where it fits; else one value a line, since columns of three letters help nobody."""
+    table = Table(*columns, box=None, header_style="bold")
     for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row))
-    Console().print(table)
+        table.add_row(*row)
+    if _width(columns, rows) <= console.width:
+        console.print(table)
+        return
+    widest = max(map(len, columns))
+    for number, row in enumerate(rows, 1):
+        console.print(f"row {number}", style="bold")
+        for column, value in zip(columns, row, strict=True):
+            console.print(f"  {column:{widest}}  {value}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Give how wide a table of these would be, with two spaces between the columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(columns, *rows, strict=True))

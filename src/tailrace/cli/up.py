@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ HELP = """Start everything on one machine: servers, producer, Spark jobs and das
 
 A server that the settings name ([bold]mongodb.uri[/bold], [bold]capture.sink[/bold], [bold]features.redis_url[/bold])
 is used; the others are fetched and started here, with their data in the run folder, and are gone after the run. What
-dies is started again. [bold]--demo[/bold] adds the fraud-signals example: its payments and its features.
+dies is started again, until Ctrl-C. [bold]--demo[/bold] adds the fraud-signals example: its payments and its features.
 """
 
 
@@ -49,7 +50,7 @@ def up(
     console = Console()
     view = JsonView() if as_json else TerminalView(console) if console.is_terminal else PlainView()
     with _signals() as (stopping, interrupted):
-        run(
+        was_up = run(
             plan,
             lambda over: session.settings(**flags, **{key.replace(".", "__"): value for key, value in over.items()}),
             view,
@@ -57,7 +58,7 @@ def up(
             stopping=stopping,
             seconds=seconds,
         )
-    if interrupted.is_set():
+    if interrupted.is_set() and not was_up:  # afterwards Ctrl-C is how such a run ends
         raise KeyboardInterrupt
 
 
@@ -70,19 +71,32 @@ def _refuse_without_extras() -> None:
 
 @contextmanager
 def _signals() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Let Ctrl-C and SIGTERM stop the run in order; a second Ctrl-C ends it at once, and the parts with it."""
+    """Let Ctrl-C, SIGTERM and a closed terminal stop the run in order; a second Ctrl-C ends it at once."""
     stopping, interrupted = threading.Event(), threading.Event()
 
     def stop(number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            _write_nowhere()
         if number == signal.SIGINT:
             if interrupted.is_set():
                 raise KeyboardInterrupt
             interrupted.set()
         stopping.set()
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    # Whoever started this with nohup has said that it goes on without a terminal.
+    is_attached = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    stopped_by = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if is_attached else [])]
+    before = {each: signal.signal(each, stop) for each in stopped_by}
     try:
         yield stopping, interrupted
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _write_nowhere() -> None:
+    """Let what is still printed go nowhere: the terminal is closed, and writing to it would be an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)

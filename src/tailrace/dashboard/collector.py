@@ -23,6 +23,7 @@ from tailrace.dashboard.sources import Reading, Watched, reason_of
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
 from tailrace.dashboard.sources.features import FeaturesSource
 from tailrace.dashboard.sources.gateways import GatewaySource
+from tailrace.dashboard.sources.job_letters import FeatureLetters, WarehouseLetters
 from tailrace.dashboard.sources.letters import letters_source
 from tailrace.dashboard.sources.metrics_text import Rates
 from tailrace.dashboard.sources.oplog import OplogSource
@@ -34,12 +35,13 @@ from tailrace.dashboard.stream_view import shards_of, streams_of, windows_of
 from tailrace.dashboard.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
 from tailrace.monitor import Consumer, DashboardMetrics, Thresholds
 from tailrace.settings import Settings
-from tailrace.warehouse import TableState
+from tailrace.warehouse import TableKind, TableState
 
 _log = structlog.get_logger("tailrace.dashboard")
 _SECONDS_OF_A_POINT = 30.0
 _SECONDS_TO_END = 2.0
 _SECONDS_OF_TABLE_RATE = 60.0
+_SECONDS_BETWEEN_LETTERS = 3.0
 Listener = Callable[[State], None]
 
 
@@ -73,15 +75,27 @@ class Collector:
         self.redis = FeaturesSource(settings.features.redis_url.get_secret_value(), dashboard.feature_sets)
         self._features = Watched(self.redis)
         self._tables = Watched(TablesSource(str(settings.warehouse.folder)), 2.0)
-        letters = letters_source(capture)
-        self._letters: Watched[DeadLetters] | None = Watched(letters, 3.0) if letters else None
+        self._letters = self._letters_sources()
+
+    def _letters_sources(self) -> list[Watched[DeadLetters]]:
+        settings = self._settings
+        of_capture = letters_source(settings.capture)
+        of_features = Watched(FeatureLetters(settings.features.dead_letters), _SECONDS_BETWEEN_LETTERS)
+        tables = WarehouseLetters(str(settings.warehouse.folder), self._letters_in_table)
+        of_jobs = [of_features, Watched(tables, _SECONDS_BETWEEN_LETTERS)]
+        return [Watched(of_capture, _SECONDS_BETWEEN_LETTERS), *of_jobs] if of_capture else of_jobs
+
+    def _letters_in_table(self) -> int | None:
+        """Give how many rows the warehouse's table of dead letters has."""
+        tables = self._tables.reading().value
+        return None if tables is None else sum(one.rows for one in tables if one.kind is TableKind.DEAD_LETTERS)
 
     @property
     def sources(self) -> list[Watched[Any]]:
         """Everything that is looked at."""
-        maybe = [self._topics, self._changes, self._letters]
+        maybe = [self._topics, self._changes]
         always: list[Watched[Any]] = [self._oplog, self._positions, *self._producers, self._features, self._tables]
-        return [*always, *self._gateways, *(each for each in maybe if each is not None)]
+        return [*always, *self._gateways, *(each for each in maybe if each is not None), *self._letters]
 
     def start(self) -> None:
         """Begin to look."""
@@ -142,7 +156,7 @@ class Collector:
         for lag in (lag for gateway in gateways for lag in gateway.lags):
             lags[lag.shard] = max(lag.seconds, lags.get(lag.shard, 0.0))
         gaps = gaps_of(seen.positions.value.gaps if seen.positions.value else [])
-        verdicts = [box.condition for box in flow.boxes]
+        verdicts = [Condition(box.condition.colour, f"{box.title}: {box.condition.reason}") for box in flow.boxes]
         verdicts += [Condition(Colour.RED, f"{g.stream} has an open gap: {g.reason}") for g in gaps if g.is_open]
         return State(
             at=now,
@@ -157,7 +171,7 @@ class Collector:
             tables=tables,
             drift=drift_of(states),
             gaps=gaps,
-            dead_letters=(seen.letters.value if seen.letters else None) or DeadLetters("none are kept", 0, []),
+            dead_letters=[reading.value for reading in seen.letters if reading.value is not None],
             latency=latency,
             sources=[self._status(source) for source in self.sources],
             actions=self._actions(),
@@ -175,7 +189,7 @@ class Collector:
             features=self._features.reading(),
             tables=self._tables.reading(),
             gateways={_place(watched): watched.reading() for watched in self._gateways},
-            letters=self._letters.reading() if self._letters else None,
+            letters=[watched.reading() for watched in self._letters],
         )
 
     def _met(self, event: SeenEvent) -> None:

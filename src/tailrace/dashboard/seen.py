@@ -29,7 +29,7 @@ class Seen:
     features: Reading[list[FeaturesProgress]]
     tables: Reading[list[TableState]]
     gateways: dict[str, Reading[Metrics]]
-    letters: Reading[DeadLetters] | None
+    letters: list[Reading[DeadLetters]]
 
     @property
     def reports(self) -> list[Report]:

@@ -294,10 +294,13 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """How many dead letters there are, and the newest."""
+    """How many dead letters a part of the pipeline has put aside, and the newest."""
 
+    part: str
+    """capture, features or warehouse."""
     place: str
-    total: int
+    total: int | None
+    """None where they are kept in a place that the dashboard does not look at."""
     newest: list[Letter]
 
 
@@ -350,7 +353,7 @@ class State:
     tables: list[Table]
     drift: list[Drift]
     gaps: list[GapEntry]
-    dead_letters: DeadLetters
+    dead_letters: list[DeadLetters]
     latency: list[Latency]
     sources: list[SourceStatus]
     actions: Actions

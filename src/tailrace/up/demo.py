@@ -7,8 +7,8 @@ from typing import Final
 
 NAMESPACE: Final = "shop.transactions"
 FEATURES: Final = "fraud"
-ENTITY: Final = 42
-"""A user that tests stolen cards right at the beginning of the load."""
+ENTITY: Final = 7_777
+"""A user whom the load does not know: the features are those of the payments made by hand, and of nothing else."""
 
 
 def example_folder() -> Path:

@@ -64,7 +64,8 @@ class _Words:
         looking = self._looking_up()
         if self.plan.demo:
             yield Suggestion(
-                f"Let user {demo.ENTITY} pay 99.50, and see it in the features", (self._paying(), *looking)
+                f"Let user {demo.ENTITY} pay 99.50, and see it in the features a moment later",
+                (self._paying(), *looking),
             )
         elif looking:
             yield Suggestion("See the features of an entity", looking)

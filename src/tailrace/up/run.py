@@ -35,8 +35,10 @@ def run(
     java_home: Path,
     stopping: threading.Event,
     seconds: float | None = None,
-) -> None:
+) -> bool:
     """Start everything, say how to use it, and keep it running until `stopping` is set or the time is over.
+
+    Gives whether everything was up once.
 
     A part that never comes up ends the run; one that is given up later leaves the others running, and its error is
     raised at the end.
@@ -47,7 +49,8 @@ def run(
         supervisor = opened.enter_context(Supervisor(view.changed, stopping))
         opened.callback(view.stopping)
         settings = _start(plan, reload, folder, supervisor, java_home, opened)
-        if settings is not None and supervisor.wait_ready():
+        was_up = settings is not None and supervisor.wait_ready()
+        if settings is not None and was_up:
             view.ready(Guide.of(plan, settings, folder.settings_file, folder.logs, supervisor.pid_of("producer")))
             deadline = None if seconds is None else time.monotonic() + seconds
             pulse = Pulse(producer_endpoint(settings))
@@ -57,6 +60,7 @@ def run(
         failures = supervisor.failures
     if failures:
         raise failures[0]
+    return was_up
 
 
 def _start(

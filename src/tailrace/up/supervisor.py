@@ -60,6 +60,7 @@ class Keeper:
         self.ready = threading.Event()
         """Set at the first time that the part was up."""
         self.failure: PartGaveUp | None = None
+        self.state = State.STARTING
         self._tell = tell
         self._stopping = stopping
         self._backoff = Backoff(policy)
@@ -100,7 +101,7 @@ class Keeper:
             self.part.start()
         except Exception as error:  # whatever keeps a part from starting, the others go on
             text = error.message if isinstance(error, TailraceError) else f"{type(error).__name__}: {error}"
-            return (text.splitlines() or [""])[0]
+            return (text.splitlines() or [""])[0].removeprefix(f"{self.part.name} ")
         self._report(State.UP)
         self.ready.set()
         return None
@@ -122,9 +123,12 @@ class Keeper:
         self.failure = PartGaveUp(f"{self.part.name} is {message}", part=self.part.name, log=str(self.part.log))
 
     def _report(self, state: State, message: str = "") -> None:
-        now = time.monotonic()
+        self.state, now = state, time.monotonic()
         part, seconds, self._changed = self.part, now - self._changed, now
-        self._tell(Report(part.name, state, seconds, part.pid, part.address, part.log, self._starts, message))
+        try:
+            self._tell(Report(part.name, state, seconds, part.pid, part.address, part.log, self._starts, message))
+        except OSError:  # whoever read what is printed went away
+            self._stopping.set()
 
 
 class Supervisor:
@@ -176,8 +180,8 @@ class Supervisor:
 
     @property
     def down(self) -> list[str]:
-        """The parts that do not run now."""
-        return [name for name, keeper in self._keepers.items() if not keeper.part.alive]
+        """The parts that do not do their work now: those that died, and those that are being started again."""
+        return [name for name, keeper in self._keepers.items() if keeper.state is not State.UP]
 
     @property
     def failures(self) -> list[PartGaveUp]:

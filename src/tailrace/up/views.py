@@ -131,7 +131,7 @@ class TerminalView(View):
         self._since: dict[str, float] = {}
         self._is_ready = False
         self._bottom = Text()
-        self._spinner = Spinner("dots", style="yellow")
+        self._spinner = Spinner("dots", Text("starting", "yellow"), style="yellow")
         self._live = Live(self, console=console, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> Self:

@@ -50,13 +50,13 @@ class FileLetters:
         """Give the last lines."""
         place = f"file:{self._path}"
         if not self._path.exists():
-            return DeadLetters(place, 0, [])
+            return DeadLetters("capture", place, 0, [])
         self._count()
         with self._path.open("rb") as file:
             file.seek(max(0, self._counted - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).split(b"\n")
         newest = [_from_line(line) for line in lines[-NEWEST - 1 :] if line.startswith(b"{") and line.endswith(b"}")]
-        return DeadLetters(place, self._lines, newest[::-1][:NEWEST])
+        return DeadLetters("capture", place, self._lines, newest[::-1][:NEWEST])
 
     def close(self) -> None:
         """Nothing stays open between looks."""
@@ -103,12 +103,12 @@ class TopicLetters:
             )
         consumer, place = self._consumer, f"topic {self._topic}"
         if self._topic not in consumer.list_topics(timeout=_SECONDS_TO_ANSWER).topics:
-            return DeadLetters(place, 0, [])
+            return DeadLetters("capture", place, 0, [])
         low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_SECONDS_TO_ANSWER)
         if high != self._end:
             self._newest = [_from_message(message) for message in _last(consumer, self._topic, low, high)][::-1]
             self._end = high
-        return DeadLetters(place, high - low, self._newest)
+        return DeadLetters("capture", place, high - low, self._newest)
 
 
 def _last(consumer: Consumer, topic: str, low: int, high: int) -> Iterator[Message]:

@@ -94,14 +94,18 @@ function drawGaps(gaps) {
   ], "No history was ever lost.", (gap) => `${gap.stream}${gap.number}`);
 }
 
-function drawLetters(letters) {
-  table(byId("letters-list"), letters.newest.slice(0, 20), [
-    ["When", (one) => moment(one.at)], ["Cause", (one) => h("code", {}, one.cause)], ["Namespace", (one) => one.namespace],
-    ["Operation", (one) => one.operation], ["What happened", (one) => one.message],
-  ], `Every event was delivered: no dead letter in ${letters.place}.`, (one) => `${one.token}${one.at}`);
-  if (letters.total > letters.newest.length) {
-    byId("letters-list").append(h("p", { class: "hint" }, `${count(letters.total)} in ${letters.place}.`));
-  }
+const PARTS = { capture: "capture", features: "features job", warehouse: "tables job" };
+
+function drawLetters(parts) {
+  const newest = parts.flatMap((part) => part.newest.map((letter) => ({ ...letter, part: part.part })))
+    .sort((one, other) => (other.at ?? 0) - (one.at ?? 0)).slice(0, 20).map((letter, place) => ({ ...letter, place }));
+  const rows = h("div", { "data-key": "rows" });
+  table(rows, newest, [
+    ["When", (one) => moment(one.at)], ["Put aside by", (one) => PARTS[one.part]], ["Cause", (one) => h("code", {}, one.cause)],
+    ["Namespace", (one) => one.namespace || "–"], ["Operation", (one) => one.operation || "–"], ["What happened", (one) => one.message],
+  ], "Nothing was put aside.", (one) => one.place); // two letters may be alike in everything
+  fill(byId("letters-list"), rows, h("ul", { class: "plain notes", "data-key": "places" }, parts.map((part) => h("li", { "data-key": part.part },
+    h("b", {}, PARTS[part.part]), ` ${part.total === null ? "not looked at" : count(part.total)}, in ${part.place}`))));
 }
 
 function drawSources(state) {
