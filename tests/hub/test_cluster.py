@@ -12,7 +12,7 @@ import bson
 from bson import MaxKey, MinKey
 
 from tailrace.engine import parse_command
-from tailrace.hub import ClusterHub, MergedSubscription
+from tailrace.hub import ClusterHub, ClusterSubscription
 from tailrace.stand import ShardedCluster
 
 Document = dict[str, Any]
@@ -35,12 +35,12 @@ def sharded(
         yield cluster, hub
 
 
-def subscribe(hub: ClusterHub, collection: str = "orders", **options: Any) -> MergedSubscription:
+def subscribe(hub: ClusterHub, collection: str = "orders", **options: Any) -> ClusterSubscription:
     command = {"aggregate": collection, "pipeline": [{"$changeStream": options}], "cursor": {}}
     return hub.subscribe(parse_command(command, "shop", hub.dialect), latest=hub.latest(), now=datetime.now(UTC))
 
 
-def take(stream: MergedSubscription, count: int) -> list[Document]:
+def take(stream: ClusterSubscription, count: int) -> list[Document]:
     """Poll until so many events have come."""
     found: list[Document] = []
     deadline = time.monotonic() + _PATIENCE

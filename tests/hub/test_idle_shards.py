@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
 from tailrace.engine import parse_command
-from tailrace.hub import ClusterHub, MergedSubscription
+from tailrace.hub import ClusterHub, ClusterSubscription
 from tailrace.router import Order
 from tailrace.stand import ReplicaSet
 from tailrace.token.resume_token import ResumeToken
@@ -66,7 +66,7 @@ class Writer:
 
 @contextmanager
 def two_shards(
-    start_mongodb: Callable[..., ReplicaSet], nodes: int, order: Order = Order.STRICT
+    start_mongodb: Callable[..., ReplicaSet], nodes: int, order: Order = Order.STRICT, **options: Any
 ) -> Iterator[tuple[dict[str, ReplicaSet], ClusterHub, Writer]]:
     """Two replica sets that are read as shards by a fixed list, and a writer for both."""
     shards = {name: start_mongodb("6.0.5", name=name, nodes=nodes, parameters=_QUIET) for name in ("s0", "s1")}
@@ -76,17 +76,19 @@ def two_shards(
             writer.insert(name, f"first of {name}")
         writer.written.clear()
         hub = stack.enter_context(
-            ClusterHub(shards["s0"].uri, shards={name: shard.uri for name, shard in shards.items()}, order=order)
+            ClusterHub(
+                shards["s0"].uri, shards={name: shard.uri for name, shard in shards.items()}, order=order, **options
+            )
         )
         yield shards, hub, writer
 
 
-def subscribe(hub: ClusterHub, **options: Any) -> MergedSubscription:
+def subscribe(hub: ClusterHub, **options: Any) -> ClusterSubscription:
     command = {"aggregate": 1, "pipeline": [{"$changeStream": options}], "cursor": {}}
     return hub.subscribe(parse_command(command, "shop", hub.dialect), latest=hub.latest(), now=datetime.now(UTC))
 
 
-def take(stream: MergedSubscription, count: int) -> list[Document]:
+def take(stream: ClusterSubscription, count: int) -> list[Document]:
     """Poll until so many inserts have come; a write that was sent twice shows as a replacement, which is left out."""
     found: list[Document] = []
     deadline = time.monotonic() + _PATIENCE
@@ -97,7 +99,7 @@ def take(stream: MergedSubscription, count: int) -> list[Document]:
     return found
 
 
-def inserts(stream: MergedSubscription) -> list[Document]:
+def inserts(stream: ClusterSubscription) -> list[Document]:
     """What has come by now."""
     return [event for event in map(bson.decode, (each.raw for each in stream.poll().events)) if _is_insert(event)]
 

@@ -170,17 +170,18 @@ def _show(gateway: Gateway, name: str, metrics: GatewayMetrics) -> None:
         size=counts.event_bytes,
     )
     hubs = {name: gateway.hub} if not isinstance(gateway.hub, ClusterHub) else gateway.hub.hubs
+    subscribers = len(gateway.hub.subscribers)  # on a cluster each of them watches all shards
     for shard, hub in hubs.items():
         metrics.show_hub(
             shard,
             entries=hub.counts.entries,
             size=hub.counts.entry_bytes,
             scans=hub.counts.scans,
-            subscribers=len(hub.subscribers),
+            subscribers=subscribers,
             channels=hub.channels,
             ring=hub.ring_size,
             cursors=hub.upstream_cursors,
         )
-    metrics.show_lags({(shard, space): lag for shard, hub in hubs.items() for space, lag in hub.lags().items()})
+    metrics.show_lags({(shard, space): lag for shard in hubs for space, lag in gateway.hub.lags().items()})
     if isinstance(gateway.hub, ClusterHub):
         metrics.show_merge(gateway.hub.held(), gateway.hub.stalled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -13,11 +14,11 @@ from pymongo import MongoClient
 from tailrace import raw
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import to_int
-from tailrace.hub import AnyChannel, Batch, ClusterHub, Hub, MergedSubscription, Subscription
+from tailrace.hub import Batch, ChannelReader, ClusterHub, EventLog, Hub, MergedSubscription
 from tailrace.token.resume_token import ResumeToken
 
 AnyHub: TypeAlias = Hub | ClusterHub
-AnySubscription: TypeAlias = Subscription | MergedSubscription
+AnySubscription: TypeAlias = ChannelReader | MergedSubscription
 
 _WORKERS: Final = 8
 _CATCH_UP_PAUSE: Final = 0.02
@@ -37,10 +38,10 @@ class Streams:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
-        self._waiting: dict[AnyChannel, set[asyncio.Future[None]]] = {}
-        self._noted: set[AnyChannel] = set()
+        self._waiting: dict[EventLog, set[asyncio.Future[None]]] = {}
+        self._noted: set[EventLog] = set()
         self._next_wake = 0.0
-        self._making: dict[AnyChannel, asyncio.Future[None]] = {}
+        self._making: dict[EventLog, asyncio.Future[None]] = {}
         self.stopping = asyncio.Event()
         hub.on_news(self._on_news)
 
@@ -95,15 +96,17 @@ class Streams:
 
     async def _poll(self, subscription: AnySubscription, max_events: int | None) -> Batch:
         for channel in subscription.channels:
+            if not channel.has_news:
+                continue
             if channel.is_quick:
                 channel.make_events()
-            elif channel.has_news:
+            else:
                 await self._make_events(channel)
         if subscription.is_shared:
             return subscription.poll(max_events, make_events=False)
         return await self._loop.run_in_executor(self._workers, subscription.poll, max_events)
 
-    async def _make_events(self, channel: AnyChannel) -> None:
+    async def _make_events(self, channel: EventLog) -> None:
         """Have a channel's events made, once for all who wait for them."""
         making = self._making.get(channel)
         if making is None:
@@ -131,20 +134,20 @@ class Streams:
             for channel in channels:
                 self._forget(channel, woken)
 
-    def _forget(self, channel: AnyChannel, woken: asyncio.Future[None]) -> None:
+    def _forget(self, channel: EventLog, woken: asyncio.Future[None]) -> None:
         waiting = self._waiting[channel]
         waiting.discard(woken)
         if not waiting:
             del self._waiting[channel]
 
-    def _on_news(self, channels: set[AnyChannel]) -> None:
+    def _on_news(self, channels: AbstractSet[EventLog]) -> None:
         """Called on the hub's thread."""
         try:
             self._loop.call_soon_threadsafe(self._note, channels)
         except RuntimeError:
             return  # the loop has ended, and with it everybody who waited
 
-    def _note(self, channels: set[AnyChannel]) -> None:
+    def _note(self, channels: AbstractSet[EventLog]) -> None:
         """Wake those who wait, at once after a pause, and under load at most every few milliseconds.
 
         What comes in between leaves together, so that the work for one event is less the more there are of them.
@@ -159,7 +162,7 @@ class Streams:
         woken = self._wake(channels)
         self._next_wake = self._loop.time() + min(_LONGEST_PAUSE, _PAUSE + woken * _PAUSE_FOR_EACH)
 
-    def _wake(self, channels: set[AnyChannel]) -> int:
+    def _wake(self, channels: AbstractSet[EventLog]) -> int:
         count = 0
         for channel in channels:
             for woken in self._waiting.get(channel, ()):

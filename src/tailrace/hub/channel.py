@@ -105,13 +105,15 @@ class Channel(EventLog):
 
     @property
     def has_news(self) -> bool:
-        """Whether entries wait that are no events yet."""
-        return bool(self._entries)
+        """Whether entries wait that are no events yet, or others were read that give none."""
+        return bool(self._entries) or self.fed > self.reached
 
     @property
     def is_quick(self) -> bool:
         """Whether events are made from what waits within a millisecond or two: nothing is looked up for them."""
-        return not self._looks_up and not self._has_commands and 0 < self._entry_bytes < _QUICK_BYTES
+        if not self._entries:
+            return True
+        return not self._looks_up and not self._has_commands and self._entry_bytes < _QUICK_BYTES
 
     @property
     def held_bytes(self) -> int:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 from pymongo import MongoClient
@@ -24,8 +25,11 @@ from tailrace.engine.images import ImageStore
 from tailrace.engine.live import LiveImages
 from tailrace.engine.options import StreamSpec
 from tailrace.errors import ServerUnreachable
-from tailrace.hub.hub import AnyChannel, Hub
+from tailrace.hub.cluster_subscription import ClusterSubscription
+from tailrace.hub.event_log import EventLog, Listener
+from tailrace.hub.hub import CHANNEL_BYTES, Hub, Key, lags_of, sharing_key
 from tailrace.hub.merged import MergedSubscription
+from tailrace.hub.merged_channel import MergedChannel
 from tailrace.hub.per_key import PerKeySubscription
 from tailrace.hub.positioned import PositionedPerKeySubscription, PositionedSubscription
 from tailrace.hub.shard import ShardHub
@@ -36,6 +40,9 @@ from tailrace.router.topology import CONFIG, Document, Shard, read_shards, time_
 from tailrace.token.resume_token import ResumeToken
 
 _SECONDS_BETWEEN_LOOKS: Final = 2.0
+
+AnyClusterSubscription: TypeAlias = ClusterSubscription | MergedSubscription
+"""Strict order is merged once for all who ask for the same; otherwise each subscriber merges for itself."""
 
 
 class ClusterHub:
@@ -55,8 +62,11 @@ class ClusterHub:
         self._options = hub_options
         self._lock = threading.Lock()
         self._parts: dict[str, ShardHub] = {}
-        self.subscribers: set[MergedSubscription] = set()
-        self._listeners: list[Callable[[set[AnyChannel]], None]] = []
+        self.subscribers: set[AnyClusterSubscription] = set()
+        self._merges: set[MergedSubscription] = set()
+        self._channels: dict[Key, MergedChannel] = {}
+        self._channels_lock = threading.Lock()
+        self._listeners: list[Listener] = []
         self._stopping = threading.Event()
         self._placements: Placements | None = None
         self.follows_config = shards is None
@@ -107,10 +117,14 @@ class ClusterHub:
     def held(self) -> dict[str, float]:
         """Give, by shard, for how many seconds it has held back the stream that waits for it longest."""
         longest = dict.fromkeys(self.shards, 0.0)
-        for subscriber in tuple(self.subscribers):
-            for hold in subscriber.holds:
+        for merge in tuple(self._merges):
+            for hold in merge.holds:
                 longest[hold.shard] = max(hold.held_for, longest.get(hold.shard, 0.0))
         return longest
+
+    def lags(self) -> dict[str, float]:
+        """Give, by namespace, how many seconds the slowest subscriber is behind."""
+        return lags_of(self.subscribers, self.reached)
 
     def hub(self, shard: str) -> Hub:
         """Give the hub of a shard."""
@@ -118,14 +132,13 @@ class ClusterHub:
 
     def subscribe(
         self, spec: StreamSpec, *, latest: int, now: datetime, positions: Mapping[str, ResumeToken] | None = None
-    ) -> MergedSubscription:
+    ) -> AnyClusterSubscription:
         """Open a stream over all shards; with order per key, from the position of each shard if they are known."""
-        subscription = (
-            MergedSubscription(self, spec, latest, now)
-            if self._order is Order.STRICT
-            else PerKeySubscription(self, spec, latest, now, positions or {})
-        )
-        return self._joined(subscription, latest)
+        if self._order is Order.PER_KEY:
+            return self._joined(PerKeySubscription(self, spec, latest, now, positions or {}), latest)
+        subscription = ClusterSubscription(self, spec, latest, now)
+        self.subscribers.add(subscription)
+        return subscription
 
     def follow(
         self, spec: StreamSpec, *, latest: int, now: datetime, positions: Mapping[str, ResumeToken]
@@ -140,8 +153,12 @@ class ClusterHub:
 
     def _joined(self, subscription: MergedSubscription, latest: int) -> MergedSubscription:
         self.subscribers.add(subscription)
+        return self._followed(subscription, latest)
+
+    def _followed(self, merge: MergedSubscription, latest: int) -> MergedSubscription:
+        self._merges.add(merge)
         self.want(latest)
-        return subscription
+        return merge
 
     def latest(self) -> int:
         """Give a time between everything that was written before this call and all that will be after it.
@@ -157,11 +174,60 @@ class ClusterHub:
             raise ServerUnreachable(f"a shard cannot be asked for its time: {error}") from error
         return time_of(newest)
 
-    def forget(self, subscription: MergedSubscription) -> None:
+    # --- for subscriptions
+
+    def merge(self, spec: StreamSpec, latest: int, now: datetime) -> MergedSubscription:
+        """Begin to merge all shards."""
+        return self._followed(MergedSubscription(self, spec, latest, now), latest)
+
+    def join(
+        self, subscription: ClusterSubscription, spec: StreamSpec, own: MergedSubscription
+    ) -> tuple[MergedChannel, int] | None:
+        """Find the channel for a spec and the place in it that the subscriber's own merge has come to, or make one.
+
+        None while the two have not come as far, or when the channel has lost what comes next.
+        """
+        key = sharing_key(spec)
+        with self._channels_lock:
+            channel = self._channels.get(key)
+            if channel is None or not channel.goes_on:
+                channel = self._channels[key] = MergedChannel(own, 0)
+                self._share_bytes()
+            channel.readers.add(subscription)
+        if channel.merge is own:
+            return channel, 0
+        channel.make_events()
+        place = min(own.reached, channel.end_position)
+        index = channel.index_behind(place) if place >= subscription.position else None
+        if index is None:
+            self.leave(subscription, channel)
+            return None
+        return channel, index
+
+    def leave(self, subscription: ClusterSubscription, channel: MergedChannel) -> None:
+        """Take a reader out of a channel; the last one closes it."""
+        with self._channels_lock:
+            channel.readers.discard(subscription)
+            if channel.readers and channel.goes_on:
+                return
+            self._channels = {key: known for key, known in self._channels.items() if known is not channel}
+            self._share_bytes()
+        if not channel.readers:
+            channel.close()
+
+    def _share_bytes(self) -> None:
+        """Give each channel its part of the bytes that all may hold together."""
+        most = int(self._options.get("channel_bytes", CHANNEL_BYTES))
+        for channel in self._channels.values():
+            channel.max_bytes = most // len(self._channels)
+
+    def forget(self, subscription: AnyClusterSubscription) -> None:
         """Let a subscriber go."""
         self.subscribers.discard(subscription)
+        if isinstance(subscription, MergedSubscription):
+            self._merges.discard(subscription)
 
-    def on_news(self, listener: Callable[[set[AnyChannel]], None]) -> None:
+    def on_news(self, listener: Listener) -> None:
         """Call the listener whenever a shard has something for somebody."""
         self._listeners.append(listener)
 
@@ -174,7 +240,7 @@ class ClusterHub:
     def retire(self, name: str) -> None:
         """Stop to read a shard that was removed, once no stream is at a place where it still took part."""
         with self._lock:
-            if name in self._parts and not any(name in each.shards for each in tuple(self.subscribers)):
+            if name in self._parts and not any(name in each.shards for each in tuple(self._merges)):
                 part = self._parts.pop(name)
                 threading.Thread(target=part.close, name=f"close-{name}", daemon=True).start()
 
@@ -221,7 +287,7 @@ class ClusterHub:
 
     # --- shards wait for each other
 
-    def _on_news(self, channels: set[AnyChannel]) -> None:
+    def _on_news(self, channels: AbstractSet[EventLog]) -> None:
         """Wake the readers, and have the other shards come so far that they may have what was read."""
         if self._order is Order.STRICT:
             self.want(max(part.hub.wanted for part in tuple(self._parts.values())))
@@ -229,13 +295,15 @@ class ClusterHub:
 
     def _on_progress(self) -> None:
         """Wake those for whom it may be news that a shard has come further."""
-        waiting = [each for each in tuple(self.subscribers) if each.holds_something]
+        waiting = [each for each in tuple(self._merges) if each.holds_something]
         if waiting:
             self._tell({channel for each in waiting for channel in each.channels})
 
-    def _tell(self, channels: set[AnyChannel]) -> None:
+    def _tell(self, channels: AbstractSet[EventLog]) -> None:
+        """Pass news of shards on, and as news of what is merged from them."""
+        merged = [each for each in tuple(self._channels.values()) if not channels.isdisjoint(each.merge.channels)]
         for listener in tuple(self._listeners):
-            listener(channels)
+            listener({*channels, *merged})
 
     def want(self, time: int) -> None:
         """Have all shards come up to a time, the idle ones too."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from tailrace.engine.event import Event
 from tailrace.errors import TailraceError
+from tailrace.token.resume_token import ResumeToken
 
 _SHARED: Final = 4
 _SPARE: Final = 4
@@ -25,7 +29,7 @@ class Reader(Protocol):
         """The index of the event it will read next."""
 
 
-class EventLog:
+class EventLog(ABC):
     """All events behind the time `low`, as many as fit into its bytes; what no reader needs any more is dropped.
 
     When readers are too slow the oldest events are dropped all the same: such a reader has to find them elsewhere.
@@ -46,6 +50,25 @@ class EventLog:
         self._first = 0
         self._event_bytes = 0
         self._shared: OrderedDict[tuple[int, ...], tuple[Any, int]] = OrderedDict()
+
+    @property
+    @abstractmethod
+    def has_news(self) -> bool:
+        """Whether there is something to make events of, or time has passed."""
+
+    @property
+    @abstractmethod
+    def is_quick(self) -> bool:
+        """Whether that is done within a few milliseconds: nothing is looked up for it."""
+
+    @abstractmethod
+    def make_events(self) -> None:
+        """Make events of what there is. This may ask servers, and so take its time."""
+
+    @property
+    @abstractmethod
+    def end_position(self) -> ResumeToken:
+        """Where a stream stands that has come to the end of this log."""
 
     @property
     def end(self) -> int:
@@ -116,3 +139,7 @@ class EventLog:
             self._event_bytes -= sum(len(event.raw) for event in self._events[:count])
             del self._events[:count]
             self._first += count
+
+
+Listener: TypeAlias = Callable[[AbstractSet[EventLog]], None]
+"""Is told of logs that have news, or were given up."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import bson
 import structlog
@@ -18,6 +18,7 @@ from tailrace.engine.stream import EngineStream, open_stream, to_timestamp
 from tailrace.engine.user_stages import compile_stages
 from tailrace.errors import HistoryLost, TailraceError
 from tailrace.hub.channel import Channel
+from tailrace.hub.event_log import Listener
 from tailrace.hub.reader import CatchUpReader
 from tailrace.hub.ring import Ring
 from tailrace.hub.routes import Routes
@@ -35,7 +36,6 @@ _CHANGES_WITH_TIME: Final = (b"NOW", b"CLUSTER_TIME", b"$rand", b"$sampleRate", 
 
 Key: TypeAlias = tuple[object, ...]
 AnyChannel: TypeAlias = Channel | StagedChannel
-Listener: TypeAlias = Callable[[set[AnyChannel]], None]
 
 
 @dataclass(slots=True)
@@ -138,12 +138,7 @@ class Hub:
 
     def lags(self) -> dict[str, float]:
         """Give, by namespace, how many seconds the slowest subscriber is behind."""
-        behind: dict[str, float] = {}
-        now = self.reached >> 32
-        for subscriber in tuple(self.subscribers):
-            lag = max(0.0, now - (subscriber.position_time >> 32))
-            behind[subscriber.namespace] = max(lag, behind.get(subscriber.namespace, 0.0))
-        return behind
+        return lags_of(self.subscribers, self.reached)
 
     def all_channels(self) -> set[AnyChannel]:
         """Give all channels, for whoever wants to wake their readers."""
@@ -203,7 +198,7 @@ class Hub:
         with self._lock:
             if pipeline is None or not may_be_staged(spec, pipeline):
                 return self._whole_channel(spec, latest, now)
-            known = self._usable(_key(spec))
+            known = self._usable(sharing_key(spec))
             if known is None:
                 base = self._whole_channel(replace(spec, stages=()), latest, now)
                 known = StagedChannel(base, pipeline, self.dialect)
@@ -213,7 +208,7 @@ class Hub:
             return known
 
     def _whole_channel(self, spec: StreamSpec, latest: int, now: datetime) -> Channel:
-        known = self._usable(_key(spec))
+        known = self._usable(sharing_key(spec))
         if isinstance(known, Channel):
             return known
         channel = self._new_channel(spec, latest, now)
@@ -230,7 +225,7 @@ class Hub:
         return known
 
     def _keep(self, spec: StreamSpec, channel: AnyChannel) -> None:
-        self._channels[_key(spec)] = channel
+        self._channels[sharing_key(spec)] = channel
         self._share_bytes()
 
     def _new_channel(self, spec: StreamSpec, latest: int, now: datetime) -> Channel:
@@ -351,7 +346,28 @@ class _CatchUpSource:
         return self._hub.oplog.entry_at(time)
 
 
-def _key(spec: StreamSpec) -> Key:
+class Watching(Protocol):
+    """What watches a namespace and stands somewhere."""
+
+    @property
+    def namespace(self) -> str:
+        """What it watches."""
+
+    @property
+    def position_time(self) -> int:
+        """The cluster time of its position."""
+
+
+def lags_of(watching: Iterable[Watching], reached: int) -> dict[str, float]:
+    """Give, by namespace, how many seconds the slowest is behind a time."""
+    behind: dict[str, float] = {}
+    for each in tuple(watching):
+        lag = max(0.0, (reached >> 32) - (each.position_time >> 32))
+        behind[each.namespace] = max(lag, behind.get(each.namespace, 0.0))
+    return behind
+
+
+def sharing_key(spec: StreamSpec) -> Key:
     """Give what two subscribers must have in common to share their events."""
     stages = bson.encode({"": list(spec.stages)})
     options: ChangeStreamOptions = replace(

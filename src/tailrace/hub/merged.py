@@ -1,4 +1,4 @@
-"""One subscriber to a whole cluster: a subscription on each shard, merged in the order of their tokens."""
+"""All shards as one stream: a subscription on each of them, merged in the order of their tokens."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from tailrace.engine.resumability import EnsurePositionPresent, SkipToPosition
 from tailrace.engine.scope import Scope
 from tailrace.engine.stream import MAX_BATCH_BYTES, to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
+from tailrace.hub.batch import Batch
 from tailrace.hub.channel import encode_elements
-from tailrace.hub.subscription import Batch, Subscription
+from tailrace.hub.subscription import Subscription
 from tailrace.router.merge import Hold, Merge, Order
 from tailrace.router.topology import CONFIG, Shard
 from tailrace.token.resume_token import ResumeToken, TokenKind
 
 if TYPE_CHECKING:
     from tailrace.hub.cluster import ClusterHub
-    from tailrace.hub.hub import AnyChannel
+    from tailrace.hub.event_log import EventLog
 
 _SHARDS: Final = StreamSpec(Scope.of_collection("config", "shards"))
 NEW_SHARD: Final = "kNewShardDetected"
 """What shards tell a router, and no client sees."""
 _POLLED_EVENTS: Final = 1_000
+_NO_LIMIT: Final = 1 << 62
 
 
 class MergedSubscription:
@@ -56,6 +58,7 @@ class MergedSubscription:
         """How many events of a shard are read at once."""
         self.position = spec.options.token or ResumeToken.high_water_mark(to_timestamp(self._since))
         self._incoming: list[Event | None] = []
+        self._search: EnsurePositionPresent | None = None
         self._checked = self._checks()
         for name in cluster.shards:
             self._add(name, self._since)
@@ -88,7 +91,7 @@ class MergedSubscription:
         return self._merge.holds(time.monotonic())
 
     @property
-    def channels(self) -> tuple[AnyChannel, ...]:
+    def channels(self) -> tuple[EventLog, ...]:
         """The channels it reads from."""
         return tuple(part.channel for part in self._parts.values() if part.channel is not None)
 
@@ -105,7 +108,25 @@ class MergedSubscription:
     @property
     def has_news(self) -> bool:
         """Whether the next `poll` may find something."""
-        return bool(self._waiting) or any(part.has_news for part in self._parts.values())
+        return bool(self._waiting) or any(part.has_news for name, part in self._parts.items() if self._wants(name))
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the next `poll` is done within a few milliseconds: no shard is opened, and nothing looked up."""
+        if any(not part.is_quick for part in self._parts.values()):
+            return False
+        config = self._parts.get(CONFIG)
+        return config is None or config.channel is None or config.channel.end == config.index
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was read has been given, and the position it began at was found."""
+        return not self._waiting and not self.is_closed and (self._search is None or self._search.is_met)
+
+    @property
+    def reached(self) -> ResumeToken:
+        """How far it has come: the position, or further when the shards have promised that nothing is between."""
+        return self.position if self._waiting else max(self.position, self._merge.position)
 
     # --- reading
 
@@ -116,11 +137,19 @@ class MergedSubscription:
         if self.is_closed or max_events == 0:
             return Batch([], self.position, b"")
         try:
-            if not self._waiting:
-                self._read_shards()
-                self._take()
-                self._ask_for_promises()
+            self._read_on()
             return self._batch(max_events, max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self) -> list[Event]:
+        """Give the events that may leave now, up to an invalidate, for whoever makes batches of them."""
+        if self.is_closed:
+            return []
+        try:
+            self._read_on()
+            return self._events(None, _NO_LIMIT)
         except BaseException:
             self.close()
             raise
@@ -132,13 +161,19 @@ class MergedSubscription:
             part.close()
         self._cluster.forget(self)
 
+    def _read_on(self) -> None:
+        if not self._waiting:
+            self._read_shards()
+            self._take()
+            self._ask_for_promises()
+
     def _read_shards(self) -> None:
         for name, part in list(self._parts.items()):
             removed_by = self._cluster.removed_by(name)
             if removed_by is not None and to_int(part.promise.cluster_time) > removed_by:
                 self._remove(name)
                 continue
-            if not self._merge.wants(name) or (name == CONFIG and self._topology_changes):
+            if not self._wants(name):
                 continue
             try:
                 batch = part.poll(self.polled_events)
@@ -151,6 +186,10 @@ class MergedSubscription:
                 self._feed_topology_change()
             else:
                 self._feed(name, part, batch.events)
+
+    def _wants(self, name: str) -> bool:
+        """Whether a shard may be read on: others may have to come after it first."""
+        return self._merge.wants(name) and not (name == CONFIG and self._topology_changes)
 
     def _feed(self, name: str, part: Subscription, events: list[Event]) -> None:
         self._merge.feed(name, events, part.promise)
@@ -182,6 +221,11 @@ class MergedSubscription:
             self._waiting.append(checked)
 
     def _batch(self, max_events: int | None, max_bytes: int) -> Batch:
+        events = self._events(max_events, max_bytes)
+        return Batch(events, self.position, encode_elements(events))
+
+    def _events(self, max_events: int | None, max_bytes: int) -> list[Event]:
+        """Hand out events that wait, and move the position behind them; an invalidate is the last one."""
         size, count = 0, 0
         for event in self._waiting[:max_events]:
             size += len(event.raw)
@@ -195,10 +239,9 @@ class MergedSubscription:
             self.position = ResumeToken.parse(events[-1].token)
         elif self._merge.position > self.position:
             self.position = self._merge.position
-        batch = Batch(events, self.position, encode_elements(events))
         if events and events[-1].operation_type == "invalidate":
             self.close()
-        return batch
+        return events
 
     def _checks(self) -> Iterator[Event | None]:
         """Skip to the position and look for it, on the merged stream: only one shard has its event."""
@@ -206,8 +249,8 @@ class MergedSubscription:
         events: Iterator[Event | None] = self._given()
         if client is None or client.kind is not TokenKind.EVENT or client.from_invalidate:
             return events
-        skipped = iter(SkipToPosition(events, client))
-        return iter(EnsurePositionPresent(skipped, client))
+        self._search = EnsurePositionPresent(iter(SkipToPosition(events, client)), client)
+        return iter(self._search)
 
     def _given(self) -> Iterator[Event | None]:
         while True:

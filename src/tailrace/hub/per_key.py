@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from tailrace import raw
 from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec
+from tailrace.hub.batch import Batch
 from tailrace.hub.merged import NEW_SHARD, MergedSubscription
-from tailrace.hub.subscription import Batch, Subscription
+from tailrace.hub.subscription import Subscription
 from tailrace.router.merge import Order
 from tailrace.router.topology import CONFIG
 from tailrace.token.resume_token import ResumeToken

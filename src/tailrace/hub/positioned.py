@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec
+from tailrace.hub.batch import Batch
 from tailrace.hub.merged import NEW_SHARD, MergedSubscription
 from tailrace.hub.per_key import PerKeySubscription, of_shards
-from tailrace.hub.subscription import Batch, Subscription
+from tailrace.hub.subscription import Subscription
 from tailrace.router.topology import CONFIG
 from tailrace.token.resume_token import ResumeToken
 from tailrace.token.shard_positions import positions_element

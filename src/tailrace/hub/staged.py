@@ -50,17 +50,12 @@ class StagedChannel(EventLog):
     @property
     def has_news(self) -> bool:
         """Whether there is something to make events of."""
-        return self.base.has_news or self.base.end > self.index
+        return self.base.has_news or self.base.end > self.index or self.base.reached > self.reached
 
     @property
     def is_quick(self) -> bool:
         """Whether that is done within a few milliseconds."""
-        return self.base.is_quick or (not self.base.has_news and 0 < self.base.end - self.index < _QUICK_EVENTS)
-
-    @property
-    def fed(self) -> int:
-        """The time up to which the base has been given everything."""
-        return self.base.fed
+        return self.base.is_quick and self.base.end - self.index < _QUICK_EVENTS
 
     @property
     def held_bytes(self) -> int:

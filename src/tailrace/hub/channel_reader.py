@@ -1,0 +1,184 @@
+"""How a subscriber reads: by itself from where it wants to start, then in a channel, side by side with others.
+
+The step from one to the other is exact, and so is the step back of a subscriber that is too slow for its channel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from copy import copy
+from typing import Any, NamedTuple, Protocol
+
+from tailrace.engine.event import Event
+from tailrace.engine.options import StreamSpec
+from tailrace.engine.stream import MAX_BATCH_BYTES, to_int
+from tailrace.hub.batch import Batch
+from tailrace.hub.channel import encode_elements
+from tailrace.hub.event_log import EventLog
+from tailrace.token.resume_token import ResumeToken
+
+
+class _Step(NamedTuple):
+    """What reading on from a place in a channel gives, the same to all who stand there."""
+
+    batch: Batch
+    behind: int
+    promise: ResumeToken
+
+
+class Home(Protocol):
+    """The hub that a reader and its channel belong to."""
+
+    def leave(self, reader: Any, channel: Any) -> None:
+        """Take a reader out of a channel."""
+
+    def forget(self, reader: Any) -> None:
+        """Let a reader go."""
+
+
+class ChannelReader(ABC):
+    """A change stream. Not for several threads at once."""
+
+    position: ResumeToken
+    promise: ResumeToken
+    """Nothing below it will come any more: the position, or further when all that happened since is known."""
+
+    def __init__(self, home: Home, spec: StreamSpec) -> None:
+        self._home = home
+        self._spec = spec
+        self._channel: EventLog | None = None
+        self._index = 0
+        self.is_closed = False
+
+    @property
+    def channel(self) -> EventLog | None:
+        """The channel it reads from; None while it catches up by itself."""
+        return self._channel
+
+    @property
+    def index(self) -> int:
+        """Where in the channel it stands."""
+        return self._index
+
+    @property
+    def namespace(self) -> str:
+        """What it watches, as a server's cursor names it."""
+        return self._spec.scope.namespace
+
+    @property
+    def position_time(self) -> int:
+        """The cluster time of the position."""
+        return to_int(self.position.cluster_time)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the next `poll` reads from a channel, and so from memory alone."""
+        return self._channel is not None and self._channel.has(self._index)
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether it still reads by itself."""
+        return self._channel is None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next `poll` may find something, as far as can be told without looking."""
+        channel = self._channel
+        if channel is None or not channel.has(self._index):
+            return True
+        return channel.has_news or channel.end > self._index
+
+    @property
+    def channels(self) -> tuple[EventLog, ...]:
+        """The channels whose news it waits for."""
+        return () if self._channel is None else (self._channel,)
+
+    def poll(
+        self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES, *, make_events: bool = True
+    ) -> Batch:
+        """Give the events that are there now, without waiting for more; maybe only those that are made already.
+
+        After an invalidate, and after an error, the subscription is closed.
+        """
+        if self.is_closed or max_events == 0:
+            return Batch([], self.position, b"")
+        try:
+            if self._channel is not None:
+                if make_events:
+                    self._channel.make_events()
+                batch = self._read_channel(self._channel, max_events, max_bytes)
+                if batch is not None:
+                    return batch
+                self._leave()
+                self._read_by_itself_again()
+            return self._read_by_itself(max_events, max_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop; a second call does nothing."""
+        self.is_closed = True
+        self._end_reading()
+        self._leave()
+        self._home.forget(self)
+
+    # --- by itself
+
+    @abstractmethod
+    def _read_by_itself(self, max_events: int | None, max_bytes: int) -> Batch:
+        """Read on, and go over to the channel once that has everything that comes next."""
+
+    @abstractmethod
+    def _read_by_itself_again(self) -> None:
+        """Go on from the position, because the channel has lost what comes behind it."""
+
+    @abstractmethod
+    def _end_reading(self) -> None:
+        """Stop to read by itself, if it does."""
+
+    # --- with others
+
+    def _leave(self) -> None:
+        if self._channel is not None:
+            self._home.leave(self, self._channel)
+            self._channel = None
+
+    def _read_channel(self, channel: EventLog, max_events: int | None, max_bytes: int) -> Batch | None:
+        """Read on in the channel; whoever stood at the same place before has made the batch already."""
+        key = (self._index, max_events or 0, max_bytes, channel.end, channel.reached)
+        known: _Step | None = channel.shared(key)
+        if known is not None and channel.has(self._index):
+            self._index, self.position, self.promise = known.behind, known.batch.position, known.promise
+            return known.batch
+        events = channel.read(self._index, max_events, max_bytes)
+        if events is None:
+            return None
+        self._index += len(events)
+        if events:
+            self.position = self.promise = ResumeToken.parse(events[-1].token)
+        if self._index == channel.end:
+            self._move_to_end(channel, events)
+        batch = Batch(events, self.position, encode_elements(events))
+        if events and not self.is_closed and channel.error is None:
+            channel.share(key, _Step(batch, self._index, self.promise), len(batch.elements))
+        return batch
+
+    def _move_to_end(self, channel: EventLog, events: list[Event]) -> None:
+        """Stand where the channel stands; whatever ended it is told once all its events have been given."""
+        if channel.is_ended:
+            self._stand_behind_the_last(channel)
+            self.close()
+        elif channel.error is not None:
+            if not events:
+                raise copy(channel.error)
+        else:
+            self._stand_at_the_end(channel, events)
+
+    @abstractmethod
+    def _stand_behind_the_last(self, channel: EventLog) -> None:
+        """Take the position of a stream that has ended."""
+
+    @abstractmethod
+    def _stand_at_the_end(self, channel: EventLog, events: list[Event]) -> None:
+        """Take the position of the channel, all of whose events have been given; the last ones just now."""
