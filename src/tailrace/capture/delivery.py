@@ -16,6 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from tailrace.capture.formats import Format
 from tailrace.capture.inventory import KeyInventory
@@ -31,6 +32,8 @@ _REST_AFTER_A_SAVE = 9
 
 _BUSY_TRANSACTION_SECONDS = 0.5
 """How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
+
+_kind = itemgetter(4, 3)  # operation and namespace; by name it takes three times as long
 
 Hook = Callable[[str], None]
 """Called at named points of the commit order; tests kill the process there."""
@@ -136,7 +139,7 @@ class Delivery:
             records = self._format.batch(events)
         except EventUnconvertible:
             records = self._records_one_by_one(events)
-        return records, Counter([(record[4], record[3]) for record in records])
+        return records, Counter(map(_kind, records))
 
     def _records_one_by_one(self, events: Sequence[bytes]) -> list[Record]:
         """Find the events that cannot be converted, and set them aside."""

@@ -9,7 +9,14 @@ from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.event_fields import Place
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
-from tailrace.capture.formats.plain_event import Cutter, PlainEvent, plain_record, relaxed_event, relaxed_key
+from tailrace.capture.formats.plain_event import (
+    Cutter,
+    PlainEvent,
+    plain_record,
+    relaxed_event,
+    relaxed_key,
+    rest_of_document,
+)
 from tailrace.capture.record import Record
 
 
@@ -30,15 +37,25 @@ class JsonFormat(DecodedFormat):
             return [record for event in events for record in super(JsonFormat, self).records(event)]
         cut = self._cutter.cut
         plains = [cut(event) for event in events]
-        parts = [part for plain in plains if plain for part in (plain.document, plain.update) if part is not None]
+        rests = [plain and rest_of_document(plain) for plain in plains]
+        parts = [
+            part
+            for plain, rest in zip(plains, rests, strict=True)
+            if plain
+            for part in (rest or plain.document, plain.update)
+            if part is not None
+        ]
         texts = iter(extended_json.relaxed_documents(parts))
         records: list[Record] = []
-        for event, plain in zip(events, plains, strict=True):
+        for event, plain, rest in zip(events, plains, rests, strict=True):
             record = None
             if plain is not None:
+                key = relaxed_key(plain.key)
                 document = next(texts) if plain.document is not None else None
+                if document is not None and rest is not None:
+                    document = key if document == b"{}" else b"%b,%b" % (key[:-1], document[1:])
                 update = next(texts) if plain.update is not None else None
-                record = self._record(event, plain, document, update)
+                record = self._record(event, plain, key, document, update)
             if record is None:
                 records += super().records(event)
             elif self._tombstones:
@@ -47,8 +64,9 @@ class JsonFormat(DecodedFormat):
                 records.append(record)
         return records
 
-    def _record(self, event: bytes, plain: PlainEvent, document: bytes | None, update: bytes | None) -> Record | None:
-        key = relaxed_key(plain.key)
+    def _record(
+        self, event: bytes, plain: PlainEvent, key: bytes, document: bytes | None, update: bytes | None
+    ) -> Record | None:
         value = relaxed_event(plain, key, document, update)
         return None if value is None else plain_record(event, plain, key, value, self.looks_up)
 

@@ -27,6 +27,7 @@ _match_head = re.compile(
 _int32_at = Struct("<i").unpack_from
 _increment_and_seconds = Struct("<II").unpack
 _int64 = Struct("<q").unpack
+_pack_int32 = Struct("<i").pack
 _new = tuple.__new__  # makes a named tuple in a third of the time that its name takes
 _NS = b"\x03ns\x00"
 _KEY = b"\x03documentKey\x00"
@@ -152,6 +153,17 @@ def plain_record(event: bytes, plain: PlainEvent, key: bytes, value: bytes, look
         headers.append(image_of_update(has_image=document is not None, is_later=looks_up))
     # What Record(...) does, in a third of the time.
     return _new(Record, (key, value, headers, namespace.name, operation.name, token, seconds << 32 | increment, event))
+
+
+def rest_of_document(plain: PlainEvent) -> bytes | None:
+    """Give the document without its `_id`, when that is the ObjectId of the key and stands first; otherwise None.
+
+    The key is written without being decoded: making an object of it costs a tenth of what the whole event costs.
+    """
+    document, key = plain.document, plain.key
+    if document is None or len(key) != 22 or not key.startswith(_OBJECT_ID_KEY) or document[4:21] != key[4:21]:
+        return None
+    return _pack_int32(len(document) - 17) + document[21:]
 
 
 def relaxed_key(key: bytes) -> bytes:
