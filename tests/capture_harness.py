@@ -21,7 +21,7 @@ from tailrace.capture.producer import Producer
 from tailrace.capture.producer_options import ProducerOptions
 from tailrace.capture.record import Record
 from tailrace.capture.sinks import Sink
-from tailrace.capture.source import Selection, make_source
+from tailrace.capture.source import ClusterAccess, Selection, make_source
 from tailrace.errors import Backpressure, EventUnconvertible
 
 QUICK = BackoffPolicy(first=0.05, longest=0.5, budget=60)
@@ -71,12 +71,13 @@ class Harness:
     format: Any = None
     inventory: KeyInventory | None = None
     store_url: str | None = None
+    cluster: ClusterAccess | None = None
 
     def producer(self, hook: Callable[[str], None] = lambda _: None, **options: Any) -> Producer:
         selection = Selection(Namespaces.parse(self.namespaces), **{"max_await_ms": 100, **self.selection})
         chosen = {"name": "orders", "backoff": QUICK, "commit_interval": 0.0, **self.options, **options}
         return Producer(
-            make_source(self.kind, self.client, selection),
+            make_source(self.kind, self.client, selection, self.cluster),
             open_store(self.store_url or f"file:{self.folder / 'positions'}"),
             self.format or make_format("bson"),
             lambda: ListSink(self.delivered, lambda: self.room()),

@@ -50,6 +50,8 @@ class CaptureSettings(Section):
 
     name: str = Field("default", pattern="^[^~]", description="Name of the stream; its position is kept under it.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How events are read.")
+    shards: dict[str, str] = Field({}, description="URIs of shards by name, for oplog; none means they are found.")
+    order: str = Field("strict", pattern="^(strict|per-key)$", description="How events of shards are ordered (oplog).")
     namespaces: tuple[str, ...] = Field((), description="What is captured: db.collection, db or /regex/; none is all.")
     scope: str = Field(
         "cluster", pattern="^(cluster|database|collection)$", description="What the server's stream covers."

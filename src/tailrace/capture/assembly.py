@@ -24,7 +24,7 @@ from tailrace.capture.producer_options import FirstStep, ProducerOptions
 from tailrace.capture.recovery import Recovery
 from tailrace.capture.sinks import Sink, SinkOptions, open_dead_letters, open_sink
 from tailrace.capture.slices import Slice
-from tailrace.capture.source import Scope, Selection, make_source
+from tailrace.capture.source import ClusterAccess, Scope, Selection, make_source
 from tailrace.capture.stored_records import codec_of
 from tailrace.capture.topic_reader import topics_like
 from tailrace.capture.topics import DEFAULT_TEMPLATE, TopicRule
@@ -38,10 +38,11 @@ _MEGABYTE = 2**20
 class Capture:
     """The parts that one set of settings asks for; closed together."""
 
-    def __init__(self, settings: CaptureSettings, client: MongoClient[Any]) -> None:
+    def __init__(self, settings: CaptureSettings, client: MongoClient[Any], uri: str) -> None:
         self._settings = settings
         self._opened = ExitStack()
-        self.source = make_source(settings.source, client, selection_of(settings))
+        cluster = ClusterAccess(uri, settings.shards, settings.order)
+        self.source = make_source(settings.source, client, selection_of(settings), cluster)
         self.store = self._opened.enter_context(open_store(settings.position_store.get_secret_value()))
         self.topics = TopicRule(settings.topic_prefix, settings.topic or DEFAULT_TEMPLATE)
         self._sink_url = settings.sink.get_secret_value()
@@ -53,7 +54,7 @@ class Capture:
     @classmethod
     def open(cls, settings: Settings, client: MongoClient[Any]) -> Capture:
         """Put the parts together; servers other than MongoDB are asked when they are needed."""
-        return cls(settings.capture, client)
+        return cls(settings.capture, client, settings.mongodb.uri.get_secret_value())
 
     def __enter__(self) -> Capture:
         return self
@@ -131,7 +132,7 @@ class Capture:
         show: Callable[[int], None] = lambda _: None,
     ) -> list[Comparison]:
         """Compare collections with what the topics tell of them at a time."""
-        verification = Verification(self.source.client, codec_of(self._settings.format))
+        verification = Verification(self.source.documents(), codec_of(self._settings.format))
         try:
             verification.read(self._kafka(), list(topics) if topics else self.topic_names(), at, show)
             return [verification.compare(name, at) for name in collections or verification.namespaces()]

@@ -26,7 +26,7 @@ from tailrace.capture.reader import Portion, StreamReader
 from tailrace.capture.recovery import Recovery
 from tailrace.capture.sinks import Sink
 from tailrace.capture.snapshot_delivery import SnapshotDelivery
-from tailrace.capture.source import EventSource, Start, token_time
+from tailrace.capture.source import EventSource, Start
 from tailrace.capture.status import ProducerStatus
 from tailrace.errors import GapOpen
 from tailrace.monitor import StreamMetrics
@@ -90,7 +90,7 @@ class Attempt:
             self._prepare()
             self.delivery = delivery = self._make_delivery(sink)
             start = self._start(delivery)
-            self._reader = StreamReader(self._source, start, parts.quarantine, self._options.buffer_bytes)
+            self._reader = StreamReader(self._ordered(), start, parts.quarantine, self._options.buffer_bytes)
             opened.callback(self._reader.close)
             self.snapshot = self._open_snapshot(delivery, opened)
             self._heartbeat = self._status.heartbeat = self._open_heartbeat(opened)
@@ -157,12 +157,16 @@ class Attempt:
         elif self.start_at_time:
             reason = "the server does not understand the token"
         if position.token is not None and reason is None:
-            return Start(position.token)
+            return Start(position.resume_token)
         if position.token is not None:
             self._delivered = DeliveredFilter(position.token)
         time_ = position.cluster_time
         _log.warning("the stream begins at the stored cluster time", why=reason or "no token", time=time_.time)
         return Start(time=time_)
+
+    def _ordered(self) -> EventSource:
+        """Have all shards wait for each other while rows of a snapshot find their place between the events."""
+        return self._source if self._recovery.progress.unfinished is None else self._source.in_strict_order()
 
     def _open_snapshot(self, delivery: Delivery, opened: ExitStack) -> SnapshotDelivery | None:
         state = self._recovery.progress.unfinished
@@ -218,7 +222,7 @@ class Attempt:
         self._parts.hook("read")
         position = None
         if portion.token is not None and self._delivered is None:
-            position = Position(portion.token, token_time(portion.token), fingerprint=self._source.fingerprint)
+            position = Position.behind(portion.token, fingerprint=self._source.fingerprint)
         delivery.deliver(events, position)
         self._merge.delivered(portion)
         self._parts.backoff.progressed()

@@ -34,7 +34,7 @@ def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBa
             raise
     for batch in _batches(source, start, without_images=True):
         if batch.events:
-            yield Batch([_with_document(source.client, batch.events[0])], batch.resume_token, batch.operation_time)
+            yield Batch([_with_document(source.documents(), batch.events[0])], batch.resume_token, batch.operation_time)
             return
 
 

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import bson
+from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace import raw
-from tailrace.capture.namespaces import Namespaces
-from tailrace.capture.source import WITHOUT_IMAGES, EventBatch, EventSource, Start, Stream, target_of
-from tailrace.driver import Batch
-from tailrace.engine.event import Event
+from tailrace.capture.cluster_stream import ClusterStream, open_cluster
+from tailrace.capture.event_choice import EventChoice
+from tailrace.capture.source import (
+    WITHOUT_IMAGES,
+    ClusterAccess,
+    EventBatch,
+    EventSource,
+    Scope,
+    Selection,
+    Start,
+    Stream,
+    target_of,
+)
 from tailrace.engine.live import OplogChangeStream, watch_oplog
+from tailrace.engine.stream import to_timestamp
 from tailrace.errors import SettingsError
+from tailrace.token import ResumeToken
 
 
 class OplogSource(EventSource):
-    """The engine on the oplog: several times the throughput, and a fraction of the load on the primary."""
+    """The engine on the oplog: several times the throughput, and a fraction of the load on the primary.
+
+    Through a router or a config server it reads the oplogs of all shards of the cluster, merged.
+    """
+
+    def __init__(self, client: MongoClient[Any], selection: Selection, cluster: ClusterAccess | None = None) -> None:
+        super().__init__(client, selection)
+        self._cluster = cluster or ClusterAccess("")
 
     def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
         """Open a stream that is made here; it needs the role `read` on the database `local`.
@@ -26,59 +46,101 @@ class OplogSource(EventSource):
         The engine knows each event's namespace without looking into the event, so choosing by it here costs nothing.
         Only for a user's own stages, which may not see other collections, it is the first stage as elsewhere.
         """
-        _refuse_cluster(self.client)
         chosen = self.selection
         stages = [*(chosen.stages() if chosen.pipeline else []), *([WITHOUT_IMAGES] if without_images else [])]
+        choice = None if chosen.pipeline or chosen.watched.everything else EventChoice(chosen.watched)
+        full_document = None if without_images else chosen.full_document
+        before_change = None if without_images else chosen.full_document_before_change
+        start_after = None if start.token is None else bson.decode(start.token)
+        start_at = None if start.token is not None else start.time
+        if self.is_cluster:
+            self._check_cluster()
+            return ClusterStream(
+                open_cluster(self.client, self._cluster),
+                target_of(self.client, chosen),
+                stages,
+                {
+                    "startAfter": start_after,
+                    "startAtOperationTime": start_at,
+                    "fullDocument": full_document,
+                    "fullDocumentBeforeChange": before_change,
+                },
+                choice,
+                await_seconds=chosen.max_await_ms / 1000,
+                one_by_one=one_by_one,
+            )
         stream = watch_oplog(
             target_of(self.client, chosen),
             stages,
-            full_document=None if without_images else chosen.full_document,
-            full_document_before_change=None if without_images else chosen.full_document_before_change,
-            start_after=None if start.token is None else bson.decode(start.token),
-            start_at_operation_time=None if start.token is not None else start.time,
+            full_document=full_document,
+            full_document_before_change=before_change,
+            start_after=start_after,
+            start_at_operation_time=start_at,
             max_await_time_ms=chosen.max_await_ms,
             batch_size=1 if one_by_one else chosen.batch_size,
         )
-        return stream if chosen.pipeline or chosen.watched.everything else _Chosen(stream, chosen.watched)
+        return stream if choice is None else _Chosen(stream, choice)
 
+    def now(self) -> tuple[bytes, Timestamp]:
+        """Give a position behind everything that was written before the call; a cluster is asked for its time."""
+        if not self.is_cluster:
+            return super().now()
+        with open_cluster(self.client, self._cluster) as hub:
+            time = to_timestamp(hub.latest() + 1)
+        return ResumeToken.high_water_mark(time).to_bson(), time
 
-def _refuse_cluster(client: MongoClient[Any]) -> None:
-    """Say at once what cannot work: a router has no oplog, and that of config servers holds no documents."""
-    hello = client.admin.command("isMaster")
-    if hello.get("msg") == "isdbgrid" or "configsvr" in hello:
-        raise SettingsError(
-            "the oplog of a whole cluster is not read by one producer",
-            hint="Use capture.source = change-stream through the router, or a producer for each shard's replica set.",
-        )
+    def documents(self) -> MongoClient[Any]:
+        """Give the client, unless it sees no documents of the cluster, or those of one shard only."""
+        if self.is_cluster and not self._is_router:
+            raise SettingsError(
+                "the documents of a cluster can be read through a mongos only, for a snapshot or a recovery",
+                hint="Set mongodb.uri to that of a mongos; or begin without a snapshot: capture.start = now.",
+            )
+        return self.client
+
+    def in_strict_order(self) -> OplogSource:
+        """Let the shards wait for each other."""
+        return OplogSource(self.client, self.selection, replace(self._cluster, order="strict"))
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether several oplogs are read."""
+        return bool(self._cluster.shards) or self._is_router or "configsvr" in self._hello
+
+    @cached_property
+    def _hello(self) -> Mapping[str, Any]:
+        return self.client.admin.command("isMaster")
+
+    @property
+    def _is_router(self) -> bool:
+        return self._hello.get("msg") == "isdbgrid"
+
+    def _check_cluster(self) -> None:
+        """Say at once what cannot work."""
+        if self._cluster.order == "per-key" and self.selection.scope is not Scope.CLUSTER:
+            raise SettingsError(
+                "order per key needs a stream of cluster scope, which nothing invalidates",
+                hint="Remove capture.scope, or set capture.order = strict.",
+            )
+        if self.selection.heartbeat is not None and not self._is_router:
+            raise SettingsError(
+                "heartbeats are written through a mongos; config servers take none",
+                hint="Set mongodb.uri to that of a mongos, or capture.heartbeat_seconds to 0.",
+            )
 
 
 class _Chosen:
     """A stream without the events of other collections."""
 
-    def __init__(self, stream: OplogChangeStream, namespaces: Namespaces) -> None:
+    def __init__(self, stream: OplogChangeStream, choice: EventChoice) -> None:
         self._stream = stream
-        self._namespaces = namespaces
-        self._known: dict[bytes, bool] = {b"": True}  # the end of the stream itself
+        self._choice = choice
 
     def batches(self) -> Iterator[EventBatch]:
-        """Give every batch, also one of which nothing is left: its position is news."""
+        """Give every batch, also one of which nothing is left."""
         for batch in self._stream.batches():
-            events = [event.raw for event in batch.found if self._has(event)]
-            yield Batch(events, batch.resume_token, batch.operation_time)
+            yield self._choice.batch(batch.found, batch.resume_token, batch.operation_time)
 
     def close(self) -> None:
         """Free the cursor on the server."""
         self._stream.close()
-
-    def _has(self, event: Event) -> bool:
-        known = self._known.get(event.namespace)
-        if known is None:
-            known = self._known[event.namespace] = self._namespaces.contains_event(event.namespace.decode())
-        return known or (event.operation_type == "rename" and self._is_renamed_into(event.raw))
-
-    def _is_renamed_into(self, event: bytes) -> bool:
-        found = raw.field(event, b"to")
-        if found is None:
-            return False
-        new = bson.decode(found.data)
-        return self._namespaces.contains(new["db"], new["coll"])

@@ -105,7 +105,7 @@ class Producer:
         """Read collections of the stream once more, beside it; gives which ones."""
         self._refuse_two_snapshots()
         wanted = Namespaces.parse(tuple(namespaces))
-        captured = captured_collections(self._parts.source.client, self._parts.source.selection)
+        captured = captured_collections(self._parts.source.documents(), self._parts.source.selection)
         chosen = [name for name in captured if wanted.contains(*name.split(".", 1))]
         if not chosen:
             raise ControlRefused("no collection of the stream is among these namespaces", status=400)

@@ -13,7 +13,7 @@ from tailrace.capture.byte_queue import ByteQueue, Closed
 from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.large_events import read_past_large_event
 from tailrace.capture.quarantine import Quarantine
-from tailrace.capture.source import EventBatch, EventSource, Start
+from tailrace.capture.source import EventBatch, EventSource, Start, UnfinishedBatch
 from tailrace.driver import token_of
 from tailrace.errors import Outcome
 
@@ -126,7 +126,8 @@ def _whole(batch: EventBatch) -> Portion:
     token = batch.resume_token
     if token is None and events:
         token = token_of(events[-1])
-    return Portion(events, token, _size(events), not events, batch.operation_time)
+    caught_up = not events and not isinstance(batch, UnfinishedBatch)
+    return Portion(events, token, _size(events), caught_up, batch.operation_time)
 
 
 def _size(events: list[bytes]) -> int:

@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 from bson.timestamp import Timestamp
-from pymongo import MongoClient
 
 from tailrace.capture.gaps import Gap, GapLedger, GapState
 from tailrace.capture.inventory import KeyInventory, in_background
@@ -67,7 +66,6 @@ class Recovery:
 
     def __init__(self, source: EventSource, cells: Cells, stream: str, inventory: KeyInventory) -> None:
         self._source = source
-        self._client: MongoClient[Any] = source.client
         self.ledger = GapLedger(cells, stream)
         self.progress = SnapshotProgress(cells, stream)
         self._inventory = inventory
@@ -79,6 +77,7 @@ class Recovery:
 
     def begin_first(self, leader: Leader) -> None:
         """Prepare a first run: a snapshot is needed, and the stream begins now, before its first chunk."""
+        self._source.documents()  # refused before anything is noted
         self.progress.begin("first run")
         self._move_to_now(leader, "first run: a snapshot, and the stream from here on")
 
@@ -93,12 +92,13 @@ class Recovery:
 
     def begin_recovery(self, leader: Leader, reason: str) -> Gap:
         """Write the gap down, note that a snapshot is needed, and begin the stream anew."""
+        client = self._source.documents()
         position = leader.position
         lost = ResumeToken.parse(position.token).hex if position and position.token else None
         gap = self.ledger.record(reason, position, lost_token=lost)
         self.progress.begin("recovery", gap.number)
         began = self._move_to_now(leader, f"gap {gap.number}: {reason}")
-        names = tuple(captured_collections(self._client, self._source.selection))
+        names = tuple(captured_collections(client, self._source.selection))
         gap = self.ledger.change(gap, first_known=began.cluster_time, state=GapState.RECOVERING, namespaces=names)
         _log.warning(
             "history was lost; the gap is in the ledger and a snapshot begins",
@@ -140,23 +140,25 @@ class Recovery:
 
     def forecast(self, position: Position | None) -> Forecast:
         """Say what a recovery would do, without doing anything."""
-        first = self._client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
+        client = self._source.documents()
+        first = client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
         _, now = self._source.now()
-        names = captured_collections(self._client, self._source.selection)
+        names = captured_collections(client, self._source.selection)
         return Forecast(
             gap=self.ledger.open_gap(),
             position=position,
             oplog_begins=first["ts"] if first else now,
             now=now,
-            documents={name: estimated_documents(self._client, name) for name in names},
+            documents={name: estimated_documents(client, name) for name in names},
             inventory=self._inventory.description,
         )
 
     def _plan(self, chunk_bytes: int, only: tuple[str, ...]) -> None:
-        captured = captured_collections(self._client, self._source.selection)
+        client = self._source.documents()
+        captured = captured_collections(client, self._source.selection)
         names = [name for name in captured if not only or name in only]
-        chunks = {name: plan_collection(self._client, name, chunk_bytes) for name in names}
-        self.progress.plan(chunks, {name: estimated_documents(self._client, name) for name in names})
+        chunks = {name: plan_collection(client, name, chunk_bytes) for name in names}
+        self.progress.plan(chunks, {name: estimated_documents(client, name) for name in names})
 
     def _key_checks(self) -> Iterator[KeyCheck]:
         """Give every key that was captured before, collection by collection; workers find which are gone."""

@@ -39,7 +39,7 @@ class SnapshotDelivery:
         self._unsafe = 0
         self._deletes = 0
         self.backfill = Backfill(
-            source.client,
+            source.documents(),
             recovery.pieces(options.chunk_bytes),
             workers=options.snapshot_workers,
             documents_per_second=options.snapshot_documents_per_second,

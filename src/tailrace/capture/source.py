@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -24,6 +24,18 @@ WITHOUT_IMAGES: Mapping[str, Any] = {
     "$project": {"operationType": 1, "clusterTime": 1, "wallTime": 1, "ns": 1, "documentKey": 1}
 }
 """What is left of an event that is over 16 MB, so that it can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """How the shards of a cluster are reached, and how strictly their events are ordered."""
+
+    uri: str
+    """That of the client: shards are reached with its user and options."""
+    shards: Mapping[str, str] = field(default_factory=dict)
+    """URIs of shards by name; none means that the config servers tell them."""
+    order: str = "strict"
+    """`strict`, or `per-key`: no shard waits for another."""
 
 
 class Scope(StrEnum):
@@ -106,6 +118,15 @@ class EventBatch(Protocol):
         """How far the server was."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedBatch:
+    """A batch without events although more may be there: nothing was left of what was read, or a shard is awaited."""
+
+    resume_token: bytes
+    operation_time: Timestamp | None
+    events: Sequence[bytes] = ()
+
+
 class Stream(Protocol):
     """An open stream, for one thread."""
 
@@ -131,6 +152,14 @@ class EventSource(ABC):
     @abstractmethod
     def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
         """Open a stream; `one_by_one` and `without_images` are the way past an event over 16 MB."""
+
+    def documents(self) -> MongoClient[Any]:
+        """Give what the documents themselves can be read by, as snapshots and recoveries do; or refuse."""
+        return self.client
+
+    def in_strict_order(self) -> EventSource:
+        """Give a source whose events are all in the order of their tokens, as the rows of a snapshot need it."""
+        return self
 
     def now(self) -> tuple[bytes, Timestamp]:
         """Give the token of the newest position and its time, without reading anything."""
@@ -166,14 +195,16 @@ class ChangeStreamSource(EventSource):
         return stream
 
 
-def make_source(kind: str, client: MongoClient[Any], selection: Selection) -> EventSource:
-    """Make the source that the settings name."""
+def make_source(
+    kind: str, client: MongoClient[Any], selection: Selection, cluster: ClusterAccess | None = None
+) -> EventSource:
+    """Make the source that the settings name; `cluster` says how the oplogs of a sharded cluster are read."""
     if kind == "change-stream":
         return ChangeStreamSource(client, selection)
     if kind == "oplog":
         from tailrace.capture.oplog_source import OplogSource
 
-        return OplogSource(client, selection)
+        return OplogSource(client, selection, cluster)
     raise SettingsError(f"there is no source {kind!r}", hint="Choose change-stream or oplog.")
 
 

@@ -28,7 +28,8 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Event
-from tailrace.engine.options import parse_command
+from tailrace.engine.images import ImageStore
+from tailrace.engine.options import StreamSpec, parse_command
 from tailrace.engine.scope import split_namespace
 from tailrace.engine.stream import EngineStream, open_stream, to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
@@ -122,14 +123,15 @@ def watch_oplog(
     batch_size: int | None = None,
     max_await_time_ms: int = 1_000,
     patience: float = 60.0,
+    images: ImageStore | None = None,
 ) -> OplogChangeStream:
     """Watch a collection, a database or (given a client) the cluster, as `target.watch` would.
 
-    `patience` is how many seconds without a primary are waited out before `ServerUnreachable`.
+    `patience` is how many seconds without a primary are waited out before `ServerUnreachable`. `images` finds the
+    documents of events; those of one shard of a cluster may be on others by now.
     """
-    client, database, collection = _parts(target)
+    client, _, _ = _parts(target)
     options = {
-        "allChangesForCluster": True if isinstance(target, MongoClient) else None,
         "resumeAfter": resume_after,
         "startAfter": start_after,
         "startAtOperationTime": start_at_operation_time,
@@ -137,22 +139,28 @@ def watch_oplog(
         "fullDocumentBeforeChange": full_document_before_change,
         "showExpandedEvents": show_expanded_events,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    command: dict[str, Any] = {
-        "aggregate": collection or 1,
-        "pipeline": [{"$changeStream": given}, *pipeline],
-        "cursor": {},
-    }
     dialect = Dialect.of(client.server_info()["version"])
     stream = open_stream(
-        parse_command(command, database, dialect),
+        read_spec(target, pipeline, options, dialect),
         LiveOplog(client, await_ms=max_await_time_ms, patience=patience),
         dialect,
         latest=operation_time(client),
-        images=LiveImages(client, patience),
+        images=images or LiveImages(client, patience),
         now=datetime.now(UTC),
     )
     return OplogChangeStream(stream, batch_size)
+
+
+def read_spec(
+    target: Target, pipeline: Sequence[Mapping[str, Any]], options: Mapping[str, Any], dialect: Dialect
+) -> StreamSpec:
+    """Read the options of `watch`, by the names that they have in a command; None stands for one not given."""
+    _, database, collection = _parts(target)
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(target, MongoClient):
+        given["allChangesForCluster"] = True
+    stages = [{"$changeStream": given}, *pipeline]
+    return parse_command({"aggregate": collection or 1, "pipeline": stages, "cursor": {}}, database, dialect)
 
 
 def _parts(target: Target) -> tuple[MongoClient[Any], str, str | None]:

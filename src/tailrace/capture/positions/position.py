@@ -14,6 +14,8 @@ from bson import json_util
 from bson.timestamp import Timestamp
 
 from tailrace.errors import PositionInvalid
+from tailrace.token import ResumeToken
+from tailrace.token.shard_positions import read_positions, with_positions
 
 FORM = 1
 """The version of the JSON form; a reader refuses a higher one instead of guessing."""
@@ -56,6 +58,24 @@ class Position:
     """The writer's lease; it grows with every acquisition. Set by the store."""
     saved_at: datetime | None = None
     """When it was saved; set by the store."""
+
+    @classmethod
+    def behind(cls, token: bytes, *, fingerprint: str = "") -> Position:
+        """Give the position that a resume token stands for, which may hold that of each shard."""
+        parsed, shards = ResumeToken.parse(token), read_positions(bson.decode(token))
+        return cls(
+            parsed.to_bson() if shards else token,
+            parsed.cluster_time,
+            {name: position.to_bson() for name, position in shards.items()},
+            fingerprint,
+        )
+
+    @property
+    def resume_token(self) -> bytes | None:
+        """The token to go on behind, with that of each shard in it; None when only the time is known."""
+        if self.token is None:
+            return None
+        return with_positions(self.token, {name: ResumeToken.parse(token) for name, token in self.shards.items()})
 
     def signed(self, writer: str, epoch: int, saved_at: datetime) -> Position:
         """Give the position as a store keeps it, with its writer."""

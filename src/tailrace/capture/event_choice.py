@@ -1,0 +1,41 @@
+"""The choice of namespaces, made on events of the engine without looking into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import bson
+from bson.timestamp import Timestamp
+
+from tailrace import raw
+from tailrace.capture.namespaces import Namespaces
+from tailrace.capture.source import EventBatch, UnfinishedBatch
+from tailrace.driver import Batch
+from tailrace.engine.event import Event
+
+
+class EventChoice:
+    """Which events are wanted, known by their namespaces; a namespace is looked at once."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+        self._known: dict[bytes, bool] = {b"": True}  # the end of the stream itself
+
+    def batch(self, found: Iterable[Event], token: bytes, operation_time: Timestamp | None) -> EventBatch:
+        """Give what is left of a batch; also when that is nothing, because its position is news."""
+        events = list(found)
+        kept = [event.raw for event in events if self._has(event)]
+        return UnfinishedBatch(token, operation_time) if events and not kept else Batch(kept, token, operation_time)
+
+    def _has(self, event: Event) -> bool:
+        known = self._known.get(event.namespace)
+        if known is None:
+            known = self._known[event.namespace] = self._namespaces.contains_event(event.namespace.decode())
+        return known or (event.operation_type == "rename" and self._is_renamed_into(event.raw))
+
+    def _is_renamed_into(self, event: bytes) -> bool:
+        found = raw.field(event, b"to")
+        if found is None:
+            return False
+        new = bson.decode(found.data)
+        return self._namespaces.contains(new["db"], new["coll"])
