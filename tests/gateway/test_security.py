@@ -32,14 +32,14 @@ def test_clients_authenticate_against_the_upstream_and_see_what_they_may(
                 assert next(stream)["documentKey"] == {"_id": 1}
                 cursor = next(iter(gateway.gateway.cursors)).id
                 with gateway.client(username="other", password="secret") as thief:
-                    _is_unauthorized(lambda: thief.shop.command({"getMore": cursor, "collection": "orders"}))
-                    _is_unauthorized(lambda: thief.shop.orders.watch().try_next())
-                    _is_unauthorized(lambda: thief.shop.orders.find_one())
-            _is_unauthorized(lambda: reader.watch().try_next())
-            _is_unauthorized(lambda: reader.other.watch().try_next())
+                    is_unauthorized(lambda: thief.shop.command({"getMore": cursor, "collection": "orders"}))
+                    is_unauthorized(lambda: thief.shop.orders.watch().try_next())
+                    is_unauthorized(lambda: thief.shop.orders.find_one())
+            is_unauthorized(lambda: reader.watch().try_next())
+            is_unauthorized(lambda: reader.other.watch().try_next())
             assert reader.shop.orders.count_documents({}) == 2
         with gateway.client() as nobody:
-            _is_unauthorized(lambda: nobody.shop.orders.watch().try_next())
+            is_unauthorized(lambda: nobody.shop.orders.watch().try_next())
         with gateway.client(username="orders", password="wrong") as liar, pytest.raises(OperationFailure) as caught:
             liar.shop.orders.watch()
         assert caught.value.code == 18
@@ -60,11 +60,11 @@ def test_a_revoked_privilege_ends_the_stream(
             while time.monotonic() < deadline:  # it is looked at several times, and may go on
                 assert stream.try_next() is None
             root.admin.command({"revokeRolesFromUser": "orders", "roles": [{"role": "read", "db": "shop"}]})
-            _is_unauthorized(lambda: [stream.try_next() for _ in range(300)])
+            is_unauthorized(lambda: [stream.try_next() for _ in range(300)])
         assert not gateway.hub.subscribers
 
 
-def _is_unauthorized(attempt: Callable[[], object]) -> None:
+def is_unauthorized(attempt: Callable[[], object]) -> None:
     with pytest.raises(OperationFailure) as caught:
         attempt()
     assert caught.value.code == 13

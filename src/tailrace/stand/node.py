@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,27 @@ class Credentials:
     def uri_part(self) -> str:
         """`user:password@`, escaped for a URI."""
         return f"{quote_plus(self.user)}:{quote_plus(self.password)}@"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What makes servers ask who their clients are: a key that the members share, and a first user."""
+
+    root: Credentials
+    key: str = field(repr=False)
+    roles: tuple[str, ...] = ("root",)
+
+    @classmethod
+    def make(cls, *roles: str) -> Access:
+        """Make up a key and a password; more roles than `root` are for who speaks as the servers do."""
+        return cls(Credentials("root", secrets.token_urlsafe(12)), secrets.token_hex(64), ("root", *roles))
+
+    def write_key(self, folder: Path) -> Path:
+        """Write the key file; mongod refuses one that others may read."""
+        path = folder / "keyfile"
+        path.write_text(self.key)
+        path.chmod(0o600)
+        return path
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +16,10 @@ from tailrace.errors import ServerDidNotStart, StandError
 from tailrace.stand.closeable import Closeable
 from tailrace.stand.folder import ServerFolder
 from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
-from tailrace.stand.node import Credentials, Document, Node, NodeOptions
+from tailrace.stand.node import Access, Credentials, Document, Node, NodeOptions
 from tailrace.stand.tls import ThrowAwayCA
 
 _SECONDS_TO_ELECT = 60
-_ROOT = "root"
 
 T = TypeVar("T")
 
@@ -49,25 +47,27 @@ class ReplicaSet(Closeable):
         priorities: Sequence[float] | None = None,
         election_timeout_ms: int = 1_000,
         role: str | None = None,
-        auth: bool = False,
+        auth: bool | Access = False,
         tls: bool = False,
         folder: Path | None = None,
     ) -> ReplicaSet:
         """Start the processes, initiate the set and wait for its primary.
 
         `mongod` names the user's own program instead of a pinned version; `role` is "configsvr" or
-        "shardsvr"; `auth` makes a key file and a root user, whose credentials the URIs then carry; `tls` makes
-        a throw-away authority. The smallest oplog that the server accepts is 1 MB.
+        "shardsvr"; `auth` makes a key file and a root user, whose credentials the URIs then carry (or takes those
+        that several sets have in common); `tls` makes a throw-away authority. The smallest oplog that the server
+        accepts is 1 MB.
         """
         binary = MongodBinary.at(mongod) if mongod else MongodBinary.of_version(version)
         home = ServerFolder.make(f"mongodb-{name}", folder)
+        access = Access.make() if auth is True else auth or None
         options = NodeOptions(
             binary,
             name,
             oplog_mb,
             parameters or {},
             role,
-            _make_key_file(home.path) if auth else None,
+            access.write_key(home.path) if access else None,
             ThrowAwayCA.make(home.path) if tls else None,
         )
         made = [Node(options, home.path / f"node{index}") for index in range(nodes)]
@@ -78,8 +78,8 @@ class ReplicaSet(Closeable):
             for node in made:
                 node.wait_ready()
             replica_set._initiate(priorities or [1.0] * nodes, election_timeout_ms, role)
-            if auth:
-                replica_set._create_root()
+            if access:
+                replica_set._create_root(access)
         except BaseException:
             replica_set.close()
             raise
@@ -175,12 +175,11 @@ class ReplicaSet(Closeable):
         self._wait(self._find_primary, f"no primary in {self.name} after {_SECONDS_TO_ELECT} s")
         self._wait(self._all_caught_up, f"{self.name} has members that never became secondaries")
 
-    def _create_root(self) -> None:
+    def _create_root(self, access: Access) -> None:
         """Make the root user through the localhost exception and hand its credentials to the nodes."""
-        credentials = Credentials(_ROOT, secrets.token_urlsafe(12))
-        self.add_user(credentials.user, credentials.password, ["root"])
+        self.add_user(access.root.user, access.root.password, access.roles)
         for node in self.nodes:
-            node.credentials = credentials
+            node.credentials = access.root
 
     def _find_primary(self) -> Node | None:
         return next((node for node in self.nodes if node.alive and node.is_primary()), None)
@@ -203,11 +202,3 @@ class ReplicaSet(Closeable):
                 raise ServerDidNotStart(f"{complaint}; logs: {', '.join(str(node.log) for node in self.nodes)}")
             time.sleep(0.02)
         return found
-
-
-def _make_key_file(folder: Path) -> Path:
-    """A key that the members share; mongod refuses one that others may read."""
-    path = folder / "keyfile"
-    path.write_text(secrets.token_hex(64))
-    path.chmod(0o600)
-    return path

@@ -9,7 +9,7 @@ version logs `_id` alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tailrace.errors import StandError
 from tailrace.stand.catalogue import Catalogue, catalogue_for
 from tailrace.stand.closeable import Closeable
 from tailrace.stand.mongod_binary import DEFAULT_VERSION
-from tailrace.stand.node import Document
+from tailrace.stand.node import Access, Credentials, Document
 from tailrace.stand.replica_set import ReplicaSet
 
 MAJORITY = {"w": "majority"}
@@ -34,8 +34,11 @@ _TRIES = 5
 class ShardedCluster(Closeable):
     """A config server and shards, each a replica set, and the documents in them."""
 
-    def __init__(self, version: str, folder: Path | None, shard_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, version: str, folder: Path | None, shard_options: Mapping[str, Any], access: Access | None = None
+    ) -> None:
         self.version = version
+        self._access = access
         self._folder = folder
         self._shard_options = dict(shard_options)
         self._running = ExitStack()
@@ -54,14 +57,17 @@ class ShardedCluster(Closeable):
         shards: int = 2,
         parameters: Mapping[str, object] | None = None,
         oplog_mb: int = 990,
+        auth: bool = False,
         folder: Path | None = None,
     ) -> ShardedCluster:
         """Start a config server and add shards `s0`, `s1`, ...
 
         `parameters` go to every shard; `{"periodicNoopIntervalSecs": 1}` makes idle shards move on every second,
-        `{"writePeriodicNoops": False}` makes them stand still.
+        `{"writePeriodicNoops": False}` makes them stand still. `auth` makes a key file and a root user that all have
+        in common; that user may send what only servers send each other, since it stands for a router here.
         """
-        cluster = cls(version, folder, {"parameters": parameters or {}, "oplog_mb": oplog_mb})
+        options = {"parameters": parameters or {}, "oplog_mb": oplog_mb}
+        cluster = cls(version, folder, options, Access.make("__system") if auth else None)
         try:
             for _ in range(shards):
                 cluster.add_shard()
@@ -81,6 +87,12 @@ class ShardedCluster(Closeable):
         self.shards[name] = shard
         self.run_on_config({"_configsvrAddShard": f"{name}/{shard.nodes[0].address}"})
         return name
+
+    def add_user(self, user: str, password: str, roles: Sequence[object]) -> Credentials:
+        """Make a user of the cluster, on its config server, and the same one on each shard."""
+        for part in (self.config, *self.shards.values()):
+            made = part.add_user(user, password, roles)
+        return made
 
     def create_database(self, name: str, primary: str = "s0") -> None:
         """Make a database whose unsharded collections live on `primary`."""
@@ -165,7 +177,9 @@ class ShardedCluster(Closeable):
 
     def _start_replica_set(self, name: str, role: str, **options: Any) -> ReplicaSet:
         replica_set = self._running.enter_context(
-            ReplicaSet.start(self.version, name=name, role=role, folder=self._folder, **options)
+            ReplicaSet.start(
+                self.version, name=name, role=role, folder=self._folder, auth=self._access or False, **options
+            )
         )
         client = self._running.enter_context(replica_set.client())
         self._clients[name] = client
