@@ -14,6 +14,7 @@ import pytest
 import redis
 from pymongo.database import Database
 
+from sharded_counters import Counters
 from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet, ShardedCluster
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -177,6 +178,20 @@ def fault_proxy() -> Iterator[Callable[[int], FaultProxy]]:
     """Put proxies before loopback ports for one test: `fault_proxy(server.port)`."""
     with ExitStack() as running:
         yield lambda port: running.enter_context(FaultProxy.start(port))
+
+
+@pytest.fixture(scope="session")
+def shared_sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedCluster]:
+    """A shared cluster of three shards, whose idle ones write nothing by themselves."""
+    quiet = {"writePeriodicNoops": False}
+    with ShardedCluster.start(shards=3, parameters=quiet, folder=tmp_path_factory.mktemp("sharded")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def counters(shared_sharded: ShardedCluster) -> Counters:
+    """A collection of its own on that cluster, a part of it on each shard."""
+    return Counters(shared_sharded, f"test{next(_database_numbers)}")
 
 
 @pytest.fixture
