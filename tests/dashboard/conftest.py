@@ -52,7 +52,7 @@ def pipeline(
             "position_store": f"file:{folder / 'positions'}",
         },
         monitor={"metrics_port": port, "control_token": CONTROL_TOKEN, "every_seconds": 1},
-        features={"redis_url": shared_redis.url, "dead_letters": folder / "letters"},
+        features={"redis_url": shared_redis.url},
         warehouse={"folder": folder / "warehouse"},
         dashboard={"token": TOKEN, "control_token": CONTROL_TOKEN, "producers": [producer]},
     )

@@ -7,7 +7,7 @@ from bson import Timestamp
 
 from tailrace.dashboard import conditions
 from tailrace.dashboard.sources import Reading
-from tailrace.dashboard.values import Colour, Condition
+from tailrace.dashboard.values import Colour, Condition, DeadLetters, Letter
 from tailrace.monitor import Level, Oplog, Report, Verdict
 from tailrace.settings import MonitorSettings
 
@@ -91,6 +91,27 @@ def test_a_gateway_is_red_for_a_silent_shard_and_amber_for_a_slow_watcher() -> N
     assert conditions.of_gateway(good, 3, {}, 40.0).colour is AMBER
     assert conditions.of_gateway(good, 3, {"s1": 4.0}, 0.0) == Condition(RED, "shard s1 has not answered for 4 s")
     assert conditions.of_gateway(Reading(None, "Nobody", 5.0), 0, {}, 0.0).colour is RED
+
+
+@pytest.mark.parametrize(
+    ("total", "newest_at", "expected"),
+    [
+        (0, 990.0, Condition(GREEN, "well")),
+        (None, 990.0, Condition(GREEN, "well")),
+        (1, 990.0, Condition(AMBER, "well; 1 dead letter")),
+        (1_200, 100.0, Condition(GREEN, "well; 1,200 dead letters")),
+    ],
+)
+def test_new_dead_letters_want_attention_and_old_ones_are_told(
+    total: int | None, newest_at: float, expected: Condition
+) -> None:
+    letters = DeadLetters("features", "here", total, [Letter(newest_at, "cause", "", "", "", "", 1)])
+    assert conditions.with_letters(Condition(GREEN, "well"), letters, 1_000.0) == expected
+
+
+def test_dead_letters_hide_no_trouble() -> None:
+    letters = DeadLetters("features", "here", 2, [Letter(990.0, "cause", "", "", "", "", 1)])
+    assert conditions.with_letters(Condition(RED, "away"), letters, 1_000.0) == Condition(RED, "away; 2 dead letters")
 
 
 def test_the_whole_is_the_worst_of_its_parts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -13,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 from bson import Timestamp
 
-from dashboard_site import CONTROL_TOKEN, TOKEN, Site, until
+from dashboard_site import CONTROL_TOKEN, TOKEN, Site, dashboard, until, write_settings
 from json_schema import complaints
 from tailrace.capture.dead_letters import TopicDeadLetters
 from tailrace.capture.gaps import GapLedger
@@ -133,25 +134,34 @@ def test_the_features_of_an_entity_and_how_long_they_took(pipeline: Any) -> None
     assert "features spent" in [marker["name"] for marker in site.get("/api/oplog")[0]["markers"]]
 
 
-def letters_of(site: Site, part: str) -> Any:
-    """What the page knows of the dead letters of a part; none before the first look."""
-    return next((one for one in site.get("/api/dead-letters") if one["part"] == part), {"total": 0})
-
-
-def test_gaps_and_dead_letters_are_shown(pipeline: Any, kafka: Any) -> None:
-    site: Site = pipeline.site
-    with TopicDeadLetters(KafkaAddress.parse(f"kafka://{kafka.bootstrap_servers}"), "dash.dead-letters") as letters:
+def test_dead_letters_of_every_part_are_shown_and_new_ones_want_attention(kafka: Any, tmp_path: Path) -> None:
+    settings = write_settings(
+        tmp_path,
+        capture={"sink": f"kafka://{kafka.bootstrap_servers}", "topic_prefix": "aside"},
+        features={"dead_letters": tmp_path / "letters"},
+        warehouse={"folder": tmp_path / "warehouse"},
+    )
+    with TopicDeadLetters(KafkaAddress.parse(f"kafka://{kafka.bootstrap_servers}"), "aside.dead-letters") as letters:
         event = {"_id": {"_data": "8265F0"}, "operationType": "insert", "ns": {"db": "dashboard", "coll": "orders"}}
         letters.add(bson.encode(event), RecordRefused("too large for the topic"))
-    found = until(lambda: (d := letters_of(site, "capture"))["total"] and d, "the dead letter")
-    assert found["newest"][0]["cause"] == "record-refused"
-    assert found["newest"][0]["message"] == "too large for the topic"
-    bad = {"bad_record": b"{", "cause": "record t/0@1 is not of the format bson"}
-    batch = pipeline.folder / "letters" / "spent" / "batch=1"
+    batch = tmp_path / "letters" / "spent" / "batch=1"
     batch.mkdir(parents=True)
+    bad = {"bad_record": b"{", "cause": "record t/0@1 is not of the format bson"}
     parquet.write_table(pa.Table.from_pylist([bad]), batch / "part-0.parquet")
-    until(lambda: letters_of(site, "features")["total"] == 1, "the dead letter of a job")
-    assert letters_of(site, "warehouse")["total"] == 0
+    with dashboard(settings) as site:
+        until(lambda: {one["part"]: one["total"] for one in site.get("/api/dead-letters")} == {
+            "capture": 1, "features": 1, "warehouse": 0
+        }, "the dead letters")  # fmt: skip
+        newest = {one["part"]: one["newest"] for one in site.get("/api/dead-letters")}
+        assert newest["capture"][0]["cause"] == "record-refused"
+        assert newest["capture"][0]["message"] == "too large for the topic"
+        assert newest["features"][0]["cause"] == "event-unconvertible"
+        box = until(lambda: (b := site.box("capture"))["condition"]["colour"] == "amber" and b, "the amber box")
+        assert box["condition"]["reason"].endswith("; 1 dead letter")
+
+
+def test_gaps_are_shown(pipeline: Any) -> None:
+    site: Site = pipeline.site
     with open_store(f"file:{pipeline.folder / 'positions'}") as store:
         ledger = GapLedger(store.cells, "past")
         gap = ledger.record("mongodb-286", None, first_known=Timestamp(1_700_000_000, 1))

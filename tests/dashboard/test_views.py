@@ -59,7 +59,7 @@ def seen(**readings: Any) -> Seen:
         "features": good([]),
         "tables": good([]),
         "gateways": {},
-        "letters": None,
+        "letters": [],
     }
     return Seen(NOW, **(empty | readings))
 

@@ -29,7 +29,7 @@ def sql(
         for row in rows:
             typer.echo(json.dumps(row.asDict(recursive=True), default=str))
         return
-    _show(console, columns, [["" if value is None else str(value) for value in row] for row in rows])
+    _show(console, columns, [[_shown(value) for value in row] for row in rows])
 
 
 def _answer(query: str, limit: int, settings: Settings) -> tuple[list[str], list[Any]]:
@@ -63,6 +63,12 @@ def _show(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]
         console.print(f"row {number}", style="bold")
         for column, value in zip(columns, row, strict=True):
             console.print(f"  {column:{widest}}  {value}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    return "" if value is None else str(value)
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -151,7 +151,8 @@ class Collector:
         )  # fmt: skip
         flow = flow_of(seen, parts, settings)
         jobs = {f"features {one.name}": one.as_of for one in features if one.as_of is not None}
-        jobs |= {f"table {one.name}": one.cluster_time for one in tables if one.cluster_time is not None}
+        kept = [table for table in tables if table.kind != TableKind.DEAD_LETTERS]
+        jobs |= {f"table {one.name}": one.cluster_time for one in kept if one.cluster_time is not None}
         lags: dict[str, float] = {}
         for lag in (lag for gateway in gateways for lag in gateway.lags):
             lags[lag.shard] = max(lag.seconds, lags.get(lag.shard, 0.0))

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tailrace.dashboard.sources import Reading
-from tailrace.dashboard.values import Colour, Condition
+from tailrace.dashboard.values import Colour, Condition, DeadLetters
 from tailrace.monitor import Level, Report
 from tailrace.settings import MonitorSettings
 
+SECONDS_LETTERS_ARE_NEW = 600.0
 _SEVERITY = {Colour.GREY: 0, Colour.GREEN: 1, Colour.AMBER: 2, Colour.RED: 3}
 _LEVELS = {Level.OK: Colour.GREEN, Level.WARNING: Colour.AMBER, Level.CRITICAL: Colour.RED}
 _STATES = {
@@ -83,6 +84,16 @@ def of_progress(
     if still >= patience.stalled_seconds:
         return Condition(Colour.RED, f"nothing new for {spoken(still)}, and {spoken(behind)} behind the newest event")
     return Condition(Colour.AMBER, f"{spoken(behind)} behind the newest event")
+
+
+def with_letters(condition: Condition, letters: DeadLetters, now: float) -> Condition:
+    """Add the dead letters to what is said of a part; new ones want attention, as the alert on them does."""
+    if not letters.total:
+        return condition
+    reason = f"{condition.reason}; {letters.total:,} dead letter{'' if letters.total == 1 else 's'}"
+    is_new = any((letter.at or 0.0) > now - SECONDS_LETTERS_ARE_NEW for letter in letters.newest)
+    said = Condition(condition.colour, reason)
+    return worst([said, Condition(Colour.AMBER, reason)], said) if is_new else said
 
 
 def of_gateway(reading: Reading[Any], watchers: int, stalled: dict[str, float], slowest: float) -> Condition:

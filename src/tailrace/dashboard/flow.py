@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from tailrace.dashboard import conditions
@@ -24,6 +24,9 @@ from tailrace.dashboard.values import (
 from tailrace.settings import Settings, masked, shown_secret
 
 _SINKS = {"file": "File", "stdout": "Standard output", "http": "Webhook", "https": "Webhook", "redis": "Redis cache"}
+
+_LETTERS = {"capture": "capture", "features": "features", "tables": "warehouse"}
+"""Who writes the dead letters of a box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,14 @@ def flow_of(seen: Seen, parts: Parts, settings: Settings) -> Flow:
     boxes += [_features(seen, parts, settings), _tables(seen, parts, settings)]
     if seen.gateways:
         boxes.append(_gateway(parts))
-    return Flow(boxes, _arrows(seen, parts))
+    return Flow([_with_letters(box, seen) for box in boxes], _arrows(seen, parts))
+
+
+def _with_letters(box: Box, seen: Seen) -> Box:
+    """Let a box say how many dead letters its part has put aside."""
+    written = [reading.value for reading in seen.letters if reading.value is not None]
+    own = next((letters for letters in written if letters.part == _LETTERS.get(box.id)), None)
+    return box if own is None else replace(box, condition=conditions.with_letters(box.condition, own, seen.now))
 
 
 def _mongodb(seen: Seen, settings: Settings) -> Box:

@@ -34,6 +34,13 @@ class Wheel:
     sha256: str
     python: str = "311"
     platform: str = "manylinux1_x86_64"
+    holds: str = ""
+    """What is in it, for somebody who does not know the package's name."""
+
+    @property
+    def title(self) -> str:
+        """Give the words for a line of progress."""
+        return f"{self.holds} ({self.name} {self.version})" if self.holds else f"{self.name} {self.version}"
 
 
 def cache_folder() -> Path:
@@ -94,7 +101,7 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _download(wheel: Wheel, folder: Path) -> Path:
-    say(f"fetching {wheel.name} {wheel.version}")
+    say(f"fetching {wheel.title}")
     started = time.monotonic()
     where = ["--dest", str(folder), "--no-deps", "--only-binary", ":all:"]
     target = ["--platform", wheel.platform, "--python-version", wheel.python]
@@ -113,7 +120,7 @@ def _download(wheel: Wheel, folder: Path) -> Path:
         cause = printed[-1] if printed else "see pip's output above"
         raise DownloadFailed(f"pip could not fetch {wheel.name} {wheel.version}: {cause}")
     megabytes = found[0].stat().st_size / 1e6
-    say(f"fetched {wheel.name} {wheel.version}: {megabytes:.0f} MB in {_since(started)}")
+    say(f"fetched {wheel.title}: {megabytes:.0f} MB in {_since(started)}")
     return found[0]
 
 

@@ -25,6 +25,7 @@ RUNTIME = Wheel(
     "21.0.8.2",
     "85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356",
     platform="manylinux_2_17_x86_64",
+    holds="a Java runtime",
 )
 GOOD_RELEASES = (17, 21)
 VECTOR_MODULE = "jdk.incubator.vector"

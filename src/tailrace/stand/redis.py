@@ -15,6 +15,7 @@ WHEEL = Wheel(
     "6.2.912183",
     "d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6",
     platform="manylinux2014_x86_64",
+    holds="Redis",
 )
 VERSION = "6.2.14"
 
