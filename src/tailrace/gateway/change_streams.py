@@ -74,7 +74,7 @@ class ChangeStreamCommands:
         cursor = self._gateway.cursors.get(int(command["getMore"]))
         if cursor is None:
             return await self._conversation.pass_on(message)
-        await self._check_owner(cursor, command, message.database)
+        await self._check_owner(cursor, command)
         refused = await self._still_refused(cursor)
         if refused is not None:
             await self._close(cursor)
@@ -142,9 +142,9 @@ class ChangeStreamCommands:
         except TailraceError as error:
             raise ChangeStreamError(error.message, server_code=_HOST_UNREACHABLE) from error
 
-    async def _check_owner(self, cursor: Cursor, command: Mapping[str, Any], database: str) -> None:
+    async def _check_owner(self, cursor: Cursor, command: Mapping[str, Any]) -> None:
         """Refuse a cursor to all but the user, session and namespace that it was opened for."""
-        asked = f"{database}.{command.get('collection')}"
+        asked = f"{command.get('$db', 'admin')}.{command.get('collection')}"
         if asked != cursor.namespace:
             message = f"Requested getMore on namespace '{asked}', but cursor belongs to a different namespace"
             raise StreamRefused(f"{message} {cursor.namespace}", server_code=13, server_code_name="Unauthorized")
@@ -173,8 +173,8 @@ class ChangeStreamCommands:
         counts = self._gateway.counts
         counts.events += len(batch.events)
         counts.event_bytes += len(batch.elements)
-        times = self._conversation.times()
-        return replies.cursor(name, batch.elements, batch.resume_token, cursor_id, namespace, times)
+        reply = self._gateway.replies.of(name, batch, namespace, self._conversation.times())
+        return reply.for_cursor(cursor_id)
 
 
 def _begins_with_change_stream(body: bytes) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace import raw
 from tailrace.errors import ChangeStreamError
+from tailrace.hub import Batch
 from tailrace.raw import Value
 
 RESUMABLE: Final = frozenset(
@@ -14,6 +15,7 @@ RESUMABLE: Final = frozenset(
 """Codes after which a driver may resume a change stream; servers since 4.4 say so by a label."""
 RESUMABLE_LABEL: Final = "ResumableChangeStreamError"
 _CURSOR_NAME_SIZE: Final = len(b"\x03cursor\x00")
+_ID_SIZE: Final = 8
 _OK: Final = raw.element(raw.DOUBLE, b"ok", raw.double(1.0))
 _NOT_OK: Final = raw.element(raw.DOUBLE, b"ok", raw.double(0.0))
 
@@ -45,22 +47,50 @@ def refusal(error: ChangeStreamError, *, says_resumable: bool) -> bytes:
     return failure(error.message, error.server_code or 8, error.server_code_name, labels)
 
 
-def cursor(
-    batch_name: bytes, elements: bytes, resume_token: bytes, cursor_id: int, namespace: str, times: bytes
-) -> tuple[bytes, bytes, bytes]:
-    """Give the reply of `aggregate` or `getMore` in three parts, of which the middle one is the batch as it is."""
-    behind = b"".join((
-        b"\x00\x03postBatchResumeToken\x00", resume_token, b"\x12id\x00", raw.int64(cursor_id), b"\x02ns\x00",
-        raw.string(namespace), b"\x00",
-    ))  # fmt: skip
-    array_size = 4 + len(elements) + 1
-    inner_size = 4 + 1 + len(batch_name) + 1 + 4 + len(elements) + len(behind)
-    outside = b"".join((_OK, times, b"\x00"))
-    size = 4 + _CURSOR_NAME_SIZE + inner_size + len(outside)
-    before = b"".join((
-        raw.int32(size), b"\x03cursor\x00", raw.int32(inner_size), b"\x04", batch_name, b"\x00", raw.int32(array_size),
-    ))  # fmt: skip
-    return before, elements, behind + outside
+class CursorReply(NamedTuple):
+    """The reply of `aggregate` or `getMore` to all who stand at the same place: only the cursor's id differs."""
+
+    before: bytes
+    batch: bytes
+    resume_token: bytes
+    behind: bytes
+
+    def for_cursor(self, cursor_id: int) -> tuple[bytes, ...]:
+        """Give the parts of one client's reply; the batch itself is not copied."""
+        return self.before, self.batch, self.resume_token + raw.int64(cursor_id) + self.behind
+
+    @classmethod
+    def of(cls, batch_name: bytes, batch: Batch, namespace: str, times: bytes) -> CursorReply:
+        """Put a batch into a reply."""
+        token = b"".join((b"\x00\x03postBatchResumeToken\x00", batch.resume_token, b"\x12id\x00"))
+        end_of_cursor = b"".join((b"\x02ns\x00", raw.string(namespace), b"\x00"))
+        elements = batch.elements
+        array_size = 4 + len(elements) + 1
+        inner_size = 4 + 1 + len(batch_name) + 1 + 4 + len(elements) + len(token) + _ID_SIZE + len(end_of_cursor)
+        outside = b"".join((_OK, times, b"\x00"))
+        size = 4 + _CURSOR_NAME_SIZE + inner_size + len(outside)
+        before = b"".join((
+            raw.int32(size), b"\x03cursor\x00", raw.int32(inner_size), b"\x04", batch_name, b"\x00",
+            raw.int32(array_size),
+        ))  # fmt: skip
+        return cls(before, elements, token, end_of_cursor + outside)
+
+
+class SharedReplies:
+    """The reply that was made last, for the clients who get the same one next."""
+
+    def __init__(self) -> None:
+        self._key: tuple[bytes, str, bytes] | None = None
+        self._batch: Batch | None = None
+        self._reply: CursorReply | None = None
+
+    def of(self, batch_name: bytes, batch: Batch, namespace: str, times: bytes) -> CursorReply:
+        """Give the reply for a batch."""
+        key = batch_name, namespace, times
+        if self._reply is None or batch is not self._batch or key != self._key:
+            self._reply = CursorReply.of(batch_name, batch, namespace, times)
+            self._key, self._batch = key, batch if batch.events else None
+        return self._reply
 
 
 def times(cluster_time: bytes | None, operation_time: bytes) -> bytes:

@@ -20,6 +20,7 @@ from tailrace.gateway.connection import Connection
 from tailrace.gateway.conversation import Conversation
 from tailrace.gateway.cursors import Cursors
 from tailrace.gateway.fail_points import FailPoints
+from tailrace.gateway.replies import SharedReplies
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
 
@@ -75,6 +76,7 @@ class Gateway:
         self.options = options
         self.requires_auth = requires_auth
         self.cursors = Cursors()
+        self.replies = SharedReplies()
         self.fail_points = FailPoints()
         self.counts = GatewayCounts()
         self._clients: dict[Connection, asyncio.Task[None]] = {}

@@ -23,9 +23,9 @@ AnySubscription: TypeAlias = ChannelReader | MergedSubscription
 _WORKERS: Final = 8
 _CATCH_UP_PAUSE: Final = 0.02
 _PAUSE: Final = 0.001
-_PAUSE_FOR_EACH: Final = 0.0001
-_LONGEST_PAUSE: Final = 0.025
-"""Watchers are woken again after a pause that grows with their number, up to this."""
+_PAUSE_FOR_EACH: Final = 0.0002
+_LONGEST_PAUSE: Final = 0.05
+"""Watchers are woken again after a pause that grows with their number, up to this: a reply costs some 50 us."""
 
 
 class Streams:
@@ -40,7 +40,10 @@ class Streams:
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
         self._waiting: dict[EventLog, set[asyncio.Future[None]]] = {}
         self._noted: set[EventLog] = set()
+        self._early: list[asyncio.Future[None]] = []
+        """Those who asked for more before the next wake."""
         self._next_wake = 0.0
+        self._is_wake_set = False
         self._making: dict[EventLog, asyncio.Future[None]] = {}
         self.stopping = asyncio.Event()
         hub.on_news(self._on_news)
@@ -68,6 +71,8 @@ class Streams:
     async def next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         """Wait until there are events, the stream ends, or so many seconds have passed."""
         deadline = self._loop.time() + seconds
+        if seconds and subscription.is_level:
+            await self._wait_for_the_others(seconds)
         while True:
             batch = await self._poll(subscription, max_events)
             left = deadline - self._loop.time()
@@ -89,7 +94,8 @@ class Streams:
     def stop(self) -> None:
         """Let all that wait return at once."""
         self.stopping.set()
-        self._wake(set(self._waiting))
+        self._noted |= set(self._waiting)
+        self._wake_noted()
         self._workers.shutdown(wait=False)
 
     # --- making events
@@ -147,20 +153,40 @@ class Streams:
         except RuntimeError:
             return  # the loop has ended, and with it everybody who waited
 
+    async def _wait_for_the_others(self, seconds: float) -> None:
+        """Let a client that asks again at once wait for the next wake: it then gets the same reply as all others."""
+        if self._next_wake - self._loop.time() <= 0:
+            return
+        woken: asyncio.Future[None] = self._loop.create_future()
+        self._early.append(woken)
+        self._set_wake()
+        late = self._loop.call_later(seconds, _resolve, woken)
+        try:
+            await woken
+        finally:
+            late.cancel()
+
     def _note(self, channels: AbstractSet[EventLog]) -> None:
         """Wake those who wait, at once after a pause, and under load at most every few milliseconds.
 
         What comes in between leaves together, so that the work for one event is less the more there are of them.
         """
-        is_first = not self._noted
         self._noted |= channels
-        if is_first:
+        self._set_wake()
+
+    def _set_wake(self) -> None:
+        if not self._is_wake_set:
+            self._is_wake_set = True
             self._loop.call_at(self._next_wake, self._wake_noted)
 
     def _wake_noted(self) -> None:
+        self._is_wake_set = False
         channels, self._noted = self._noted, set()
-        woken = self._wake(channels)
-        self._next_wake = self._loop.time() + min(_LONGEST_PAUSE, _PAUSE + woken * _PAUSE_FOR_EACH)
+        early, self._early = self._early, []
+        for woken in early:
+            _resolve(woken)
+        count = len(early) + self._wake(channels)
+        self._next_wake = self._loop.time() + min(_LONGEST_PAUSE, _PAUSE + count * _PAUSE_FOR_EACH)
 
     def _wake(self, channels: AbstractSet[EventLog]) -> int:
         count = 0

@@ -61,9 +61,10 @@ class Message:
     @property
     def command_name(self) -> str:
         """The name of the command: the first field of the body."""
-        for _, name, _, _ in raw.elements(self.body):
-            return name.decode("utf-8", "replace")
-        raise BadFrame("a command without a name")
+        end = self.body.find(b"\x00", 5)
+        if end < 0 or len(self.body) < 7:
+            raise BadFrame("a command without a name")
+        return self.body[5:end].decode("utf-8", "replace")
 
     @property
     def database(self) -> str:
@@ -151,7 +152,7 @@ def parse(payload: bytes, opcode: int, request_id: int, response_to: int = 0) ->
             raise BadFrame(f"opcode {opcode} is not spoken here")
     except BsonMalformed as error:
         raise BadFrame(error.message) from error
-    return replace(message, compressor=compressor)
+    return message if compressor is None else replace(message, compressor=compressor)
 
 
 def _unpacked(payload: bytes) -> tuple[int, bytes, Compressor | None]:

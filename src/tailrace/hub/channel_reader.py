@@ -89,6 +89,11 @@ class ChannelReader(ABC):
         return channel.has_news or channel.end > self._index
 
     @property
+    def is_level(self) -> bool:
+        """Whether it has read all that the channel has made, as those have who stand beside it."""
+        return self._channel is not None and self._channel.end == self._index
+
+    @property
     def channels(self) -> tuple[EventLog, ...]:
         """The channels whose news it waits for."""
         return () if self._channel is None else (self._channel,)

@@ -101,6 +101,11 @@ class MergedSubscription:
         return False
 
     @property
+    def is_level(self) -> bool:
+        """Whether others stand beside it: never, for it is read by one."""
+        return False
+
+    @property
     def is_catching_up(self) -> bool:
         """Whether some shard is still read by a scan of this stream's own."""
         return any(part.is_catching_up for part in self._parts.values())
