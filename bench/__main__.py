@@ -1,7 +1,8 @@
 """All scenarios, one after the other, each in a process of its own and within its budget; then the report.
 
-    python -m bench --mode quick [--only drain,kafka]
+    python -m bench --mode quick [--only drain,kafka] [--part engine]
 
+`--part` measures one part of the product beside its rivals, over all scenarios that have it.
 One that fails or runs out of time keeps what it measured and does not touch the others. Ctrl-C ends the current one
 and writes the report of what there is.
 """
@@ -36,6 +37,16 @@ BUDGETS = {
     },
 }
 """Seconds for each scenario: 580 in a quick run, 3,520 in a full one."""
+PARTS = {
+    "driver": {"drain": r"^(raw getMore loop$|pymongo|(async )?driver)", "latency": r"^(pymongo watch\(\)|driver)$"},
+    "engine": {"drain": r"^(raw|engine)", "latency": r"^(pymongo watch\(\)|engine)$", "growth": r"^(raw|engine)"},
+    "capture": {"kafka": r"^(raw|producer|naive)", "latency": r"^(producer|naive)", "cost": ""},
+    "gateway": {"drain": r"^(raw getMore loop$|gateway|server-side)", "latency": r"^(pymongo watch\(\)|gateway)$"},
+    "merge": {"parts": r"^(router|heapq)", "growth": r"^gateway over shards"},
+    "spark": {"drain": r"Spark|format", "latency": r"^tailrace (features|warehouse)$", "lake": ""},
+}
+"""The scenarios of each part, with its contestants as a regular expression."""
+PARTIAL = ROOT / "bench" / "partial" / "result.json"
 _GRACE = 45.0
 """How long a scenario whose budget is spent may take to end what it began; its runs have limits of their own."""
 
@@ -45,39 +56,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--mode", choices=list(BUDGETS), default="full")
     parser.add_argument("--only", default="", help="scenarios, separated by commas")
-    parser.add_argument("--out", type=Path, default=report.RESULT)
+    parser.add_argument("--part", choices=list(PARTS), help="one part of the product")
+    parser.add_argument("--out", type=Path, help="where the result goes; a whole one to bench/result.json")
     parser.add_argument("--docs", action="store_true", help="write docs/benchmarks.md too")
     given = parser.parse_args()
     end_once()
-    wanted = given.only.split(",") if given.only else list(BUDGETS[given.mode])
+    names = given.only.split(",") if given.only else list(BUDGETS[given.mode])
+    wanted = PARTS[given.part] if given.part else dict.fromkeys(names, "")
     say("fetching what is not in the cache yet")
     fetch_everything()
+    is_chosen = bool(given.only or given.part)
+    out = given.out or (PARTIAL if is_chosen else report.RESULT)
+    out.parent.mkdir(exist_ok=True)
     result = new_result(given.mode)
     began = time.monotonic()
     is_whole = True
-    for name in wanted:
-        found, is_whole = run_scenario(name, given.mode)
+    for name, only in wanted.items():
+        found, is_whole = run_scenario(name, given.mode, only)
         result.scenarios.append(found)
         result.seconds = time.monotonic() - began
-        given.out.write_text(result.to_json())
+        out.write_text(result.to_json())
         if not is_whole:
             say("interrupted; this is the report of what was measured")
             break
     # A run of some scenarios, or one that was cut short, does not replace the page of a whole one.
-    docs = ROOT / "docs" if given.docs and is_whole and not given.only else None
-    files = report.write(result, given.out.parent, docs=docs)
+    docs = ROOT / "docs" if given.docs and is_whole and not is_chosen else None
+    files = report.write(result, out.parent, docs=docs)
     pages = ", ".join(str(path) for path in files if path.suffix != ".svg")
-    say(f"{given.out}, {pages}; {result.seconds / 60:.1f} minutes")
+    say(f"{out}, {pages}; {result.seconds / 60:.1f} minutes")
     sys.exit(0 if is_whole and all(one.status != "failed" for one in result.scenarios) else 1)
 
 
-def run_scenario(name: str, mode: str) -> tuple[ScenarioResult, bool]:
+def run_scenario(name: str, mode: str, only: str) -> tuple[ScenarioResult, bool]:
     """Run one scenario in a process; what it wrote last is its result, however it ended. False: Ctrl-C came."""
     is_whole = True
-    budget = BUDGETS[mode][name]
+    budget = BUDGETS[mode].get(name, 300.0)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
-        command = [sys.executable, "-m", f"bench.{name}", "--mode", mode, "--budget", str(budget), "--out", str(out)]
+        command = [sys.executable, "-m", f"bench.{name}", "--mode", mode, "--only", only]
+        command += ["--budget", str(budget), "--out", str(out)]
         process = subprocess.Popen(command, cwd=ROOT, preexec_fn=end_with_parent)
         try:
             process.wait(budget + _GRACE)

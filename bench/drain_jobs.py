@@ -10,7 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -87,17 +87,23 @@ class _Counted:
 class RawLoop:
     """A getMore loop on a bare socket: what the server's own change stream allows at most."""
 
-    def __init__(self, uri: str, start: list[int], events: int, port: int | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        start: list[int],
+        events: int,
+        port: int | None = None,
+        pipeline: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self._port = port or _port_of(uri)
-        self._start = Timestamp(*start)
+        self._stages = [{"$changeStream": {"startAtOperationTime": Timestamp(*start)}}, *pipeline]
         self._counted = _Counted()
 
     def run(self, marks: Marks) -> None:
         """Read all events once."""
         connection = RawSocket(self._port)
         marks.begin()
-        stage = {"$changeStream": {"startAtOperationTime": self._start}}
-        opening = {"aggregate": "orders", "pipeline": [stage], "cursor": {"batchSize": 0}, "$db": "bench"}
+        opening = {"aggregate": "orders", "pipeline": self._stages, "cursor": {"batchSize": 0}, "$db": "bench"}
         cursor = connection.command(opening)["cursor"]["id"]
         more = {"getMore": cursor, "collection": "orders", "$db": "bench"}
 

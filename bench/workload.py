@@ -16,7 +16,8 @@ NAMESPACE = "bench.orders"
 SEED = 1
 _BATCH = 1_000
 BUCKETS = 600
-"""A `$match` on one bucket keeps one in a thousand events, since six in ten are inserts."""
+ONE_BUCKET = {"fullDocument.bucket": 7}
+"""A filter that keeps one in a thousand events, since six in ten are inserts."""
 
 Client = MongoClient[dict[str, Any]]
 
@@ -62,6 +63,12 @@ def _request(rng: random.Random, alive: list[ObjectId], size: int) -> Any:
     place = rng.randrange(len(alive))
     alive[place], alive[-1] = alive[-1], alive[place]
     return DeleteOne({"_id": alive.pop()})
+
+
+def kept_by_one_bucket(client: Client, start: Timestamp) -> int:
+    """How many of the loaded events `ONE_BUCKET` keeps."""
+    wanted = {"ts": {"$gte": start}, "ns": NAMESPACE, "op": "i", "o.bucket": ONE_BUCKET["fullDocument.bucket"]}
+    return client.local["oplog.rs"].count_documents(wanted)
 
 
 def operation_time(client: Client) -> Timestamp:
