@@ -46,6 +46,7 @@ def test_the_page_shows_a_write_that_was_just_made(page: Browser, pipeline: Any)
     page.until(lambda: page.run("return document.querySelectorAll('.chart path.series').length") >= 4, "the charts")
     page.until(lambda: "orders" in page.text("#window-bars"), "the oplog window")
     page.until(lambda: "MongoDB → Kafka" in page.text("#latency-table"), "the latency of a hop")
+    page.until(lambda: "tables job" in page.text("#letters-list"), "where dead letters would be")
     assert page.complaints() == []
     page.picture("healthy")
 
@@ -91,7 +92,7 @@ def test_capture_is_paused_from_the_page_with_the_token(page: Browser, pipeline:
     page.click("[data-action=resume]")
     page.until(lambda: page.run("return !!document.querySelector('[data-action=pause]')"), "the resumed capture")
     page.click("[data-action=recover]")
-    page.until(lambda: "is_lost" in page.text("#action-dialog"), "the dry run")
+    page.until(lambda: "No history is lost" in page.text("#action-dialog"), "the dry run, in words")
     page.picture("recovery")
     page.click("#action-dialog menu .close")
 
@@ -140,6 +141,15 @@ def test_everything_that_can_be_used_has_a_name(page: Browser) -> None:
     assert page.run(script) == []
     assert page.run("return document.documentElement.lang") == "en"
     assert page.run("return document.querySelectorAll('h1').length") == 1
+
+
+def test_a_pressed_button_can_be_read_while_the_mouse_is_on_it(page: Browser) -> None:
+    page.click("[data-span='1h']")
+    page.until(lambda: "hour" in page.text("#charts-title"), "the longer span")
+    colours = "const s = getComputedStyle(document.querySelector(arguments[0])); return [s.color, s.backgroundColor]"
+    text, ground = page.run(colours, "[data-span='1h']:hover")
+    _, other = page.run(colours, "[data-span='5m']")
+    assert ground not in (text, other)
 
 
 def test_the_charts_are_read_with_the_keyboard(page: Browser) -> None:

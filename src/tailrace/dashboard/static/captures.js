@@ -103,8 +103,8 @@ export class Captures {
       return;
     }
     this.dialog(head(`Recovery of ${stream}`),
-      h("p", {}, "Nothing has been done yet. This is what a recovery would do:"),
-      h("pre", { class: "json", tabindex: "0" }, jsonView(answer.answer)),
+      h("p", {}, "Nothing has been done yet. ", ...planned(answer.answer)),
+      h("details", {}, h("summary", {}, "What the producer answered"), h("pre", { class: "json", tabindex: "0" }, jsonView(answer.answer))),
       h("menu", {}, h("button", { type: "button", class: "close" }, "Leave it"), h("button", { type: "button", class: "danger", id: "recover-go" }, "Recover now")));
     byId("recover-go").onclick = async () => {
       if (await this.send("recover", { producer, dry_run: false, confirmation: answer.confirmation })) dialog.close();
@@ -114,6 +114,15 @@ export class Captures {
 
 const head = (title) => h("header", {}, h("h2", { id: "action-dialog-title" }, title),
   h("button", { type: "button", class: "quiet close", "aria-label": "Close" }, "✕"));
+
+// What a dry run says, in words.
+function planned(plan) {
+  const names = Object.keys(plan.documents ?? {});
+  const total = Object.values(plan.documents ?? {}).reduce((sum, number) => sum + number, 0);
+  const reading = `A recovery reads about ${count(total)} documents of ${names.join(", ") || "no collection"} once more and finds deletes with ${plan.inventory}.`;
+  const need = plan.is_lost || plan.gap ? h("b", {}, "History is lost.") : h("b", {}, "No history is lost: nothing needs a recovery.");
+  return [need, ` ${reading}`];
+}
 
 function progress(snapshot) {
   const left = snapshot.seconds_left === null ? "" : `, ${duration(snapshot.seconds_left)} left`;
