@@ -77,7 +77,7 @@ class OplogSource(EventSource):
             start_after=start_after,
             start_at_operation_time=start_at,
             max_await_time_ms=chosen.max_await_ms,
-            batch_size=1 if one_by_one else chosen.batch_size,
+            batch_size=1 if one_by_one else None,
         )
         return stream if choice is None else _Chosen(stream, choice)
 
