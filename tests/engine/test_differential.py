@@ -282,7 +282,7 @@ def check_times(run: Run, stream: Stream, events: list[Event]) -> None:
 PARAMETERS = {"maxNumberOfTransactionOperationsInSingleOplogEntry": 3, "writePeriodicNoops": False}
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(max(900, OPERATIONS))
 @pytest.mark.parametrize("version", MONGODB_VERSIONS)
 def test_the_engine_gives_the_events_of_the_server(version: str, start_mongodb: Callable[..., ReplicaSet]) -> None:
     replica_set = start_mongodb(version, parameters=PARAMETERS)
