@@ -13,7 +13,7 @@ from pymongo import MongoClient
 
 from tailrace import raw
 from tailrace.engine.options import StreamSpec
-from tailrace.engine.stream import to_int
+from tailrace.engine.stream import MAX_BATCH_BYTES, to_int
 from tailrace.hub import Batch, ChannelReader, ClusterHub, EventLog, Hub, MergedSubscription
 from tailrace.token.resume_token import ResumeToken
 
@@ -21,6 +21,9 @@ AnyHub: TypeAlias = Hub | ClusterHub
 AnySubscription: TypeAlias = ChannelReader | MergedSubscription
 
 _WORKERS: Final = 8
+_REPLY_BYTES: Final = 256 * 1024 * 1024
+_LEAST_REPLY_BYTES: Final = 256 * 1024
+"""All clients together may have so much on its way to them; a few of them each what a server sends, up to 16 MB."""
 _CATCH_UP_PAUSE: Final = 0.02
 _PAUSE: Final = 0.001
 _PAUSE_FOR_EACH: Final = 0.0002
@@ -109,8 +112,13 @@ class Streams:
             else:
                 await self._make_events(channel)
         if subscription.is_shared:
-            return subscription.poll(max_events, make_events=False)
-        return await self._loop.run_in_executor(self._workers, subscription.poll, max_events)
+            return subscription.poll(max_events, self._max_bytes, make_events=False)
+        return await self._loop.run_in_executor(self._workers, subscription.poll, max_events, self._max_bytes)
+
+    @property
+    def _max_bytes(self) -> int:
+        """How large a reply may be, so that clients who do not take theirs cannot fill the memory."""
+        return min(MAX_BATCH_BYTES, max(_LEAST_REPLY_BYTES, _REPLY_BYTES // max(1, len(self.hub.subscribers))))
 
     async def _make_events(self, channel: EventLog) -> None:
         """Have a channel's events made, once for all who wait for them."""

@@ -151,7 +151,7 @@ class ChannelReader(ABC):
 
     def _read_channel(self, channel: EventLog, max_events: int | None, max_bytes: int) -> Batch | None:
         """Read on in the channel; whoever stood at the same place before has made the batch already."""
-        key = (self._index, max_events or 0, max_bytes, channel.end, channel.reached)
+        key = (self._index, max_events or 0, max_bytes, channel.end)
         known: _Step | None = channel.shared(key)
         if known is not None and channel.has(self._index):
             self._index, self.position, self.promise = known.behind, known.batch.position, known.promise

@@ -15,7 +15,7 @@ from tailrace.engine.event import Event
 from tailrace.errors import TailraceError
 from tailrace.token.resume_token import ResumeToken
 
-_SHARED: Final = 4
+_SHARED: Final = 16
 _SPARE: Final = 4
 """What part of its bytes a log fills before it looks for events that all have read."""
 _cluster_time = attrgetter("cluster_time")
@@ -97,6 +97,8 @@ class EventLog(ABC):
             if not self.has(index):
                 return None
             found = self._events[index - self._first :][:max_events]
+        if sum(len(event.raw) for event in found) <= max_bytes:
+            return found
         size = 0
         for count, event in enumerate(found):
             size += len(event.raw)
