@@ -16,9 +16,9 @@ from tailrace.capture.source import ClusterAccess, EventBatch, UnfinishedBatch
 from tailrace.driver import Batch
 from tailrace.engine.live import Target, read_spec
 from tailrace.engine.stream import to_int, to_timestamp
-from tailrace.errors import HistoryLost, SettingsError
+from tailrace.errors import HistoryLost, ServerUnreachable, SettingsError
 from tailrace.hub import ClusterHub
-from tailrace.router import Order, config_uri
+from tailrace.router import Order, config_uri, read_shards
 from tailrace.token import ResumeToken
 from tailrace.token.shard_positions import read_positions
 
@@ -28,6 +28,7 @@ _RING_BYTES: Final = 8 * 1024 * 1024
 _CHANNEL_BYTES: Final = 16 * 1024 * 1024
 """What is held of a shard while the stream is read slowly; then it is scanned again from its position."""
 _CATCH_UP_PAUSE: Final = 0.01
+_SECONDS_TO_COME: Final = 30.0
 
 
 def open_cluster(client: MongoClient[Any], access: ClusterAccess) -> ClusterHub:
@@ -38,6 +39,28 @@ def open_cluster(client: MongoClient[Any], access: ClusterAccess) -> ClusterHub:
         raise SettingsError("this is a replica set, and no cluster", hint="Give the URI of a mongos or config server.")
     shards = dict(access.shards) or None
     return ClusterHub(found, shards=shards, order=order, ring_bytes=_RING_BYTES, channel_bytes=_CHANNEL_BYTES)
+
+
+def shard_uris(client: MongoClient[Any], access: ClusterAccess) -> dict[str, str]:
+    """Give the URIs of all shards by their names."""
+    return dict(access.shards) or {shard.name: shard.uri(access.uri) for shard in read_shards(client)}
+
+
+def newest_position(hub: ClusterHub) -> ResumeToken:
+    """Give a position behind everything that was written before the call, and to which every shard has come."""
+    latest = hub.latest()
+    hub.want(latest)
+    deadline = time.monotonic() + _SECONDS_TO_COME
+    while hub.reached < latest:
+        if time.monotonic() > deadline:
+            raise ServerUnreachable(f"not all of the shards {', '.join(hub.shards)} come to the newest time")
+        time.sleep(_CATCH_UP_PAUSE)
+    return ResumeToken.high_water_mark(to_timestamp(latest + 1))
+
+
+def shard_left(name: str, position: ResumeToken) -> HistoryLost:
+    """Give the error of a position whose shard is no longer there: what it wrote last may be missing."""
+    return HistoryLost(f"shard {name} has left the cluster; what it wrote after {position} cannot be read any more")
 
 
 class ClusterStream:
@@ -88,7 +111,7 @@ class ClusterStream:
         self._hub.close()
 
     def _check_shards(self, positions: Mapping[str, ResumeToken]) -> None:
-        """Refuse to pass over a shard that has left, or was left out: what it wrote last may be missing."""
+        """Refuse to pass over a shard that has left, or was left out."""
         gone = sorted(positions.keys() - set(self._hub.shards))
         if not gone:
             return
@@ -96,9 +119,7 @@ class ClusterStream:
         if not self._hub.follows_config:
             hint = "Name every shard of the cluster in capture.shards."
             raise SettingsError(f"the position has shard {name}, which is not among those that are named", hint=hint)
-        raise HistoryLost(
-            f"shard {name} has left the cluster since; what it wrote after {positions[name]} cannot be read any more"
-        )
+        raise shard_left(name, positions[name])
 
     def _next_batch(self) -> EventBatch:
         deadline = time.monotonic() + self._await_seconds

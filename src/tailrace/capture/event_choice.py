@@ -12,6 +12,7 @@ from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.source import EventBatch, UnfinishedBatch
 from tailrace.driver import Batch
 from tailrace.engine.event import Event
+from tailrace.hub.merged import NEW_SHARD
 
 
 class EventChoice:
@@ -28,6 +29,8 @@ class EventChoice:
         return UnfinishedBatch(token, operation_time) if events and not kept else Batch(kept, token, operation_time)
 
     def _has(self, event: Event) -> bool:
+        if event.operation_type == NEW_SHARD:
+            return False
         known = self._known.get(event.namespace)
         if known is None:
             known = self._known[event.namespace] = self._namespaces.contains_event(event.namespace.decode())

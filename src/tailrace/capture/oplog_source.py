@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import bson
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.capture.cluster_stream import ClusterStream, open_cluster
+from tailrace.capture.cluster_stream import ClusterStream, newest_position, open_cluster, shard_left, shard_uris
 from tailrace.capture.event_choice import EventChoice
 from tailrace.capture.source import (
     WITHOUT_IMAGES,
@@ -24,10 +24,15 @@ from tailrace.capture.source import (
     Stream,
     target_of,
 )
-from tailrace.engine.live import OplogChangeStream, watch_oplog
-from tailrace.engine.stream import to_timestamp
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.images import ImageStore
+from tailrace.engine.live import LiveImages, OplogChangeStream, watch_oplog
 from tailrace.errors import SettingsError
+from tailrace.router.lookup import ShardedImages
+from tailrace.router.placement import Placements
+from tailrace.router.topology import CONFIG
 from tailrace.token import ResumeToken
+from tailrace.token.shard_positions import with_positions
 
 
 class OplogSource(EventSource):
@@ -36,9 +41,16 @@ class OplogSource(EventSource):
     Through a router or a config server it reads the oplogs of all shards of the cluster, merged.
     """
 
-    def __init__(self, client: MongoClient[Any], selection: Selection, cluster: ClusterAccess | None = None) -> None:
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        selection: Selection,
+        cluster: ClusterAccess | None = None,
+        images: ImageStore | None = None,
+    ) -> None:
         super().__init__(client, selection)
         self._cluster = cluster or ClusterAccess("")
+        self._images = images
 
     def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
         """Open a stream that is made here; it needs the role `read` on the database `local`.
@@ -48,7 +60,8 @@ class OplogSource(EventSource):
         """
         chosen = self.selection
         stages = [*(chosen.stages() if chosen.pipeline else []), *([WITHOUT_IMAGES] if without_images else [])]
-        choice = None if chosen.pipeline or chosen.watched.everything else EventChoice(chosen.watched)
+        shows_all = chosen.pipeline or (chosen.watched.everything and self._images is None)
+        choice = None if shows_all else EventChoice(chosen.watched)
         full_document = None if without_images else chosen.full_document
         before_change = None if without_images else chosen.full_document_before_change
         start_after = None if start.token is None else bson.decode(start.token)
@@ -78,6 +91,7 @@ class OplogSource(EventSource):
             start_at_operation_time=start_at,
             max_await_time_ms=chosen.max_await_ms,
             batch_size=1 if one_by_one else None,
+            images=self._images,
         )
         return stream if choice is None else _Chosen(stream, choice)
 
@@ -86,8 +100,23 @@ class OplogSource(EventSource):
         if not self.is_cluster:
             return super().now()
         with open_cluster(self.client, self._cluster) as hub:
-            time = to_timestamp(hub.latest() + 1)
-        return ResumeToken.high_water_mark(time).to_bson(), time
+            newest = newest_position(hub)
+            shards = {name: newest for name in hub.shards if name != CONFIG}
+        return with_positions(newest.to_bson(), shards), newest.cluster_time
+
+    def shards(self) -> list[str]:
+        """Name the shards of the cluster; none for a replica set."""
+        return sorted(shard_uris(self.client, self._cluster)) if self.is_cluster else []
+
+    def on_shard(self, name: str, stood_at: ResumeToken, connect: Callable[[str], MongoClient[Any]]) -> OplogSource:
+        """Give a source of one shard's events alone; documents are still looked up where they are now."""
+        uris = shard_uris(self.client, self._cluster)
+        if name not in uris:
+            raise shard_left(name, stood_at)
+        own = connect(uris[name])
+        placements = Placements(self.client, Dialect.of(own.server_info()["version"]))
+        images = ShardedImages(name, LiveImages(own), placements, lambda shard: connect(uris[shard]))
+        return OplogSource(own, self.selection, images=images)
 
     def documents(self) -> MongoClient[Any]:
         """Give the client, unless it sees no documents of the cluster, or those of one shard only."""

@@ -8,7 +8,7 @@ new beginning, and the position is the new beginning before the first chunk is r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -169,9 +169,9 @@ class Recovery:
 
     def _move_to_now(self, leader: Leader, reason: str) -> Position:
         before = leader.position
-        token, time = self._source.now()
+        token, _ = self._source.now()
         counts = before.counts if before else Counts()
-        position = Position(token, time, fingerprint=self._source.fingerprint, counts=counts)
+        position = replace(Position.behind(token, fingerprint=self._source.fingerprint), counts=counts)
         leader.save(position, reason=reason)
         return position
 

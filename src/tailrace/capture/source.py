@@ -213,6 +213,9 @@ def make_source(
 
 def captured_collections(client: MongoClient[Any], selection: Selection) -> list[str]:
     """Give the full names of the collections that exist now and are chosen; views and system collections are not."""
+    if "configsvr" in client.admin.command("isMaster"):
+        hint = "Give the URI of a mongos, through which the documents of a cluster are read."
+        raise SettingsError("config servers hold no documents", hint=hint)
     chosen = selection.namespaces
     databases: Sequence[str] = client.list_database_names()
     return sorted(

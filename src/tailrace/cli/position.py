@@ -184,6 +184,12 @@ def _continuing(position: Position, before: Position | None) -> Position:
     return replace(position, counts=before.counts, fingerprint=before.fingerprint)
 
 
+def _shown_token_time(token: bytes) -> str:
+    from tailrace.token import ResumeToken
+
+    return shown_time(ResumeToken.parse(token).cluster_time)
+
+
 def _described(name: str, position: Position, lease: Lease | None) -> Table:
     form: dict[str, Any] = position.to_json()
     token = form["token"]
@@ -196,8 +202,8 @@ def _described(name: str, position: Position, lease: Lease | None) -> Table:
         "saved": f"{position.saved_at:%Y-%m-%d %H:%M:%S}Z by {position.writer}" if position.saved_at else "never",
         "held by": lease.owner if lease else "nobody",
     }
-    if position.shards:
-        rows["shards"] = ", ".join(sorted(position.shards))
+    for shard, own in sorted(form["shards"].items()):
+        rows[f"shard {shard}"] = f"{_shown_token_time(position.shards[shard])}  {own.get('_data', own)}"
     table = Table(name, "", box=None, header_style="bold")
     for label, value in rows.items():
         table.add_row(label, value)

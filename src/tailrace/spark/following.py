@@ -23,7 +23,7 @@ class Following:
     def __init__(self, source: EventSource, start: Offset) -> None:
         assert start.token is not None
         self._source = source
-        self._token = start.token.to_bson()
+        self._token = start.to_bson()
         self._reader: StreamReader | None = None
         self._failing_since: float | None = None
 

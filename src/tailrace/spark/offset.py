@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import bson
 from bson.timestamp import Timestamp
 
 from tailrace.token import ResumeToken
+from tailrace.token.shard_positions import read_positions, with_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Offset:
     """
 
     token: ResumeToken | None
+    shards: Mapping[str, ResumeToken] = field(default_factory=dict)
+    """Where each shard stands, when the oplogs of a cluster are read: a repetition reads the same ones."""
 
     @classmethod
     def at(cls, time: Timestamp) -> Offset:
@@ -36,23 +40,50 @@ class Offset:
     @classmethod
     def from_bson(cls, token: bytes) -> Offset:
         """The position that a server gave."""
-        return cls(ResumeToken.parse(token))
+        return cls(ResumeToken.parse(token), read_positions(bson.decode(token)))
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Offset:
         """Read what `to_json` gave."""
-        text = form.get("token")
-        return cls(None if text is None else ResumeToken.from_hex(text, bytes.fromhex(form.get("typeBits", ""))))
+        if form.get("token") is None:
+            return cls(None)
+        return cls(_read(form), {name: _read(own) for name, own in form.get("shards", {}).items()})
 
     def to_json(self) -> dict[str, Any]:
         """Give what Spark writes into its checkpoint; the time is there for people."""
         if self.token is None:
             return {"token": None}
-        time = self.token.cluster_time
-        form = {"token": self.token.hex, "clusterTime": f"{time.time}:{time.inc}"}
-        return {**form, "typeBits": self.token.type_bits.hex()} if self.token.type_bits else form
+        shards = {name: _written(token) for name, token in sorted(self.shards.items())}
+        return {**_written(self.token), **({"shards": shards} if shards else {})}
+
+    def on_shards_of(self, later: Offset) -> Offset:
+        """Give this place with the shards of a later one, all of which have come past its time."""
+        if self.token is None or not later.shards:
+            return self
+        mark = ResumeToken.high_water_mark(self.token.cluster_time)
+        return replace(self, shards=dict.fromkeys(later.shards, mark))
+
+    def on_shard(self, name: str) -> Offset:
+        """Give where one shard stands: at its own place, or at the time of the merged one, whose events it may have."""
+        assert self.token is not None
+        return Offset(self.shards.get(name) or ResumeToken.high_water_mark(self.token.cluster_time))
+
+    def to_bson(self) -> bytes:
+        """Give the token to go on behind, with that of each shard in it."""
+        assert self.token is not None
+        return with_positions(self.token.to_bson(), self.shards)
 
     @property
     def key(self) -> bytes:
         """Compares as the positions do; nothing is before the beginning."""
         return b"" if self.token is None else self.token.key
+
+
+def _written(token: ResumeToken) -> dict[str, Any]:
+    time = token.cluster_time
+    form = {"token": token.hex, "clusterTime": f"{time.time}:{time.inc}"}
+    return {**form, "typeBits": token.type_bits.hex()} if token.type_bits else form
+
+
+def _read(form: Mapping[str, Any]) -> ResumeToken:
+    return ResumeToken.from_hex(form["token"], bytes.fromhex(form.get("typeBits", "")))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pyspark.sql.datasource import InputPartition
 
+from tailrace.capture.oplog_source import OplogSource
 from tailrace.capture.slices import WHOLE, Slice
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
-from tailrace.capture.source import EventSource, make_source
+from tailrace.capture.source import ClusterAccess, EventSource, make_source
 from tailrace.driver import token_of
+from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.spark.following import Following
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import PartitionBy, SourceOptions
@@ -23,6 +26,8 @@ from tailrace.token import ResumeToken
 
 EVENTS_PER_ROW_BATCH = 2_000
 _SECONDS_BETWEEN_LOOKS = 1.0
+_AWAIT_MS = 100
+"""How long a task waits at the end of a shard's oplog before it knows that it is the end."""
 
 
 @dataclass
@@ -65,6 +70,36 @@ class Range(InputPartition):
 
 
 @dataclass
+class ShardRange(InputPartition):
+    """The events in (start, end] of one shard of a cluster, read from that shard's oplog alone."""
+
+    shard: str
+    start: Offset
+    end: Offset
+
+    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+        """Read until nothing more can come before the end; events up to the start are not of this range."""
+        own = self.start.on_shard(self.shard)
+        assert own.token is not None
+        source = _cluster_source(options).on_shard(self.shard, own.token, connected)
+        reader = Following(source, own)
+        start, end = self.start.key, self.end.key
+        try:
+            while True:
+                portion = reader.get(_SECONDS_BETWEEN_LOOKS)
+                if portion is None:
+                    continue
+                events, is_done = _up_to(end, portion.events, portion.token)
+                if events and _key_of(events[0]) <= start:
+                    events = [event for event in events if _key_of(event) > start]
+                yield events
+                if is_done or (portion.caught_up and _promises(portion.operation_time, end)):
+                    return
+        finally:
+            reader.close()
+
+
+@dataclass
 class Documents(InputPartition):
     """The documents of one range of `_id`, as they were at one time."""
 
@@ -76,7 +111,7 @@ class Documents(InputPartition):
         yield ChunkReader(connected(options.uri)).events(self.chunk, self.at)
 
 
-Part = Carried | Range | Documents
+Part = Carried | Range | ShardRange | Documents
 
 
 @lru_cache(maxsize=8)
@@ -87,7 +122,12 @@ def connected(uri: str) -> MongoClient[Any]:
 
 def event_source(options: SourceOptions) -> EventSource:
     """Give what opens streams of these options."""
-    return make_source(options.source, connected(options.uri), options.selection)
+    return make_source(options.source, connected(options.uri), options.selection, ClusterAccess(options.uri))
+
+
+def _cluster_source(options: SourceOptions) -> OplogSource:
+    selection = replace(options.selection, max_await_ms=_AWAIT_MS)
+    return OplogSource(connected(options.uri), selection, ClusterAccess(options.uri))
 
 
 def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
@@ -100,7 +140,8 @@ def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
     assert end.token is not None
     time = end.token.cluster_time
     is_mark = end.token == ResumeToken.high_water_mark(time)
-    if not is_mark or not time.inc or source.client.admin.command("isMaster").get("msg") == "isdbgrid":
+    hello = source.client.admin.command("isMaster")
+    if not is_mark or not time.inc or hello.get("msg") == "isdbgrid" or "configsvr" in hello:
         return None
     return Timestamp(time.time, time.inc - 1)
 
@@ -109,10 +150,21 @@ def _has_reached(token: bytes | None, time: Timestamp | None) -> bool:
     return token is not None and time is not None and ResumeToken.parse(token).cluster_time >= time
 
 
+def _promises(read_up_to: Timestamp | None, end: bytes) -> bool:
+    """Whether a shard whose oplog was read up to a time can have nothing more before the end."""
+    if read_up_to is None:
+        return False
+    return ResumeToken.high_water_mark(to_timestamp(to_int(read_up_to) + 1)).key >= end
+
+
+def _key_of(event: bytes) -> bytes:
+    return ResumeToken.parse(token_of(event)).key
+
+
 def _up_to(end: bytes, events: list[bytes], token: bytes | None) -> tuple[list[bytes], bool]:
     """Give the events that are not behind the end, and whether nothing more can come before it."""
-    if events and ResumeToken.parse(token_of(events[-1])).key > end:
-        return [event for event in events if ResumeToken.parse(token_of(event)).key <= end], True
+    if events and _key_of(events[-1]) > end:
+        return [event for event in events if _key_of(event) <= end], True
     return events, token is not None and ResumeToken.parse(token).key >= end
 
 
@@ -128,15 +180,25 @@ def carried_parts(events: Sequence[bytes], options: SourceOptions) -> list[Carri
     return [Carried(events[begin : begin + size]) for begin in range(0, len(events), size)]
 
 
-def range_parts(start: Offset, end: Offset, options: SourceOptions) -> list[Range]:
-    """Divide a range that the tasks read themselves: by time where each shall read a part, else by key."""
+def range_parts(start: Offset, end: Offset, options: SourceOptions) -> Sequence[Range | ShardRange]:
+    """Divide a range that the tasks read themselves: by shard and time where each shall read a part, else by key."""
     if start.token is None or start.key >= end.key:
         return []
     if options.partition_by is PartitionBy.KEY:
         slices = (Slice(number + 1, options.partitions) for number in range(options.partitions))
         return [Range(start, end, part) for part in slices]
-    edges = [start, *_between(start, end, options.partitions), end]
-    return [Range(edges[number], edges[number + 1]) for number in range(len(edges) - 1)]
+    shards = _shards(start, end, options)
+    edges = [start, *_between(start, end, options.partitions // max(1, len(shards))), end]
+    if shards:
+        return [ShardRange(shard, *range_) for range_ in pairwise(edges) for shard in shards]
+    return [Range(*range_) for range_ in pairwise(edges)]
+
+
+def _shards(start: Offset, end: Offset, options: SourceOptions) -> list[str]:
+    """Name the shards of a range: those of the checkpoint, so that a repetition reads the same ones."""
+    if options.source != "oplog":
+        return []
+    return sorted({*start.shards, *end.shards}) or _cluster_source(options).shards()
 
 
 def _between(start: Offset, end: Offset, parts: int) -> list[Offset]:

@@ -16,7 +16,7 @@ from tailrace.driver import token_of
 from tailrace.spark.following import Following
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import MIB, SourceOptions
-from tailrace.spark.parts import Carried, Range, carried_parts, range_parts
+from tailrace.spark.parts import Carried, Range, ShardRange, carried_parts, range_parts
 
 MOST_BYTES = 16 * MIB
 """Where a batch ends without limits of its own, except for the first, which takes all that was written before."""
@@ -49,7 +49,7 @@ class Planner:
         assert self._position is not None
         return self._position
 
-    def parts(self, start: Offset, end: Offset) -> Sequence[Carried | Range]:
+    def parts(self, start: Offset, end: Offset) -> Sequence[Carried | Range | ShardRange]:
         """Divide (start, end] between tasks."""
         if self._position is None or self._position.key != end.key:
             self._jump(end)
@@ -81,6 +81,7 @@ class Planner:
             self._reader = Following(self._source, start)
         batch = _Admission(self._options)
         end: bytes | None = None
+        rest: Portion | None = None
         while True:
             portion = self._next_portion(wait=not batch.events)
             if portion is None:
@@ -94,6 +95,8 @@ class Planner:
             self._position = start
             return
         found = Offset.from_bson(end)
+        if rest is not None and rest.token is not None:
+            found = found.on_shards_of(Offset.from_bson(rest.token))
         if batch.events or self._is_due(start, found):
             self._moved(start, found, batch.carried())
         else:
