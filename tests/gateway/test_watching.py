@@ -230,3 +230,17 @@ def test_a_write_concern_error_is_told_beside_the_answer(gateway: RunningGateway
         reply = inside.command({"insert": "c", "documents": [{"_id": 1}]}, check=False)
         assert (reply["n"], reply["writeConcernError"], reply["errorLabels"]) == (1, told, ["RetryableWriteError"])
         assert "writeConcernError" not in inside.command({"insert": "c", "documents": [{"_id": 2}]})
+
+
+def test_many_clients_share_what_may_be_on_its_way_to_them(
+    gateway: RunningGateway, database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.gateway.streams._REPLY_BYTES", 1_000_000)
+    monkeypatch.setattr("tailrace.gateway.streams._LEAST_REPLY_BYTES", 1_000)
+    database.create_collection("c")
+    with gateway.client() as client, client[database.name].c.watch() as one, client[database.name].c.watch() as two:
+        assert gateway.gateway.streams._max_bytes == 500_000
+        database.c.insert_many([{"_id": number, "padding": "x" * 200_000} for number in range(6)])
+        for stream in (one, two):
+            assert [next(stream)["documentKey"]["_id"] for _ in range(6)] == list(range(6))
+    assert gateway.gateway.streams._max_bytes == 1_000_000

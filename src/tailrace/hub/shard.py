@@ -22,6 +22,8 @@ _AWAIT_MS: Final = 500
 _SOCKET_TIMEOUT_MS: Final = 20_000
 _SECONDS_BETWEEN_NOTES: Final = 0.02
 """An idle shard writes at most 50 notes of 80 bytes a second, and only while streams wait for it."""
+_SECONDS_TO_READ: Final = 0.005
+"""How long the tail has for an entry that is there already, before the shard is made to journal it."""
 _SECONDS_BETWEEN_TRIES: Final = 0.5
 _STALLED_AFTER: Final = 2.0
 
@@ -115,4 +117,4 @@ class ShardHub:
             self._log.debug("shard_is_silent", error=str(error))
             return _SECONDS_BETWEEN_TRIES
         self._unread = 0 if is_written else wanted
-        return _SECONDS_BETWEEN_NOTES
+        return _SECONDS_BETWEEN_NOTES if is_written else _SECONDS_TO_READ
