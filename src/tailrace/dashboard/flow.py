@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from tailrace.dashboard import conditions
+from tailrace.dashboard.places import shown_folder
 from tailrace.dashboard.seen import Seen
 from tailrace.dashboard.values import (
     Arrow,
@@ -21,7 +22,7 @@ from tailrace.dashboard.values import (
     Stream,
     Table,
 )
-from tailrace.settings import Settings, masked, shown_secret
+from tailrace.settings import Settings, shown_secret
 
 _SINKS = {"file": "File", "stdout": "Standard output", "http": "Webhook", "https": "Webhook", "redis": "Redis cache"}
 
@@ -140,7 +141,7 @@ def _tables(seen: Seen, parts: Parts, settings: Settings) -> Box:
         if parts.tables:
             rows = sum(table.rows or 0 for table in parts.tables if table.kind == "mirror")
             facts = [Fact("tables", f"{len(parts.tables)}"), Fact("rows mirrored", f"{rows:,}")]
-    return Box("tables", "Iceberg tables", masked(str(settings.warehouse.folder)), condition, facts)
+    return Box("tables", "Iceberg tables", shown_folder(str(settings.warehouse.folder)), condition, facts)
 
 
 def _state_of_tables(seen: Seen, parts: Parts, settings: Settings) -> Condition:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tailrace.dashboard.places import shown_folder
 from tailrace.dashboard.values import DeadLetters, Letter
 from tailrace.errors import EventUnconvertible, MissingExtra
 from tailrace.warehouse.names import LETTERS_TABLE
@@ -24,7 +25,7 @@ class FeatureLetters:
     name = "dead letters of features"
 
     def __init__(self, folder: str) -> None:
-        self._place = folder
+        self._place = shown_folder(folder)
         self._files = ParquetFiles(folder, "*/batch=*/*.parquet")
 
     def look(self) -> DeadLetters:

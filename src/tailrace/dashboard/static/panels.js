@@ -4,6 +4,8 @@ import { byId, fill, h } from "./dom.js";
 import { badge } from "./flow.js";
 import { ago, bytes, count, duration, moment, rate } from "./format.js";
 
+const several = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+
 /** A table of rows: columns are [title, cell(row), isNumber]. */
 function table(element, rows, columns, empty, keyOf) {
   if (!rows.length) {
@@ -57,14 +59,14 @@ function drawWatchers(gateways) {
       ["Passed on", count(gateway.passed)],
     ].map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     gateway.shards.map((shard) => h("p", { class: "hint", "data-key": shard.shard },
-      h("b", {}, shard.shard), ` ${shard.watchers} watchers share ${shard.channels} streams from ${shard.cursors} oplog cursor${shard.cursors === 1 ? "" : "s"}, `,
+      h("b", {}, shard.shard), ` ${several(shard.watchers, "watcher")} on ${several(shard.channels, "stream")} from ${several(shard.cursors, "oplog cursor")}, `,
       `${rate(shard.entries_per_second)} entries, ${bytes(shard.ring_bytes)} held`)),
     gateway.lags.length ? h("ul", { class: "plain" }, gateway.lags.slice(0, 8).map((lag) => h("li", { "data-key": `${lag.shard}${lag.namespace}` },
       h("b", {}, lag.namespace || "cluster"), ` on ${lag.shard}: slowest ${duration(lag.seconds)} behind`))) : null)));
 }
 
 function drawTables(state) {
-  const snapshots = (one) => h("details", {}, h("summary", {}, `${one.snapshot_count} snapshot${one.snapshot_count === 1 ? "" : "s"}`),
+  const snapshots = (one) => h("details", {}, h("summary", {}, several(one.snapshot_count, "snapshot")),
     h("ol", { class: "snapshots" }, one.snapshots.slice(0, 8).map((snapshot) => h("li", { "data-key": snapshot.id },
       h("time", {}, moment(snapshot.at)), ` ${snapshot.operation} `,
       h("b", {}, `+${count(snapshot.added_rows)}`), snapshot.deleted_rows ? ` −${count(snapshot.deleted_rows)}` : ""))));
