@@ -183,6 +183,8 @@ class RedisHop(Hop):
         super().__init__(name, command, load, **options)
         self._redis = redis.Redis.from_url(redis_url)
         self._keys = keys
+        self.told = ""
+        """What the program said about its last turn."""
 
     def run(self, meter: Meter) -> dict[str, float]:
         """Take one turn."""
@@ -206,7 +208,7 @@ class RedisHop(Hop):
         over.set()
         looking.join(10)
         self.process.tell("stop")
-        self.process.wait_for("over", _SECONDS_TO_ARRIVE)
+        self.told = self.process.wait_for("over", _SECONDS_TO_ARRIVE)
         return [float(arrived - begun) for begun, arrived in sorted(seen.items()) if arrived]
 
     def _is_there(self, user: str) -> bool:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pymongo import MongoClient
@@ -141,9 +141,17 @@ class Features:
     """The features job; its query runs from the first turn to the end, as it would."""
 
     def __init__(self, uri: str, redis_url: str, events: int) -> None:
+        from pyspark.sql.classic.dataframe import DataFrame
+
         from bench.feature_set import definition
+        from bench.micro_batches import MicroBatches
+        from tailrace.features import FeatureStore
         from tailrace.spark.features import FeatureJob
 
+        self._batches = MicroBatches()
+        self._batches.time_calls(FeatureJob, "apply", "of addBatch in Python")
+        self._batches.time_calls(DataFrame, "toArrow", "of that Spark's job")
+        self._batches.time_calls(FeatureStore, "apply", "of that Redis")
         self._spark = open_spark()
         self._job = FeatureJob(definition(), redis_url, in_driver=True)
         self._uri = uri
@@ -154,7 +162,7 @@ class Features:
         """Be there for one turn."""
         if self._query is None:
             self._query = self._job.start(self._job.events(self._spark, self._uri), self._folder.name)
-        _serve(self._query)
+        _serve(self._query, self._batches.told)
 
 
 class Warehouse:
@@ -194,10 +202,10 @@ _open_sessions: list[Any] = []
 """Kept until the process ends, which ends their JVM."""
 
 
-def _serve(query: Any) -> None:
-    """Wait for the end of a turn; a query that failed says so."""
+def _serve(query: Any, told: Callable[[Any], str] = lambda query: "") -> None:
+    """Wait for the end of a turn, and say what is told of it; a query that failed says so."""
     say("running")
     sys.stdin.readline()
     if query.exception():
         raise query.exception()
-    say("over")
+    say("over", told(query))

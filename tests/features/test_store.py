@@ -106,6 +106,13 @@ def test_a_crash_between_the_steps_is_mended_by_the_repetition(store, monkeypatc
     assert (store.values("u1")["count_1h"], store.values("u2")["count_1h"]) == (0, 1)
 
 
+def test_scripts_that_redis_forgot_are_given_again(store):
+    store.apply(put(1, transaction(1, NOON)))
+    store.redis.script_flush()
+    store.apply(put(2, transaction(2, NOON)))
+    assert store.values("u1")["count_1h"] == 2
+
+
 def test_values_decay_while_nothing_comes(store):
     store.apply(put(1, transaction(1, NOON)), put(2, transaction(2, NOON + 30_000)))
     assert store.values("u1", NOON)["count_1m"] == 1, "an event of the future counts when its time has come"

@@ -44,6 +44,8 @@ def test_directly_from_mongodb_with_a_backfill_and_a_replay(spark, mongodb, data
         wait_until(lambda: equal_now(client, database.tx, "direct"), query)
     finally:
         query.stop()
+    assert any((tmp_path / "c" / "commits").iterdir())
+    assert not list((tmp_path / "c").rglob("*.crc")), "each would be one more file and program in every batch"
     # Everything once more, by a query with a new checkpoint: what is known already changes nothing.
     again = FeatureJob(job.definition, redis_server.url)
     run_to_end(again.events(spark, mongodb.uri, {"startAtOperationTime": start}), again.apply, tmp_path / "again")
@@ -92,6 +94,24 @@ def test_from_topics_with_duplicates_and_updates_without_documents(
     with pytest.raises(Exception, match="features-lost") as failure:
         query.awaitTermination(SECONDS)
     assert isinstance(error_of(failure.value), FeaturesLost)
+
+
+def test_topics_whose_records_the_driver_reads_itself(spark, kafka, database, redis_server, client, tmp_path):
+    start: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
+    Load(database.tx, 3).run(80)
+    written(kafka, database, database.name, bson.Timestamp(start.time, start.inc + 1), "bson")
+    produce_bad(kafka, database.name)
+    letters = str(tmp_path / "dead")
+    place = redis_server.url, letters
+    job = FeatureJob(transactions(f"{database.name}.tx", "records"), *place, in_driver=True, format="bson")
+    query = job.start(job.records(spark, kafka.bootstrap_servers, [database.name]), str(tmp_path / "c"))
+    try:
+        wait_until(lambda: equal_now(client, database.tx, "records"), query)
+        wait_until(lambda: client.hget("records:progress", "batch") is not None, query)
+    finally:
+        query.stop()
+    (bad,) = spark.read.parquet(f"{letters}/records").collect()
+    assert (bytes(bad.bad_record), "is not of the format bson" in bad.cause) == (b"no JSON", True)
 
 
 def produce_bad(kafka, topic: str) -> None:

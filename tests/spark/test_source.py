@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import bson
+import pyarrow as pa
 import pytest
 from bson.timestamp import Timestamp
 from pyspark.errors import StreamingQueryException
@@ -13,6 +16,8 @@ from pyspark.errors import StreamingQueryException
 from spark_queries import SECONDS, Collected, run_to_end, running, wait_until
 from tailrace.errors import HistoryLost, SettingsError
 from tailrace.spark import error_of
+from tailrace.spark.columns import ENVELOPE
+from tailrace.spark.source import TailraceDataSource
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -113,6 +118,39 @@ def test_batches_are_cut_and_nothing_is_lost(spark, mongodb, database, tmp_path)
     assert max(sizes) == 20
     assert all(sum(len(row.raw) for row in rows) <= 30_000 for rows in got.batches.values())
     assert [json.loads(row.document_key)["_id"] for row in got.rows] == list(range(60))
+
+
+def test_rows_of_a_small_batch_go_along_and_its_range_gives_the_same(mongodb, database):
+    options = {"uri": mongodb.uri, "namespaces": database.name, "maxEventsPerBatch": "30"}
+    reader = TailraceDataSource({**options, "startAtOperationTime": now(database)}).streamReader(ENVELOPE)
+    change_things(database)
+    start = end = reader.initialOffset()
+    try:
+        while end == start:
+            end = reader.latestOffset()
+        (part,) = reader.partitions(start, end)
+        sent = pa.Table.from_batches(reader.getCache(start, end))
+        assert 0 < sent.num_rows <= 30
+        assert reader.getCache(start, end) is None, "rows go along with their parts, not later"
+        assert pa.Table.from_batches(reader.read(part)) == sent
+        (nothing,) = reader.partitions(end, end)
+        assert list(reader.getCache(end, end)) == list(reader.read(nothing)) == []
+    finally:
+        reader.stop()
+
+
+def test_a_stream_of_declared_columns_is_typed(spark, mongodb, database, tmp_path):
+    columns = "op string, price decimal(10,2), tags array<string>, `in` struct<x int>, at timestamp, raw binary"
+    start, got = now(database), Collected()
+    at = datetime(2024, 2, 29, 12, tzinfo=UTC)
+    database.orders.insert_one({"_id": 1, "price": bson.Decimal128("1.25"), "tags": ["a", None], "in": {}, "at": at})
+    stream = reading(spark, mongodb, database, "readStream", startAtOperationTime=start, maxEventsPerBatch="9")
+    with running(stream.schema(columns).load(), got, tmp_path / "c") as query:
+        wait_until(lambda: bool(got.rows), query)
+    (row,) = got.rows
+    assert (row.op, row.price, row.tags, row["in"].x) == ("insert", Decimal("1.25"), ["a", None], None)
+    assert row["at"].astimezone(UTC) == at
+    assert bson.decode(bytes(row.raw))["documentKey"] == {"_id": 1}
 
 
 @pytest.mark.parametrize("partition_by", ["range", "key"])

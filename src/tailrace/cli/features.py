@@ -47,11 +47,12 @@ def features(
         settings.features.dead_letters,
         # AvailableNow knows one batch, which may be large.
         in_driver=settings.spark.master.startswith("local") and not is_submitted() and not once,
+        format=format if topics else None,
     )
     place = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
     with spark_session(settings.spark) as spark:
         start = _backfilled(job, spark, settings, place) if backfill else None
-        events = _events(job, spark, settings, topics, format, start)
+        events = _events(job, spark, settings, topics, start)
         typer.echo(f"features {job.definition.name} of {job.definition.namespace}, checkpoint {place}", err=True)
         _run(job, events, place, {"availableNow": True} if once else {})
 
@@ -65,22 +66,11 @@ def _backfilled(job: FeatureJob, spark: SparkSession, settings: Settings, checkp
 
 
 def _events(
-    job: FeatureJob, spark: SparkSession, settings: Settings, topics: str | None, format: str, start: str | None
+    job: FeatureJob, spark: SparkSession, settings: Settings, topics: str | None, start: str | None
 ) -> DataFrame:
-    from tailrace.spark import from_kafka
-    from tailrace.spark.features import COLUMNS, EVENTS_PER_BATCH
-
     if topics:
         names = [topics] if topics.startswith("/") else topics.split(",")
-        return from_kafka(
-            spark,
-            settings.features.kafka_servers,
-            names,
-            format=format,
-            schema=COLUMNS,
-            max_events_per_batch=EVENTS_PER_BATCH,
-            keep_bad_records=True,
-        )
+        return job.records(spark, settings.features.kafka_servers, names)
     options = {"source": settings.features.source, **({"startAtOperationTime": start} if start else {})}
     return job.events(spark, settings.mongodb.uri.get_secret_value(), options)
 

@@ -201,13 +201,22 @@ class FeatureStore:
             self._pipelined(self._keep, piece)
 
     def _pipelined(self, script: Any, calls: Sequence[tuple[list[str], list[str]]]) -> list[Any]:
+        """Run a script many times in one trip; asking first whether Redis has it would be a trip of its own."""
+
         def run() -> list[Any]:
             with self._redis.pipeline(transaction=False) as trip:
                 for keys, arguments in calls:
-                    script(keys=keys, args=arguments, client=trip)
+                    trip.evalsha(script.sha, len(keys), *keys, *arguments)
                 return trip.execute()
 
-        return patiently(run)
+        def run_loaded() -> list[Any]:
+            try:
+                return run()
+            except NoScriptError:  # a Redis that was started anew
+                self._redis.script_load(script.script)
+                return run()
+
+        return patiently(run_loaded)
 
     # --- what the scripts are told
 

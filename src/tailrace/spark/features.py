@@ -8,7 +8,7 @@ window holds an update back. Why the state lives in Redis is in docs/spark.md, w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,27 +16,21 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from tailrace import raw
-from tailrace.capture.formats import extended_json
 from tailrace.features import Definition, FeatureStore
 from tailrace.features.progress import Progress, ProgressKeeper
-from tailrace.features.store import Change, Outcome
+from tailrace.features.store import Outcome
 from tailrace.spark.failures import explained
+from tailrace.spark.feature_changes import Collected
+from tailrace.spark.from_kafka import BAD_RECORD, Conversion, event_reader, from_kafka, kafka_records
 
 _log = logging.getLogger("tailrace.features")
-COLUMNS = (
-    "token string, cluster_time long, wall_time timestamp, op string, db string, coll string"
-    ", document_key binary, full_document binary, update_description binary"
-)
-"""What the job needs of an event; documents stay BSON, and only the declared fields are decoded."""
-_RESULT = (
-    "documents long, entities long, stale long, unknown long, bad long"
-    ", position string, cluster_time long, drops string"
-)
+COLUMNS = StructType([StructField("raw", BinaryType())])
+"""What the job needs of an event: its BSON. One column is also the least that Spark has to hand on."""
+_RESULT = "documents long, entities long, stale long, unknown long, bad long, position string, as_of long, drops string"
 EVENTS_PER_BATCH = 10_000
 """Where batches end that are applied in the driver."""
-_ENDS = {"drop", "rename", "dropDatabase"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +43,15 @@ class FeatureJob:
     """Where records that cannot be read go (a folder of Parquet files); without it they end the query."""
     in_driver: bool = False
     """Apply batches in the driver: faster on one machine (docs/spark.md). Only for streams with limited batches."""
+    format: str | None = None
+    """The format of topics that are read by `records`."""
 
     def prepare(self) -> None:
         """Leave the definition in Redis; refuses to mix two."""
         FeatureStore.connect(self.redis_url, self.definition).begin()
 
     def start(self, events: DataFrame, checkpoint: str, **trigger: Any) -> StreamingQuery:
-        """Start the query on a stream of events with the columns `COLUMNS`."""
+        """Start the query on a stream of events that has the column of `COLUMNS`."""
         self.prepare()
         writer = events.writeStream.queryName(f"features {self.definition.name}").foreachBatch(self.apply)
         writer = writer.option("checkpointLocation", checkpoint)
@@ -67,7 +63,7 @@ class FeatureJob:
             self._apply(events, number)
 
     def _apply(self, events: DataFrame, number: int) -> None:
-        keeper = ProgressKeeper.connect(self.redis_url, self.definition.name)
+        keeper = _keeper(self.redis_url, self.definition.name)
         keeper.check(number)
         rows = self._applied(events)
         if any(row.bad for row in rows):
@@ -76,8 +72,7 @@ class FeatureJob:
             if row.drops:
                 self._forget_all(row.drops)
         newest = max((row for row in rows if row.position), key=lambda row: row.position, default=None)
-        position, time = (newest.position, newest.cluster_time) if newest else ("", 0)
-        keeper.save(Progress(number, position, time >> 32))
+        keeper.save(Progress(number, newest.position if newest else "", newest.as_of if newest else 0))
         unknown = sum(row.unknown for row in rows)
         if unknown:
             _log.warning("%d updates of documents that were never seen were left out; run with --backfill", unknown)
@@ -91,7 +86,7 @@ class FeatureJob:
         at = watermark(connected(uri))
         chosen = {**(options or {}), "uri": uri, "namespaces": self.definition.namespace, "snapshot": "true"}
         frame = spark.read.format("tailrace").options(**chosen).schema(COLUMNS).load()
-        self._applied(frame)
+        self._applied_in_tasks(frame)  # all documents at once would be too much for the driver
         return f"{at.time}:{at.inc}"
 
     def events(self, spark: SparkSession, uri: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -106,114 +101,93 @@ class FeatureJob:
         }
         return spark.readStream.format("tailrace").options(**chosen).schema(COLUMNS).load()
 
+    def records(self, spark: SparkSession, servers: str, topics: Sequence[str]) -> DataFrame:
+        """Read the stream from topics. The driver makes the events of their records itself, without a Python worker."""
+        if self._reader is not None:
+            return kafka_records(spark, servers, topics, limit=EVENTS_PER_BATCH)
+        assert self.format is not None
+        return from_kafka(
+            spark,
+            servers,
+            topics,
+            format=self.format,
+            schema=COLUMNS,
+            max_events_per_batch=EVENTS_PER_BATCH,
+            keep_bad_records=True,
+        )
+
+    @property
+    def _reader(self) -> Conversion | None:
+        """What makes events of the rows, where they are records as they are."""
+        if self.format is None or not self.in_driver:
+            return None
+        return event_reader(self.format, COLUMNS, keep_bad_records=True)
+
     def _applied(self, events: DataFrame) -> list[Row]:
-        chosen = events.select(*(column.split()[0] for column in COLUMNS.split(", ")))
-        apply = _applying(self.definition, self.redis_url)
+        """Apply a micro-batch, here or in its tasks; gives a row for each part of it."""
         if not self.in_driver:
-            return chosen.mapInArrow(apply, _RESULT).collect()
-        return [Row(**row) for batch in apply(chosen.toArrow().to_batches()) for row in batch.to_pylist()]
+            return self._applied_in_tasks(events)
+        rows: Iterable[pa.RecordBatch] = events.toArrow().to_batches()
+        if self._reader is not None:
+            rows = self._reader(rows)
+        results = _applying(self.definition, self.redis_url)(rows)
+        return [Row(**row) for batch in results for row in batch.to_pylist()]
+
+    def _applied_in_tasks(self, events: DataFrame) -> list[Row]:
+        return events.mapInArrow(_applying(self.definition, self.redis_url), _RESULT).collect()
 
     def _bury(self, events: DataFrame, number: int) -> None:
         """Keep the bad records of a batch with their causes; a repeated batch writes the same folder again."""
         assert self.dead_letters is not None  # only `keep_bad_records` makes rows without an event
+        if self._reader is not None:
+            events = events.mapInArrow(self._reader, StructType([*COLUMNS.fields, *BAD_RECORD.fields]))
         bad = events.where("cause IS NOT NULL").select("bad_record", "cause")
         bad.write.mode("overwrite").parquet(f"{self.dead_letters}/{self.definition.name}/batch={number}")
         _log.warning("batch %d has records that cannot be read; they are in %s", number, self.dead_letters)
 
     def _forget_all(self, version: str) -> None:
         """The collection is gone, and so is what its documents contributed."""
-        FeatureStore.connect(self.redis_url, self.definition).forget_before(version)
+        _store(self.redis_url, self.definition).forget_before(version)
 
 
 @lru_cache(maxsize=8)
 def _store(url: str, definition: Definition) -> FeatureStore:
-    """Give the store of this worker; workers are used again, and so are their connections."""
+    """Give the store of this process; workers are used again, and so are their connections."""
     return FeatureStore.connect(url, definition)
 
 
-def _applying(definition: Definition, url: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+@lru_cache(maxsize=8)
+def _keeper(url: str, name: str) -> ProgressKeeper:
+    """Give the record of progress, with a connection that serves all batches."""
+    return ProgressKeeper.connect(url, name)
+
+
+def _applying(definition: Definition, url: str) -> Conversion:
     """Make the function that runs in the tasks: all events of a partition are one step."""
 
     def apply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with explained():
-            collected = _Collected(definition)
+            collected = Collected(definition)
             for batch in batches:
                 collected.add(batch)
             outcome = _store(url, definition).apply(collected.changes) if collected.changes else Outcome()
-        yield collected.result(outcome)
+        yield _result(collected, outcome)
 
     return apply
 
 
-class _Collected:
-    """The changes in a partition, and how far it reaches."""
-
-    def __init__(self, definition: Definition) -> None:
-        self._database, _, self._collection = definition.namespace.partition(".")
-        self.changes: list[Change] = []
-        self._position = ""
-        self._cluster_time = 0
-        self._drops = ""
-        self._bad = 0
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a record batch."""
-        columns = {name: batch.column(name) for name in batch.schema.names}
-        wall = columns.pop("wall_time").cast(pa.int64()).to_pylist()
-        rows = zip(*(column.to_pylist() for column in columns.values()), wall, strict=True)
-        for token, cluster_time, operation, database, collection, key, document, update, wall_us in rows:
-            if token is None:
-                self._bad += 1
-                continue
-            if token > self._position:
-                self._position, self._cluster_time = token, cluster_time
-            if database != self._database or collection not in (self._collection, None):
-                continue
-            if operation in _ENDS:
-                self._drops = max(self._drops, token)
-            elif key is not None:
-                self.changes.append(_change(token, cluster_time, operation, key, document, update, wall_us))
-
-    def result(self, outcome: Outcome) -> pa.RecordBatch:
-        """Give the one row that the driver gets."""
-        row = {
-            **asdict(outcome),
-            "bad": self._bad,
-            "position": self._position,
-            "cluster_time": self._cluster_time,
-            "drops": self._drops,
-        }
-        return pa.RecordBatch.from_pylist([row], schema=_ARROW_RESULT)
+def _result(collected: Collected, outcome: Outcome) -> pa.RecordBatch:
+    """Give the one row that the driver gets."""
+    row = {
+        **asdict(outcome),
+        "bad": collected.bad,
+        "position": collected.position,
+        "as_of": collected.as_of,
+        "drops": collected.drops,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=_ARROW_RESULT)
 
 
 _ARROW_RESULT = pa.schema(
     [(name, {"long": pa.int64(), "string": pa.string()}[kind]) for name, kind in map(str.split, _RESULT.split(", "))]
 )
-
-
-def _change(
-    token: str,
-    cluster_time: int,
-    operation: str,
-    key: bytes,
-    document: bytes | None,
-    update: bytes | None,
-    wall_us: int | None,
-) -> Change:
-    """Make the change of a row; a lookup that found nothing is no delete."""
-    return Change(
-        _key_text(key),
-        token,
-        document,
-        update if document is None else None,
-        operation == "delete",
-        cluster_time >> 32,
-        None if wall_us is None else wall_us // 1000,
-    )
-
-
-def _key_text(key: bytes) -> str:
-    """Give the documentKey as text: the `_id` alone, which is what identifies a document."""
-    span = raw.find(key, b"_id")
-    identity = key if span is None else raw.document(raw.element(span[0], b"_id", key[span[1] : span[2]]))
-    return extended_json.relaxed(extended_json.decode(identity)["_id"], identity).decode()

@@ -17,6 +17,8 @@ from tailrace.spark.kafka_events import KafkaRecord, Reader, reader_of
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
 """The columns that come along with `keep_bad_records`: the value of a record that cannot be read, and why."""
 
+Conversion = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 
 def from_kafka(
     spark: SparkSession,
@@ -39,6 +41,25 @@ def from_kafka(
     with its bytes and the cause in place of an event. `options` are those of Spark's Kafka source.
     """
     wanted = _schema(schema)
+    limit = max_events_per_batch if stream else None
+    records = kafka_records(
+        spark, servers, topics, stream=stream, starting_offsets=starting_offsets, limit=limit, options=options
+    )
+    result = StructType([*wanted.fields, *(BAD_RECORD.fields if keep_bad_records else ())])
+    return records.mapInArrow(event_reader(format, wanted, keep_bad_records=keep_bad_records), _nullable(result))
+
+
+def kafka_records(
+    spark: SparkSession,
+    servers: str,
+    topics: Sequence[str] | str,
+    *,
+    stream: bool = True,
+    starting_offsets: str = "earliest",
+    limit: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Read topics as they are, without a Python worker; an `event_reader` makes events of the rows."""
     chosen = {
         "kafka.bootstrap.servers": servers,
         "includeHeaders": "true",
@@ -46,14 +67,17 @@ def from_kafka(
         # Records of transactions that were given up never happened.
         "kafka.isolation.level": "read_committed",
         **_subscription(topics),
-        **({"maxOffsetsPerTrigger": str(max_events_per_batch)} if max_events_per_batch and stream else {}),
+        **({"maxOffsetsPerTrigger": str(limit)} if limit else {}),
         **(options or {}),
     }
     reader = (spark.readStream if stream else spark.read).format("kafka").options(**chosen)
     columns = ["topic", "partition", "offset", "key", "value", "headers"]
-    result = StructType([*wanted.fields, *(BAD_RECORD.fields if keep_bad_records else ())])
-    convert = _converter(reader_of(format), wanted, keep_bad_records=keep_bad_records)
-    return reader.load().where("value IS NOT NULL").select(*columns).mapInArrow(convert, _nullable(result))
+    return reader.load().where("value IS NOT NULL").select(*columns)
+
+
+def event_reader(format: str, schema: StructType | str, *, keep_bad_records: bool = False) -> Conversion:
+    """Give the function that makes rows of events out of rows of records, in tasks or elsewhere."""
+    return _converter(reader_of(format), _schema(schema), keep_bad_records=keep_bad_records)
 
 
 def _schema(schema: StructType | str | None) -> StructType:
@@ -80,10 +104,7 @@ def _subscription(topics: Sequence[str] | str) -> dict[str, str]:
     return {"subscribe": ",".join(names)}
 
 
-def _converter(
-    read: Reader, schema: StructType, *, keep_bad_records: bool
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make the function that runs in the tasks."""
+def _converter(read: Reader, schema: StructType, *, keep_bad_records: bool) -> Conversion:
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = EventColumns(schema)

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 from tailrace.capture.snapshot.planner import plan_collection
@@ -25,7 +26,7 @@ from tailrace.spark.failures import explained
 from tailrace.spark.inference import inferred_schema
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
-from tailrace.spark.parts import Carried, Documents, Part, Range, ShardRange, connected, event_source, range_parts
+from tailrace.spark.parts import Carried, Documents, Part, Range, connected, event_source, range_parts
 from tailrace.spark.planner import Planner, newest
 
 
@@ -104,7 +105,7 @@ class BatchReader(DataSourceReader):
         collections = captured_collections(client, self._options.selection)
         return [Documents(chunk, at) for name in collections for chunk in plan_collection(client, name)]
 
-    def _history(self) -> Sequence[Range | ShardRange]:
+    def _history(self) -> list[Range]:
         start = self._options.start
         if start is None:
             hint = "Give startAfter or startAtOperationTime, or the option snapshot for the documents as they are."
@@ -113,13 +114,19 @@ class BatchReader(DataSourceReader):
         return range_parts(start, end, self._options)
 
 
-class StreamReader(DataSourceStreamReader):
-    """Plans micro-batches in one long-lived process, and reads their parts in the tasks."""
+class StreamReader(_SimpleStreamReaderWrapper):
+    """Plans micro-batches in one long-lived process, and reads their parts in the tasks.
+
+    The rows of a small batch go from here to the JVM as they are, so that no task needs a Python worker. Spark takes
+    rows only from this one class of its own readers, which it asks for them by `getCache`.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._planner: Planner | None = None
+        self._sent: Sequence[bytes] | None = None
+        """The events of the batch that was just planned, when its rows go along."""
 
     def initialOffset(self) -> dict[str, Any]:
         """The same for every start of the query: before the first batch, or where the options say."""
@@ -131,10 +138,23 @@ class StreamReader(DataSourceStreamReader):
             return self._planning().latest().to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Divide a batch between tasks."""
+        """Divide a batch between tasks. The rows of a single part go along; a task without them reads the range."""
+        begin, stop = Offset.from_json(start), Offset.from_json(end)
         with explained():
-            parts = self._planning().parts(Offset.from_json(start), Offset.from_json(end))
-            return parts or [_nothing()]
+            parts = self._planning().parts(begin, stop) or [_nothing()]
+        match parts:
+            case [Carried(events)]:
+                self._sent = events
+                return [Range(begin, stop)] if events else parts
+        self._sent = None
+        return parts
+
+    def getCache(  # type: ignore[override]  # record batches are as good, and None is what it gives for nothing
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Give the rows that go along with the parts that were just planned, or None when the tasks read them."""
+        sent, self._sent = self._sent, None
+        return None if sent is None else _rows(self._options, self._schema, Carried(sent))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""
@@ -154,6 +174,6 @@ class StreamReader(DataSourceStreamReader):
         return self._planner
 
 
-def _nothing() -> InputPartition:
+def _nothing() -> Carried:
     """A part without events: Spark wants at least one."""
     return Carried(())
