@@ -47,6 +47,29 @@ def test_show_all_and_one(store: PositionStore, capsys: pytest.CaptureFixture[st
     assert "2023-11-02" in text
 
 
+def test_the_position_of_each_shard_is_shown_carried_over_and_left_behind_by_set(
+    store: PositionStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = {"s0": HEX, "s1": HEX.replace("6543210F", "65432100")}
+    lease = store.acquire("orders", "host/1")
+    shards = {name: bson.encode({"_data": token}) for name, token in own.items()}
+    store.save(Position(shards["s1"], Timestamp(0x65432100, 7), shards), lease, reason="two shards")
+    store.release(lease)
+    assert run(["position", "show", "orders"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, token in own.items():
+        assert any(f"shard {name}" in line and token in line and "2023-11-02" in line for line in lines)
+    assert run(["position", "export", "--output", "p.json"]) == 0
+    assert run(["position", "import", "p.json", "--store", "file:other", "--reason", "moved"]) == 0
+    carried = open_store("file:other").load("orders")
+    assert carried
+    assert carried.shards == shards
+    assert run(["position", "set", "orders", "--token", HEX, "--reason", "all shards behind one token"]) == 0
+    moved = store.load("orders")
+    assert moved
+    assert moved.shards == {}
+
+
 def test_show_one_that_is_missing(store: PositionStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["position", "show", "orders", "nothing"]) == 1
     assert "nothing has no position" in capsys.readouterr().err
