@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from tailrace.capture.garbage import rare_collections
 from tailrace.errors import SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
 from tailrace.spark.failures import explained
@@ -108,7 +109,7 @@ def _converter(read: Reader, schema: StructType, *, keep_bad_records: bool) -> C
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = EventColumns(schema)
-        with explained():
+        with explained(), rare_collections():
             for batch in batches:
                 yield from _converted(batch, read, columns, keep_bad_records=keep_bad_records)
 
@@ -147,7 +148,17 @@ def _with_bad(rows: pa.RecordBatch, values: Sequence[Any], causes: Sequence[Any]
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
-    columns = [column.to_pylist() for column in batch.columns]
-    for topic, partition, offset, key, value, headers in zip(*columns, strict=True):
-        named = {header["key"]: header["value"] for header in headers or ()}
-        yield KafkaRecord(topic, partition, offset, key, value, named)
+    *columns, headers = batch.columns
+    for row in zip(*(column.to_pylist() for column in columns), _named(headers), strict=True):
+        yield KafkaRecord(*row)
+
+
+def _named(headers: pa.ListArray) -> Iterator[dict[str, bytes]]:
+    """Give the headers of each record by name; a dictionary per header, as Arrow makes them, costs more."""
+    pairs = headers.flatten()
+    names, values = pairs.field("key").to_pylist(), pairs.field("value").to_pylist()
+    first = 0
+    for count in headers.value_lengths().to_pylist():
+        end = first + (count or 0)
+        yield dict(zip(names[first:end], values[first:end], strict=True))
+        first = end

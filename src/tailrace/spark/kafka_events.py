@@ -9,14 +9,13 @@ two records of one key the later is the newer, which is the order that Kafka gua
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 import orjson
 from bson import json_util
-from bson.codec_options import DatetimeConversion
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.json_util import JSONOptions
 from bson.timestamp import Timestamp
@@ -27,12 +26,12 @@ from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.token import ResumeToken
 
 _OPTIONS = JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+_BSON: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _OPERATIONS = {"c": "insert", "d": "delete", "r": "read"}
 _FULL_NAMES = set(OP_CODES) | {"drop", "rename", "dropDatabase", "invalidate"}
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaRecord:
+class KafkaRecord(NamedTuple):
     """One record of a topic."""
 
     topic: str
@@ -86,7 +85,7 @@ def reader_of(name: str) -> Reader:
 
 
 def _from_bson(record: KafkaRecord) -> bytes:
-    raw.validate(record.value)
+    bson.decode(record.value, _BSON)  # it looks at every byte, at a tenth of the cost of doing that here
     return record.value
 
 
