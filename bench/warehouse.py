@@ -1,6 +1,6 @@
 """The warehouse job: events a second into the history and into a mirror of a million rows, and whether that stays so.
 
-    python -m bench.warehouse [--rows 1000000] [--events 200000] [--batch 50000] [--days 40]
+    python -m bench.warehouse [--rows 1000000] [--events 200000] [--batch 50000] [--days 40] [--heap 1g]
 
 The mirror is filled with `--rows` documents. Then `--events` events (half of them inserts, half updates with their
 documents, all over the mirror) are read from a Kafka topic, and the time of each batch is divided into reading, history
@@ -14,7 +14,6 @@ import os
 import random
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tailrace.capture.formats import make_format
@@ -37,12 +37,13 @@ from tailrace.spark.columns import EventColumns
 from tailrace.spark.warehouse import COLUMNS, WarehouseJob
 from tailrace.spark.warehouse import job as job_module
 from tailrace.spark.warehouse.lake import Commit
+from tailrace.spark.warehouse.mirror import Mirror
 from tailrace.stand import Kafka
 from tailrace.token import ResumeToken
 from tailrace.warehouse import read_tables
 
 NAMESPACE = {"db": "bench", "coll": "orders"}
-ROWS_AT_ONCE = 100_000
+FIRST_ROWS = 1_000
 
 
 def document(number: int, change: int) -> dict[str, Any]:
@@ -70,10 +71,26 @@ def filling(schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator
 
 
 def fill(spark: Any, settings: WarehouseSettings, rows: int) -> None:
-    job, task = WarehouseJob(settings), filling(StructType.fromDDL(COLUMNS))
-    for number, begin in enumerate(range(0, rows, ROWS_AT_ONCE)):
-        ids = spark.range(begin, min(begin + ROWS_AT_ONCE, rows), numPartitions=4)
-        job.write(ids.mapInArrow(task, COLUMNS), Commit("filling", number))
+    """Fill the mirror: the job makes the table and its first rows, then Spark alone makes rows like them."""
+    first = min(FIRST_ROWS, rows)
+    ids = spark.range(first).coalesce(1)
+    task = filling(StructType.fromDDL(COLUMNS))
+    WarehouseJob(settings).write(ids.mapInArrow(task, COLUMNS), Commit("filling", 0))
+    if rows == first:
+        return
+    mirror = spark.table(f"{settings.catalog}.bench.orders")
+    key = F.concat(F.lit(b"\x64"), F.unhex(F.format_string("%024x", "number")), F.lit(b"\x04"))
+    likes = mirror.withColumn("like", F.expr("user")).drop("_key", "user", "_bson")
+    more = spark.range(first, rows).withColumnRenamed("id", "number").withColumn("like", F.expr(f"number % {first}"))
+    made = (
+        more.join(F.broadcast(likes), "like")
+        .withColumn("_key", key)
+        .withColumn("user", F.expr("cast(number % 5000 as int)"))
+        # Bytes that no compression makes small, as long as a document.
+        .withColumn("_bson", F.unhex(F.concat(*(F.sha2(F.concat("number", F.lit(part)), 512) for part in "abcd"))))
+        .select(*mirror.columns)
+    )
+    made.sortWithinPartitions("_key").writeTo(f"{settings.catalog}.bench.orders").append()
 
 
 def produce(kafka: Kafka, topic: str, count: int, rows: int, second: int) -> None:
@@ -90,23 +107,25 @@ def produce(kafka: Kafka, topic: str, count: int, rows: int, second: int) -> Non
 
 
 class Phases:
-    """Adds up where the seconds go, by putting clocks around the steps of a batch."""
+    """Adds up where processor time goes, by looking at the clocks of all processes around the steps of a batch."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
+    def __init__(self, jvm: int) -> None:
+        self.cpu: dict[str, float] = defaultdict(float)
+        self._jvm = jvm
         self._wrap(job_module, "summarise", "reading")
         self._wrap(job_module, "append_history", "history")
         self._wrap(job_module._Batch, "_mirror", "mirror")
+        self._wrap(Mirror, "merge", "(merge)")
 
     def _wrap(self, owner: Any, name: str, phase: str) -> None:
         inner: Callable[..., Any] = getattr(owner, name)
 
         def timed(*arguments: Any, **options: Any) -> Any:
-            began = time.monotonic()
+            began = cpu_seconds(self._jvm)
             try:
                 return inner(*arguments, **options)
             finally:
-                self.seconds[phase] += time.monotonic() - began
+                self.cpu[phase] += cpu_seconds(self._jvm) - began
 
         setattr(owner, name, timed)
 
@@ -156,29 +175,32 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--batch", type=int, default=50_000)
     parser.add_argument("--days", type=int, default=40)
+    parser.add_argument("--heap", default="1g")
+    parser.add_argument("--lake", help="a folder for the mirror; one that is there is not filled again")
     chosen = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
         Kafka.start() as kafka,
-        spark_session(SparkSettings(master="local[2]", log_level="error")) as spark,
+        spark_session(SparkSettings(master="local[2]", log_level="error", driver_memory=chosen.heap)) as spark,
     ):
-        settings = WarehouseSettings(folder=f"{folder}/lake", events_per_batch=chosen.batch, maintain_batches=10)
+        lake = Path(chosen.lake or f"{folder}/lake")
+        settings = WarehouseSettings(folder=str(lake), events_per_batch=chosen.batch, maintain_batches=10)
         jvm = int(spark._jvm.ProcessHandle.current().pid())
-        began = time.monotonic()
-        fill(spark, settings, chosen.rows)
-        print(f"filled {chosen.rows:,} rows in {time.monotonic() - began:.0f} s")
-        for topic in ("large", "small"):
-            AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([NewTopic(topic, 6, 1)])[
-                topic
-            ].result(30)
+        if not lake.exists():
+            fill(spark, settings, chosen.rows)
+            print(f"filled {chosen.rows:,} rows")
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        for made in admin.create_topics([NewTopic(topic, 6, 1) for topic in ("large", "small")]).values():
+            made.result(60)
         produce(kafka, "large", chosen.events, chosen.rows, 2)
-        phases, cpu = Phases(), cpu_seconds(jvm)
+        phases, cpu = Phases(jvm), cpu_seconds(jvm)
         batches = run(spark, kafka, settings, "large", f"{folder}/large")
         took = sum(batch["durationMs"]["triggerExecution"] for batch in batches) / 1000
         print(f"{chosen.events:,} events in {len(batches)} batches: {chosen.events / took:,.0f} events/s in all")
-        print(f"  {(cpu_seconds(jvm) - cpu) / chosen.events * 1e6:.0f} us of processor time per event")
-        for phase, seconds in phases.seconds.items():
-            print(f"  {phase:8} {seconds:6.1f} s, {chosen.events / seconds:9,.0f} events/s")
+        used = cpu_seconds(jvm) - cpu
+        print(f"  {used / chosen.events * 1e6:.0f} us of processor time per event")
+        for phase, seconds in phases.cpu.items():
+            print(f"  {phase:8} {seconds / chosen.events * 1e6:6.0f} us")
         small = settings.model_copy(update={"events_per_batch": 1_000})
         before = memory(jvm)
         produce(kafka, "small", 1_000 * chosen.days, chosen.rows, 3)
