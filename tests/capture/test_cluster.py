@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from capture_harness import Harness, wait_until
 from sharded_counters import KEYS, Counters
+from tailrace.capture.gaps import GapLedger
 from tailrace.capture.positions import Position, open_store
 from tailrace.capture.source import ClusterAccess
-from tailrace.errors import SettingsError
+from tailrace.errors import GapOpen, SettingsError
 from tailrace.stand import ShardedCluster
 from tailrace.token import ResumeToken
 
@@ -27,8 +29,8 @@ def make_harness(
     """Make harnesses over one store, each with an order and options of its own."""
     with shared_sharded.config.client() as client:
 
-        def make(order: str = "strict", **options: Any) -> Harness:
-            access = ClusterAccess(shared_sharded.config.uri, order=order)
+        def make(order: str = "strict", shards: Mapping[str, str] | None = None, **options: Any) -> Harness:
+            access = ClusterAccess(shared_sharded.config.uri, shards or {}, order)
             given = {"options": {"start": "now"}, **options}
             return Harness(client, tmp_path, [counters.namespace], "oplog", cluster=access, **given)
 
@@ -126,6 +128,55 @@ def test_a_shard_that_stopped_is_no_end_and_holds_back_nothing_that_it_need_not(
         counters.count(10)
         wait_until(lambda: len(harness.delivered) == KEYS + 20, "all events")
         assert producer.status.errors() == {}
+
+
+def test_documents_that_move_to_another_shard_keep_their_order(
+    shared_sharded: ShardedCluster, make_harness: Callable[..., Harness], counters: Counters
+) -> None:
+    make_harness().run_until_idle()
+    counters.insert()
+    harness = make_harness()
+    with harness.running():
+        counters.count(20)
+        shared_sharded.move_range(counters.namespace, "s2", min={"_id": 2}, max={"_id": 4})
+        counters.count(40, keys=range(6))
+        wait_until(lambda: len(harness.delivered) == KEYS + 60, "every event")
+    for key, numbers in numbers_by_key(harness.events()).items():
+        assert numbers == list(range(counters.counts[key] + 1))
+
+
+def put_a_shard_that_is_gone_into_the_position(folder: Path) -> None:
+    before = stored(folder)
+    with open_store(f"file:{folder / 'positions'}") as store:
+        lease = store.acquire("orders", "test")
+        gone = {**before.shards, "s9": before.shards["s0"]}
+        store.save(replace(before, shards=gone), lease, reason="test")
+        store.release(lease)
+
+
+def test_a_shard_that_left_while_nothing_ran_is_a_gap(make_harness: Callable[..., Harness], tmp_path: Path) -> None:
+    make_harness().run_until_idle()
+    put_a_shard_that_is_gone_into_the_position(tmp_path)
+    with pytest.raises(GapOpen):
+        make_harness(options={"start": "now", "recover": False}).run_until_idle()
+    with open_store(f"file:{tmp_path / 'positions'}") as store:
+        gap = GapLedger(store.cells, "orders").open_gap()
+    assert gap is not None
+    assert gap.reason == "mongodb-286"
+
+
+def test_shards_may_be_named_and_none_may_be_left_out(
+    shared_sharded: ShardedCluster, make_harness: Callable[..., Harness], counters: Counters, tmp_path: Path
+) -> None:
+    named = {name: shard.uri for name, shard in shared_sharded.shards.items()}
+    make_harness(shards=named).run_until_idle()
+    counters.insert()
+    harness = make_harness(shards=named)
+    harness.run_until_idle()
+    assert len(harness.events()) == KEYS
+    del named["s1"]
+    with pytest.raises(SettingsError, match="has shard s1"):
+        make_harness(shards=named).run_until_idle()
 
 
 @pytest.mark.parametrize(
