@@ -6,7 +6,7 @@ handed back: a document is never invented, and a lookup that found nothing is ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -68,12 +68,16 @@ class Folded:
     """What a delete says about the document that was there."""
 
 
-def fold(events: Iterable[KeyEvent]) -> Folded:
+def fold(events: Sequence[KeyEvent]) -> Folded:
     """Apply the events of one document, in whatever order they come."""
     state = _State()
-    for event in sorted(events, key=lambda one: (one.version, one.token, one.operation != BASE)):
+    for event in events if len(events) == 1 else sorted(events, key=_order):
         state.apply(event)
     return state.result()
+
+
+def _order(event: KeyEvent) -> tuple[int, str, bool]:
+    return event.version, event.token, event.operation != BASE
 
 
 class _State:

@@ -106,29 +106,43 @@ class Mirror:
 
     def merge(self, staged: Staged) -> None:
         """Take over what is newer."""
-        report = staged.report
-        if report.least is None or report.greatest is None:
+        if staged.report.least is None:
             return
         view = f"staged_{'_'.join(self.table)}"
         staged.frame.where(F.col("_row") == ROW).drop("_row").createOrReplaceTempView(view)
+        self._lake.spark.sql(self.merge_statement(view, staged.report))
+        self._lake.spark.catalog.dropTempView(view)
+
+    def merge_statement(self, view: str, report: Report) -> str:
+        """Give the SQL that takes over what is newer from a view."""
+        assert report.least is not None
+        assert report.greatest is not None
         names = [*META, *self.columns]
         inserted = ", ".join(f"s.`{name}`" for name in names)
         listed = ", ".join(f"`{name}`" for name in names)
-        updated = ", ".join(f"t.`{name}` = s.`{name}`" for name in names)
-        marked = ", ".join(f"t.{name} = s.{name}" for name in ("_version", "_token", "_is_deleted"))
-        is_marked = self._rules.marks_deletes
-        deleted = f"UPDATE SET {marked}" if is_marked else "DELETE"
-        new = "s._refused IS NULL" if is_marked else "s._refused IS NULL AND NOT s._is_deleted"
+        new = "s._refused IS NULL" if self._rules.marks_deletes else "s._refused IS NULL AND NOT s._is_deleted"
         inside = _between("t._key", report.least, report.greatest)
-        self._lake.spark.sql(
+        return (
             f"MERGE INTO {self._lake.sql_name(self.table)} t USING {quoted(view)} s ON t._key = s._key AND {inside}"
-            f" WHEN MATCHED AND {_NEWER} AND s._is_deleted THEN {deleted}"
-            f" WHEN MATCHED AND {_NEWER} AND s._refused IS NOT NULL"
-            " THEN UPDATE SET t._refused = s._refused, t._version = s._version, t._token = s._token"
-            f" WHEN MATCHED AND {_NEWER} THEN UPDATE SET {updated}"
+            f" {' '.join(self._when_matched(report))}"
             f" WHEN NOT MATCHED AND {new} THEN INSERT ({listed}) VALUES ({inserted})"
         )
-        self._lake.spark.catalog.dropTempView(view)
+
+    def _when_matched(self, report: Report) -> Iterator[str]:
+        """Say what becomes of rows that are there.
+
+        A clause that keeps some columns of a row makes the MERGE read all columns of all rows it compares, so each is
+        left out of batches that cannot need it.
+        """
+        marked = ", ".join(f"t.{name} = s.{name}" for name in ("_version", "_token", "_is_deleted"))
+        deleted = f"UPDATE SET {marked}" if self._rules.marks_deletes else "DELETE"
+        if report.deleted:
+            yield f"WHEN MATCHED AND {_NEWER} AND s._is_deleted THEN {deleted}"
+        if report.refused:
+            kept = "t._refused = s._refused, t._version = s._version, t._token = s._token"
+            yield f"WHEN MATCHED AND {_NEWER} AND s._refused IS NOT NULL THEN UPDATE SET {kept}"
+        updated = ", ".join(f"t.`{name}` = s.`{name}`" for name in [*META, *self.columns])
+        yield f"WHEN MATCHED AND {_NEWER} THEN UPDATE SET {updated}"
 
     def note_drift(self, report: Report, place: str) -> None:
         """Count what fitted nowhere, with the table; `place` (a batch) is counted once."""

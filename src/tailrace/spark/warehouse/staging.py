@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from tailrace.capture.formats import extended_json
+from tailrace.capture.garbage import rare_collections
 from tailrace.spark.failures import explained
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.evolution import META
@@ -71,6 +72,10 @@ class Report:
     """What a task tells the driver."""
 
     rows: int = 0
+    deleted: int = 0
+    """Rows of documents that are gone."""
+    refused: int = 0
+    """Rows of documents that a strict table did not take."""
     letters: int = 0
     least: bytes | None = None
     greatest: bytes | None = None
@@ -96,15 +101,18 @@ class Report:
     def to_json(self) -> str:
         """Write it into a row."""
         ends = [None if key is None else key.hex() for key in (self.least, self.greatest)]
-        return orjson.dumps([self.rows, self.letters, *ends, self.shape, self.counts]).decode()
+        numbers = self.rows, self.deleted, self.refused, self.letters
+        return orjson.dumps([*numbers, *ends, self.shape, self.counts]).decode()
 
     def add(self, text: str) -> None:
         """Take over what another task tells."""
-        rows, letters, least, greatest, shape, counts = orjson.loads(text)
+        rows, deleted, refused, letters, least, greatest, shape, counts = orjson.loads(text)
         keys = [bytes.fromhex(key) for key in (least, greatest) if key is not None]
         for key in keys:
             self.saw(key)
         self.rows += rows - len(keys)
+        self.deleted += deleted
+        self.refused += refused
         self.letters += letters
         self.shape = merged_documents(self.shape, shape)
         for place, count in counts.items():
@@ -115,7 +123,7 @@ def folding(plan: Plan) -> Task:
     """Make the task that folds all events of its keys."""
 
     def run(batches: Rows) -> Iterator[pa.RecordBatch]:
-        with explained():
+        with explained(), rare_collections():
             by_key: dict[bytes, list[KeyEvent]] = defaultdict(list)
             for batch in batches:
                 for key, version, token, operation, event in _rows(batch, EVENT_COLUMNS):
@@ -133,7 +141,7 @@ def encoding(plan: Plan) -> Task:
     """Make the task that puts documents that were folded before into other columns."""
 
     def run(batches: Rows) -> Iterator[pa.RecordBatch]:
-        with explained():
+        with explained(), rare_collections():
             stage = _Stage(plan)
             for batch in batches:
                 for key, version, token, is_deleted, refused, document in _rows(batch, RECODED):
@@ -181,6 +189,8 @@ class _Stage:
         elif self._plan.marks and folded.document_key is not None:
             self._put(row, key, folded.document_key, is_whole=False)
         self._report.saw(key)
+        self._report.deleted += folded.is_deleted
+        self._report.refused += row["_refused"] is not None
         self._rows.append(row)
 
     def full(self) -> Iterator[pa.RecordBatch]:
