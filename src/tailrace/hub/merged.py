@@ -63,7 +63,7 @@ class MergedSubscription:
         for name in cluster.shards:
             self._add(name, self._since)
 
-    # --- what it shows
+    # --- what it shows: to other threads too, while one reads
 
     @property
     def namespace(self) -> str:
@@ -83,7 +83,7 @@ class MergedSubscription:
     @property
     def positions(self) -> dict[str, ResumeToken]:
         """The position of each shard: all that it has given is in the merge, or was handed out."""
-        return {name: part.position for name, part in self._parts.items()}
+        return {name: part.position for name, part in tuple(self._parts.items())}
 
     @property
     def holds(self) -> list[Hold]:
@@ -93,7 +93,7 @@ class MergedSubscription:
     @property
     def channels(self) -> tuple[EventLog, ...]:
         """The channels it reads from."""
-        return tuple(part.channel for part in self._parts.values() if part.channel is not None)
+        return tuple(channel for part in tuple(self._parts.values()) if (channel := part.channel) is not None)
 
     @property
     def is_shared(self) -> bool:
@@ -108,17 +108,18 @@ class MergedSubscription:
     @property
     def is_catching_up(self) -> bool:
         """Whether some shard is still read by a scan of this stream's own."""
-        return any(part.is_catching_up for part in self._parts.values())
+        return any(part.is_catching_up for part in tuple(self._parts.values()))
 
     @property
     def has_news(self) -> bool:
         """Whether the next `poll` may find something."""
-        return bool(self._waiting) or any(part.has_news for name, part in self._parts.items() if self._wants(name))
+        parts = tuple(self._parts.items())
+        return bool(self._waiting) or any(part.has_news for name, part in parts if self._wants(name))
 
     @property
     def is_quick(self) -> bool:
         """Whether the next `poll` is done within a few milliseconds: no shard is opened, and nothing looked up."""
-        if any(not part.is_quick for part in self._parts.values()):
+        if any(not part.is_quick for part in tuple(self._parts.values())):
             return False
         config = self._parts.get(CONFIG)
         return config is None or config.channel is None or config.channel.end == config.index

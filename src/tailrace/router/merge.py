@@ -144,8 +144,9 @@ class Merge(Generic[E]):
         self._collect()
 
     def wants(self, shard: str) -> bool:
-        """Whether the shard may be read further: not while too much of it waits for the others."""
-        return self._shards[shard].queued_bytes < self._max_queued_bytes
+        """Whether the shard may be read further: not when it has left, or too much of it waits for others."""
+        queue = self._shards.get(shard)
+        return queue is not None and queue.queued_bytes < self._max_queued_bytes
 
     def take(self, max_events: int | None = None) -> list[E]:
         """Hand out events that may leave, in order; the position is then behind the last of them."""
