@@ -176,6 +176,17 @@ def test_a_slow_sink_holds_reading_back_at_the_limit_and_nothing_is_lost(
     assert [event["documentKey"]["_id"] for event in harness.events()] == list(range(2_000))
 
 
+def test_many_events_of_other_collections_are_not_taken_for_the_end(
+    database: Database[dict[str, Any]], tmp_path: Path
+) -> None:
+    harness = Harness(database.client, tmp_path, [f"{database.name}.orders"], "oplog")
+    harness.run_until_idle()
+    database.others.insert_many([{"_id": number} for number in range(5_000)])
+    database.orders.insert_one({"_id": 1})
+    harness.run_until_idle()
+    assert [event["documentKey"]["_id"] for event in harness.events()] == [1]
+
+
 def test_two_producers_of_one_name_do_not_both_run(harness: Harness) -> None:
     with harness.running() as first:
         wait_until(lambda: first.status.position, "the first one runs")
