@@ -26,9 +26,12 @@ from tailrace.spark.columns import EventColumns
 from tailrace.spark.warehouse import COLUMNS, WarehouseJob, configure_catalog
 from tailrace.spark.warehouse.lake import Commit, Lake
 from tailrace.spark.warehouse.maintenance import compact, expire, remove_orphans
+from tailrace.spark.warehouse.mirror import Mirror
 from tailrace.spark.warehouse.rebuild import rebuild_mirrors
+from tailrace.spark.warehouse.staging import Report
 from tailrace.token import ResumeToken
 from tailrace.warehouse import TableKind, read_tables
+from tailrace.warehouse.contract import Rules
 from warehouse_load import Load, Topic, differences, mirrored, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
@@ -214,6 +217,24 @@ def test_every_document_comes_back_from_its_row(spark, settings, generated):
     WarehouseJob(chosen).write(frame(spark, read_events("d.c", documents)), Commit("q", 0))
     table = spark.table(f"{chosen.catalog}.d.c")
     assert mirrored(table) == {repr(document["_id"]): bson.encode(document) for document in documents}
+
+
+def test_a_merge_reads_keys_and_versions_alone(spark, settings):
+    """Unless a row keeps something of itself: then all columns of all rows that are compared have to be read."""
+    chosen = settings()
+    batch = frame(spark, read_events("d.c", [{"_id": 1, "n": 5}]))
+    WarehouseJob(chosen).write(batch, Commit("q", 0))
+    mirror = Mirror(Lake(spark, chosen.catalog), "d.c", Rules())
+    spark.table(f"{chosen.catalog}.d.c").createOrReplaceTempView("staged_plan")
+
+    def read(report: Report) -> str:
+        plan = spark.sql(f"EXPLAIN {mirror.merge_statement('staged_plan', report)}").first()[0]
+        return next(line for line in plan.splitlines() if "BatchScan" in line and "_pos" in line)
+
+    usual = read(Report(rows=1, deleted=1, least=b"a", greatest=b"b"))
+    assert "_key" in usual
+    assert "_bson" not in usual
+    assert "_bson" in read(Report(rows=1, refused=1, least=b"a", greatest=b"b"))
 
 
 def test_marks_and_maintenance(spark, settings):
