@@ -45,6 +45,9 @@ def catalog_properties(settings: WarehouseSettings) -> dict[str, str]:
     if not {"type", "catalog-impl"} & config.keys():
         folder = settings.folder if "://" in settings.folder else str(Path(settings.folder).absolute())
         chosen |= {"type": "hadoop", "warehouse": folder}
+    if config.get("type") == "jdbc":
+        # Without it the catalog knows no views, and fails where Spark looks whether a name that is no table is one.
+        chosen["jdbc.schema-version"] = "V1"
     return {**chosen, **config}
 
 
