@@ -26,7 +26,7 @@ from tailrace.spark.failures import explained
 from tailrace.spark.inference import inferred_schema
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
-from tailrace.spark.parts import Carried, Documents, Part, Range, connected, event_source, range_parts
+from tailrace.spark.parts import Carried, Documents, Part, Range, ShardRange, connected, event_source, range_parts
 from tailrace.spark.planner import Planner, newest
 
 
@@ -105,7 +105,7 @@ class BatchReader(DataSourceReader):
         collections = captured_collections(client, self._options.selection)
         return [Documents(chunk, at) for name in collections for chunk in plan_collection(client, name)]
 
-    def _history(self) -> list[Range]:
+    def _history(self) -> Sequence[Range | ShardRange]:
         start = self._options.start
         if start is None:
             hint = "Give startAfter or startAtOperationTime, or the option snapshot for the documents as they are."
