@@ -16,26 +16,36 @@ from tailrace.features.definition import parse_definition
 USERS = [f"u{number}" for number in range(4)]
 
 
+FEATURES: list[dict[str, str]] = [
+    {"name": "n_1m", "kind": "count", "window": "1m"},
+    {"name": "n_1h", "kind": "count", "window": "1h"},
+    {"name": "sum_1h", "kind": "sum", "of": "amount", "window": "1h"},
+    {"name": "max_1h", "kind": "max", "of": "amount", "window": "1h"},
+    {"name": "merchants_today", "kind": "distinct", "of": "merchant", "window": "today"},
+    {"name": "mean", "kind": "mean", "of": "amount", "window": "forever"},
+    {"name": "min", "kind": "min", "of": "amount", "window": "forever"},
+    {"name": "n", "kind": "count", "window": "forever"},
+]
+
+
 def transactions(namespace: str, name: str) -> Definition:
-    return parse_definition(
-        {
-            "name": name,
-            "namespace": namespace,
-            "entity": "user",
-            "time": "at",
-            "time_zone": "America/New_York",
-            "feature": [
-                {"name": "n_1m", "kind": "count", "window": "1m"},
-                {"name": "n_1h", "kind": "count", "window": "1h"},
-                {"name": "sum_1h", "kind": "sum", "of": "amount", "window": "1h"},
-                {"name": "max_1h", "kind": "max", "of": "amount", "window": "1h"},
-                {"name": "merchants_today", "kind": "distinct", "of": "merchant", "window": "today"},
-                {"name": "mean", "kind": "mean", "of": "amount", "window": "forever"},
-                {"name": "min", "kind": "min", "of": "amount", "window": "forever"},
-                {"name": "n", "kind": "count", "window": "forever"},
-            ],
-        }
-    )
+    return parse_definition(_form(namespace, name))
+
+
+def transactions_toml(namespace: str, name: str) -> str:
+    """The same definition as a file has it."""
+    form = _form(namespace, name)
+    tables = "".join(f"[[feature]]\n{_lines(one)}" for one in form.pop("feature"))
+    return _lines(form) + tables
+
+
+def _form(namespace: str, name: str) -> dict[str, Any]:
+    place = {"name": name, "namespace": namespace, "entity": "user", "time": "at", "time_zone": "America/New_York"}
+    return {**place, "feature": FEATURES}
+
+
+def _lines(values: dict[str, str]) -> str:
+    return "".join(f'{key} = "{value}"\n' for key, value in values.items())
 
 
 def aggregated(collection: Collection[Any], user: str, at: datetime) -> dict[str, Any]:

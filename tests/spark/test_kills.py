@@ -16,7 +16,7 @@ import pytest
 import redis
 from pymongo.errors import AutoReconnect
 
-from feature_load import Load, equal_now, transactions
+from feature_load import Load, equal_now, transactions, transactions_toml
 from spark_queries import SECONDS, python_workers, wait_until
 from tailrace.spark import supervise
 from tailrace.spark.features import FeatureJob
@@ -101,15 +101,7 @@ def command(definition: Path, mongodb: Any, server: Redis, checkpoint: Path, *fl
 
 def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, tmp_path):
     definition = tmp_path / "features.toml"
-    definition.write_text(
-        f'name = "driver"\nnamespace = "{database.name}.tx"\nentity = "user"\ntime = "at"\n'
-        'time_zone = "America/New_York"\n'
-        + "".join(
-            f'[[feature]]\nname = "{one.name}"\nkind = "{one.kind}"\nwindow = "{window}"\n'
-            + (f'of = "{one.of}"\n' if one.of else "")
-            for one, window in zip(transactions("x.tx", "x").features, WINDOWS, strict=True)
-        )
-    )
+    definition.write_text(transactions_toml(f"{database.name}.tx", "driver"))
     load = Load(database.tx, 8)
     load.run(40)
     first = subprocess.Popen(
@@ -130,6 +122,3 @@ def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, t
             assert equal_now(features, database.tx, "driver")
     finally:
         first.kill()
-
-
-WINDOWS = ["1m", "1h", "1h", "1h", "today", "forever", "forever", "forever"]
