@@ -33,7 +33,7 @@ crash: env       ## Kill the producer a hundred times for each guarantee, and ot
 	$(BIN)/pytest tests/capture -m long $(ARGS)
 
 differential: env ## The engine's events against every server version's own: OPS=200000 SEED=1
-	OPS=$(or $(OPS),200000) SEED=$(or $(SEED),1) $(BIN)/pytest --timeout 36000 tests/engine/test_differential.py $(ARGS)
+	OPS=$(or $(OPS),200000) SEED=$(or $(SEED),1) $(BIN)/pytest tests/engine/test_differential.py $(ARGS)
 
 differential-expressions: env  ## Random stages against a real server: CASES=1000000 SEED=1
 	CASES=$(or $(CASES),200000) SEED=$(or $(SEED),1) $(BIN)/pytest -m long --timeout 36000 \
