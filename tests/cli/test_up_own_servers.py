@@ -30,7 +30,13 @@ def own_servers(folder: Path, mongodb: Any, kafka: Any, redis_server: Any) -> It
     command = [sys.executable, "-m", "tailrace.cli.app", "up", "--config", "tailrace.toml"]
     with (folder / "printed.log").open("wb") as printed:
         process = subprocess.Popen(
-            command, cwd=folder, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=folder,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # Under `nohup` the signal of a closed terminal is ignored; here it shall not be, whatever runs the tests.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
     try:
         yield process
