@@ -27,6 +27,7 @@ def capture(
     format: str = "json",
     source: str = "change-stream",
     delivery: str = "at-least-once",
+    scope: str = "cluster",
 ) -> None:
     """Our producer, from a stored position to the end of the load."""
     from tailrace.capture.assembly import Capture
@@ -35,7 +36,8 @@ def capture(
     name = f"{prefix}-{next(_numbers)}"
     with tempfile.TemporaryDirectory() as folder:
         client: MongoClient[Any] = MongoClient(uri)
-        settings = capture_settings(uri, servers, name, folder, format=format, source=source, delivery=delivery)
+        choice = {"format": format, "source": source, "delivery": delivery, "scope": scope}
+        settings = capture_settings(uri, servers, name, folder, **choice)
         with client, Capture.open(settings, client) as opened:
             opened.begin_at(Position(None, Timestamp(*start)), reason="bench")
 
@@ -57,6 +59,7 @@ def capture_settings(
     format: str = "json",
     source: str = "change-stream",
     delivery: str = "at-least-once",
+    scope: str = "cluster",
 ) -> Any:
     """The settings of a producer of one collection, with positions where they suit its guarantee."""
     from tailrace.settings import Settings
@@ -70,6 +73,7 @@ def capture_settings(
             "capture.format": format,
             "capture.fields": ("user_id", "price", "status") if format == "flat" else (),
             "capture.delivery": delivery,
+            "capture.scope": scope,
             "capture.sink": f"kafka://{servers}",
             "capture.topic_prefix": name,
             "capture.partitions": 3,

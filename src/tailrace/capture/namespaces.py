@@ -82,12 +82,12 @@ class Namespaces:
         """
         if self.everything:
             return None
-        # Whole namespaces: compared field by field they cost the server 2 to 3 µs more for every event.
+        # Whole namespaces: compared field by field they cost the server 2 µs more for every event.
         exact = [dict(zip(("db", "coll"), name.split(".", 1), strict=True)) for name in self.collections]
-        holding = sorted({place["db"] for place in exact} | set(self.databases))
+        ends = [{"db": name} for name in sorted({place["db"] for place in exact})]
         wanted: list[dict[str, Any]] = []
         if exact:
-            wanted += [{"ns": {"$in": exact}}, {"to": {"$in": exact}}]
+            wanted += [{"ns": {"$in": [*exact, *ends]}}, {"to": {"$in": exact}}]
         if self.databases:
             wanted += [{f"{place}.db": {"$in": list(self.databases)}} for place in ("ns", "to")]
         for pattern in self.patterns:
@@ -95,10 +95,9 @@ class Namespaces:
             wanted += [
                 {"$expr": {"$regexMatch": {"input": _full_name(place), "regex": regex}}} for place in ("ns", "to")
             ]
-        ends: dict[str, Any] = {"operationType": "dropDatabase"}
-        if not self.patterns:
-            ends["ns.db"] = {"$in": holding}
-        return {"$match": {"$or": [*wanted, ends]}}
+        if self.patterns:
+            wanted.append({"operationType": "dropDatabase"})
+        return {"$match": {"$or": wanted}}
 
 
 EVERYTHING = Namespaces()
