@@ -182,10 +182,10 @@ def test_batches_are_as_large_as_asked_and_never_over_16_mb(
         assert caught.value.code == 43
 
 
-@pytest.mark.parametrize("compressor", ["zlib", "snappy"])
+@pytest.mark.parametrize("compressor", ["zlib", "zstd", "snappy"])
 def test_compression_is_negotiated(gateway: RunningGateway, database: Database[Document], compressor: str) -> None:
-    pytest.importorskip(compressor)
     with gateway.client(compressors=compressor) as client, client[database.name].c.watch() as stream:
+        assert client.admin.command("hello", compression=[compressor])["compression"] == [compressor]
         client[database.name].c.insert_one({"_id": 1, "text": "x" * 10_000})
         assert next(stream)["fullDocument"]["text"] == "x" * 10_000
 
