@@ -106,7 +106,7 @@ def test_a_stream_has_typed_columns_and_ends(spark, kafka, tmp_path):
 
 def plain(key: object, value: object) -> Record:
     encoded = None if value is None else json.dumps(value).encode()
-    return Record(json.dumps(key).encode(), encoded, (), "", "", b"", 0, b"")
+    return Record(json.dumps(key).encode(), encoded, (), "", "", b"")
 
 
 MONGODB_SOURCE = {"connector": "mongodb", "db": "shop", "collection": "orders", "ts_ms": 1_700_000_005_000, "ord": 7}

@@ -71,7 +71,7 @@ class DeadLetters(ABC):
         try:
             record = _read_event(event)[0]
         except (EventUnconvertible, TailraceError):
-            record = Record(None, None, [], "", "", b"", 0, event)
+            record = Record(None, None, [], "", "", event)
         self.add_record(record, error)
 
     def add_record(self, record: Record, error: TailraceError) -> None:

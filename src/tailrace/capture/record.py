@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bson.timestamp import Timestamp
+from tailrace.driver.batch import token_of
 
 _OVERHEAD = 64
 """Bytes that a record takes in a buffer beyond its key and value, about."""
@@ -25,10 +25,6 @@ class Record(NamedTuple):
     """`db.coll`, or `db` for an event of a whole database."""
     operation: str
     """operationType of the event; `read` for a document of a snapshot."""
-    token: bytes
-    """The event's resume token as a BSON document; empty for records of a snapshot."""
-    cluster_time: int
-    """Seconds in the upper 32 bits, increment in the lower: comparable, and free to make."""
     event: bytes
     """The BSON event it was made of, for dead letters."""
 
@@ -38,6 +34,10 @@ class Record(NamedTuple):
         return len(self.key or b"") + len(self.value or b"") + len(self.event) + _OVERHEAD
 
     @property
-    def timestamp(self) -> Timestamp:
-        """The cluster time as MongoDB has it."""
-        return Timestamp(self.cluster_time >> 32, self.cluster_time & 0xFFFFFFFF)
+    def token(self) -> bytes:
+        """The event's resume token as a BSON document."""
+        return token_of(self.event)
+
+
+new_record = tuple.__new__
+"""`new_record(Record, (...))` does what `Record(...)` does, in a third of the time."""

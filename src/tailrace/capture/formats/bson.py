@@ -9,6 +9,7 @@ from tailrace.capture.formats.event_fields import (
     Header,
     Place,
     Spans,
+    headers_of,
     image_of_update,
     make_record,
     raw_namespace,
@@ -17,8 +18,8 @@ from tailrace.capture.formats.event_fields import (
 )
 from tailrace.capture.formats.format import Format
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
-from tailrace.capture.formats.plain_event import Cutter, plain_record
-from tailrace.capture.record import Record
+from tailrace.capture.formats.plain_event import Cutter, PlainEvent
+from tailrace.capture.record import Record, new_record
 
 
 class BsonFormat(Format):
@@ -32,13 +33,33 @@ class BsonFormat(Format):
 
     def records(self, event: bytes) -> Sequence[Record]:
         """Give one record, and a tombstone after a delete if they are wanted."""
-        plain = self._cutter.cut(event) if self._key is DOCUMENT_KEY else None
-        if plain:
-            return self._delivered(plain_record(event, plain, plain.key, event, self.looks_up))
+        return self.batch([event])
+
+    def batch(self, events: Sequence[bytes]) -> list[Record]:
+        """Make the records of plain events by their layout, and of the others by a walk."""
+        cut = self._cutter.cut if self._key is DOCUMENT_KEY else _not_plain
+        records: list[Record] = []
+        for event in events:
+            plain = cut(event)
+            record = self._walked(event) if plain is None else self._cut(event, plain)
+            if self._tombstones:
+                records += self._delivered(record)
+            else:
+                records.append(record)
+        return records
+
+    def _cut(self, event: bytes, plain: PlainEvent) -> Record:
+        token, operation, seconds, increment, _, document, _, namespace, key, key_end, _, update = plain
+        headers = headers_of(token, b"%d:%d" % (seconds, increment), operation.header)
+        if update:
+            headers.append(image_of_update(has_image=document > 0, is_later=self.looks_up))
+        return new_record(Record, (event[key:key_end], event, headers, namespace.name, operation.name, event))
+
+    def _walked(self, event: bytes) -> Record:
         spans = spans_of(event)
         key, is_missing = self._key.of_raw(event, spans)
         operation = text_at(event, spans[b"operationType"]) if b"operationType" in spans else ""
-        record = make_record(
+        return make_record(
             event,
             Place.of(event),
             key,
@@ -49,7 +70,6 @@ class BsonFormat(Format):
             is_key_missing=is_missing,
             image=self._image_header(spans) if operation == "update" else None,
         )
-        return self._delivered(record)
 
     def _image_header(self, spans: Spans) -> Header:
         full = spans.get(b"fullDocument")
@@ -58,3 +78,7 @@ class BsonFormat(Format):
             is_null=full is not None and full[0] == raw.NULL,
             is_later=self.looks_up or b"imageFetched" in spans,
         )
+
+
+def _not_plain(_: bytes) -> None:
+    """Keys from a field of the document need the document."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import bson
 
 from tailrace import raw
-from tailrace.capture.record import Record
+from tailrace.capture.record import Record, new_record
 from tailrace.driver.batch import token_of
 from tailrace.errors import BsonMalformed, EventUnconvertible
 
@@ -23,7 +23,6 @@ _KEY_HEADER = ("key", b"documentKey")
 _DELTA, _MISSING, _LOOKUP, _POST = (("image", name) for name in (b"delta", b"missing", b"lookup", b"post"))
 _DATA = b"\x02_data\0"
 _MOST_NAMESPACES = 10_000
-_new = tuple.__new__
 _namespaces: dict[bytes, str] = {}
 _operation_headers: dict[str, tuple[str, bytes]] = {}
 
@@ -60,7 +59,7 @@ def make_record(
     image: Header | None = None,
 ) -> Record:
     """Make the record of an event, with the headers that all formats have."""
-    token, text, time = place
+    _, text, time = place
     operation_header = _operation_headers.get(operation)
     if operation_header is None:
         operation_header = _operation_headers[operation] = ("operationType", operation.encode())
@@ -71,8 +70,7 @@ def make_record(
         headers.append(_RECOVERED_HEADER)
     if is_key_missing:
         headers.append(_KEY_HEADER)
-    # What Record(...) does, in a third of the time.
-    return _new(Record, (key, value, headers, namespace, operation, token, time, event))
+    return new_record(Record, (key, value, headers, namespace, operation, event))
 
 
 Header = tuple[str, bytes]

@@ -106,7 +106,7 @@ class KafkaSink(Sink):
     def add(self, records: Sequence[Record]) -> int:
         """Hand the records to the client library, which sends them in the background."""
         size = _AROUND * len(records) + sum(
-            [2 * (len(record[0] or b"") + len(record[1] or b"")) + len(record[7]) for record in records]
+            [2 * (len(record[0] or b"") + len(record[1] or b"")) + len(record[5]) for record in records]
         )
         self._make_room(size)
         self._learn_topics(records)
@@ -179,7 +179,7 @@ class KafkaSink(Sink):
     def _send(self, batch: Batch) -> None:
         produce, report, topics = self._producer.produce, batch.report, self._topics.known
         try:
-            for key, value, headers, namespace, _, _, _, _ in batch.records:
+            for key, value, headers, namespace, _, _ in batch.records:
                 name = topics[namespace].name
                 try:
                     produce(name, value, key, on_delivery=report, headers=headers)  # type: ignore[arg-type]
