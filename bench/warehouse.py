@@ -1,10 +1,11 @@
 """The warehouse job: events a second into the history and into a mirror of a million rows, and whether that stays so.
 
-    python -m bench.warehouse [--rows 1000000] [--events 200000] [--batch 50000] [--days 40] [--heap 1g]
+    python -m bench.warehouse [--rows 1000000] [--events 400000] [--batch 50000] [--days 40] [--heap 1g]
 
-The mirror is filled with `--rows` documents. Then `--events` events (half of them inserts, half updates with their
-documents, all over the mirror) are read from a Kafka topic, and the time of each batch is divided into reading, history
-and mirror. `--days` small batches follow: their first and their last show whether a batch gets slower with the past.
+The mirror is filled with `--rows` documents. Then `--warm-up` and `--events` events (half of them inserts, half updates
+with their documents, all over the mirror) are read from Kafka topics, and the time of each batch of the second is
+divided into reading, history and mirror. `--days` small batches follow: their first and their last show whether a batch
+gets slower with the past.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 import pyarrow as pa
@@ -37,6 +39,7 @@ from tailrace.spark.columns import EventColumns
 from tailrace.spark.warehouse import COLUMNS, WarehouseJob
 from tailrace.spark.warehouse import job as job_module
 from tailrace.spark.warehouse.lake import Commit
+from tailrace.spark.warehouse.maintenance import Maintenance
 from tailrace.spark.warehouse.mirror import Mirror
 from tailrace.stand import Kafka
 from tailrace.token import ResumeToken
@@ -107,38 +110,80 @@ def produce(kafka: Kafka, topic: str, count: int, rows: int, second: int) -> Non
 
 
 class Phases:
-    """Adds up where processor time goes, by looking at the clocks of all processes around the steps of a batch."""
+    """Adds up where time goes: looks at the clock, and at those of all processes, around the steps of a batch."""
 
     def __init__(self, jvm: int) -> None:
         self.cpu: dict[str, float] = defaultdict(float)
+        self.wall: dict[str, float] = defaultdict(float)
+        self.batches: list[BatchCost] = []
         self._jvm = jvm
         self._wrap(job_module, "summarise", "reading")
         self._wrap(job_module, "append_history", "history")
         self._wrap(job_module._Batch, "_mirror", "mirror")
         self._wrap(Mirror, "merge", "(merge)")
+        self._wrap(Maintenance, "after_batch", "maintenance")
+        self._wrap_batch()
+
+    def clear(self) -> None:
+        """Forget what was seen so far."""
+        self.cpu.clear()
+        self.wall.clear()
+        self.batches.clear()
+
+    def rate(self, events: int, *phases: str) -> float:
+        """Give the events a second that these phases would let through if they were all there is."""
+        return events / sum(self.wall[phase] for phase in phases)
 
     def _wrap(self, owner: Any, name: str, phase: str) -> None:
         inner: Callable[..., Any] = getattr(owner, name)
 
         def timed(*arguments: Any, **options: Any) -> Any:
-            began = cpu_seconds(self._jvm)
+            cpu, wall = cpu_seconds(self._jvm), time.perf_counter()
             try:
                 return inner(*arguments, **options)
             finally:
-                self.cpu[phase] += cpu_seconds(self._jvm) - began
+                self.cpu[phase] += cpu_seconds(self._jvm) - cpu
+                self.wall[phase] += time.perf_counter() - wall
 
         setattr(owner, name, timed)
 
+    def _wrap_batch(self) -> None:
+        inner = WarehouseJob.write
 
-def memory(jvm: int) -> int:
-    """The memory of the JVM, in MB."""
-    pages = int(Path(f"/proc/{jvm}/statm").read_text().split()[1])
+        def timed(job: WarehouseJob, *arguments: Any) -> None:
+            cpu, wall = cpu_seconds(self._jvm), time.perf_counter()
+            inner(job, *arguments)
+            took = time.perf_counter() - wall
+            self.batches.append(BatchCost(took, cpu_seconds(self._jvm) - cpu, *memory(self._jvm)))
+
+        WarehouseJob.write = timed  # type: ignore[method-assign]
+
+
+class BatchCost(NamedTuple):
+    """What a batch took, and how large the processes were after it."""
+
+    seconds: float
+    cpu_seconds: float
+    jvm_mb: int
+    workers_mb: int
+
+
+def memory(jvm: int) -> tuple[int, int]:
+    """The resident memory of the JVM and of the Python processes below it, in MB."""
+    own, *below = (_resident(pid) for pid in family(jvm))
+    return own, sum(below)
+
+
+def _resident(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
-def cpu_seconds(jvm: int) -> float:
-    """What the JVM and the Python processes below it have used of the processors, which other work does not change."""
-    ticks, level = 0, {jvm}
+def family(first: int) -> dict[int, int]:
+    """A process and those below it, with the ticks of processor time that each, and its dead children, have used."""
     parents: dict[int, tuple[int, int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -146,10 +191,16 @@ def cpu_seconds(jvm: int) -> float:
         except OSError:
             continue
         parents[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    found, level = {}, {first}
     while level:
-        ticks += sum(parents[pid][1] for pid in level if pid in parents)
+        found |= {pid: parents[pid][1] for pid in level if pid in parents}
         level = {pid for pid, (parent, _) in parents.items() if parent in level}
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def cpu_seconds(jvm: int) -> float:
+    """What the JVM and the Python processes below it have used of the processors, which other work does not change."""
+    return sum(family(jvm).values()) / os.sysconf("SC_CLK_TCK")
 
 
 def run(spark: Any, kafka: Kafka, settings: WarehouseSettings, topic: str, checkpoint: str) -> list[dict[str, Any]]:
@@ -169,10 +220,29 @@ def run(spark: Any, kafka: Kafka, settings: WarehouseSettings, topic: str, check
     return [progress for progress in query.recentProgress if progress["numInputRows"]]
 
 
+def tell(phases: Phases, events: int) -> None:
+    """Print rates, where the time went, and what each batch cost."""
+    every = phases.rate(events, "reading", "history", "mirror", "maintenance")
+    cpu = sum(batch.cpu_seconds for batch in phases.batches)
+    print(f"{events:,} events in {len(phases.batches)} batches, the JVM warm:")
+    print(f"  into the history: {phases.rate(events, 'reading', 'history'):,.0f} events/s (reading and history)")
+    print(f"  into the mirror:  {phases.rate(events, 'reading', 'mirror'):,.0f} events/s (reading and mirror)")
+    print(f"  into both:        {every:,.0f} events/s, {cpu / events * 1e6:.0f} us of processor time each")
+    for phase, seconds in phases.cpu.items():
+        used, took = seconds / events * 1e6, phases.wall[phase] / events * 1e6
+        print(f"  {phase:11} {used:6.1f} us of processor time, {took:6.1f} us of time")
+    for number, batch in enumerate(phases.batches):
+        print(
+            f"  batch {number:2}: {batch.seconds:5.1f} s, {batch.cpu_seconds:5.1f} s of processor time,"
+            f" JVM {batch.jvm_mb} MB, Python workers {batch.workers_mb} MB"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--events", type=int, default=400_000)
+    parser.add_argument("--warm-up", type=int, default=200_000)
     parser.add_argument("--batch", type=int, default=50_000)
     parser.add_argument("--days", type=int, default=40)
     parser.add_argument("--heap", default="1g")
@@ -190,24 +260,28 @@ def main() -> None:
             fill(spark, settings, chosen.rows)
             print(f"filled {chosen.rows:,} rows")
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        for made in admin.create_topics([NewTopic(topic, 6, 1) for topic in ("large", "small")]).values():
+        for made in admin.create_topics([NewTopic(topic, 6, 1) for topic in ("warm", "large", "small")]).values():
             made.result(60)
-        produce(kafka, "large", chosen.events, chosen.rows, 2)
-        phases, cpu = Phases(jvm), cpu_seconds(jvm)
-        batches = run(spark, kafka, settings, "large", f"{folder}/large")
-        took = sum(batch["durationMs"]["triggerExecution"] for batch in batches) / 1000
-        print(f"{chosen.events:,} events in {len(batches)} batches: {chosen.events / took:,.0f} events/s in all")
-        used = cpu_seconds(jvm) - cpu
-        print(f"  {used / chosen.events * 1e6:.0f} us of processor time per event")
-        for phase, seconds in phases.cpu.items():
-            print(f"  {phase:8} {seconds / chosen.events * 1e6:6.0f} us")
+        phases = Phases(jvm)
+        for second, topic, count in ((2, "warm", chosen.warm_up), (3, "large", chosen.events)):
+            produce(kafka, topic, count, chosen.rows, second)
+            phases.clear()
+            run(spark, kafka, settings, topic, f"{folder}/{topic}")
+        tell(phases, chosen.events)
+        if not chosen.days:
+            return
         small = settings.model_copy(update={"events_per_batch": 1_000})
-        before = memory(jvm)
-        produce(kafka, "small", 1_000 * chosen.days, chosen.rows, 3)
-        times = [one["durationMs"]["triggerExecution"] for one in run(spark, kafka, small, "small", f"{folder}/small")]
-        first, last = median(times[:10]), median(times[-10:])
-        print(f"{len(times)} batches of 1,000: the first ten {first:.0f} ms, the last ten {last:.0f} ms")
-        print(f"memory of the JVM: {before} MB before, {memory(jvm)} MB after them")
+        produce(kafka, "small", 1_000 * chosen.days, chosen.rows, 4)
+        phases.clear()
+        run(spark, kafka, small, "small", f"{folder}/small")
+        ends = [[batch.seconds * 1_000 for batch in some] for some in (phases.batches[:10], phases.batches[-10:])]
+        used = [batch.cpu_seconds for batch in (*phases.batches[:10], *phases.batches[-10:])]
+        print(
+            f"{len(phases.batches)} batches of 1,000: the first ten {median(ends[0]):.0f} ms, the last ten"
+            f" {median(ends[1]):.0f} ms; processor time {median(used[:10]):.2f} s and {median(used[10:]):.2f} s"
+        )
+        first, last = phases.batches[0], phases.batches[-1]
+        print(f"memory of the JVM: {first.jvm_mb} MB after the first, {last.jvm_mb} MB after the last")
         for table in read_tables(settings.folder):
             print(f"  {table.name}: {table.rows:,} rows, {table.files} files, {table.bytes / 1e6:,.0f} MB")
 

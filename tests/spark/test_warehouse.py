@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from bson_strategies import DOCUMENTS
 from tailrace.capture.formats.made_events import snapshot_event
+from tailrace.capture.namespaces import EVERYTHING
 from tailrace.dashboard.sources.job_letters import WarehouseLetters
 from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
 from tailrace.settings import WarehouseSettings
@@ -29,6 +30,7 @@ from tailrace.spark.warehouse.maintenance import compact, expire, remove_orphans
 from tailrace.spark.warehouse.mirror import Mirror
 from tailrace.spark.warehouse.rebuild import rebuild_mirrors
 from tailrace.spark.warehouse.staging import Report
+from tailrace.spark.warehouse.summary import summarise
 from tailrace.token import ResumeToken
 from tailrace.warehouse import TableKind, read_tables
 from tailrace.warehouse.contract import Rules
@@ -225,16 +227,23 @@ def test_a_merge_reads_keys_and_versions_alone(spark, settings):
     batch = frame(spark, read_events("d.c", [{"_id": 1, "n": 5}]))
     WarehouseJob(chosen).write(batch, Commit("q", 0))
     mirror = Mirror(Lake(spark, chosen.catalog), "d.c", Rules())
-    spark.table(f"{chosen.catalog}.d.c").createOrReplaceTempView("staged_plan")
 
-    def read(report: Report) -> str:
-        plan = spark.sql(f"EXPLAIN {mirror.merge_statement('staged_plan', report)}").first()[0]
+    def plan(report: Report) -> str:
+        return str(spark.sql(f"EXPLAIN {mirror.merge_statement('staged_plan', report)}").first()[0])
+
+    def read(plan: str) -> str:
         return next(line for line in plan.splitlines() if "BatchScan" in line and "_pos" in line)
 
-    usual = read(Report(rows=1, deleted=1, least=b"a", greatest=b"b"))
-    assert "_key" in usual
-    assert "_bson" not in usual
-    assert "_bson" in read(Report(rows=1, refused=1, least=b"a", greatest=b"b"))
+    (part,) = summarise(batch, EVERYTHING).parts
+    with mirror.staged(batch, part) as staged:
+        staged.rows.createOrReplaceTempView("staged_plan")
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)  # as if the mirror were large
+        usual = plan(Report(rows=1, deleted=1, least=b"a", greatest=b"b"))
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+        assert "_key" in read(usual)
+        assert "_bson" not in read(usual)
+        assert "might_contain" in usual, "rows that no key of the batch matches are not shuffled"
+        assert "_bson" in read(plan(Report(rows=1, refused=1, least=b"a", greatest=b"b")))
 
 
 def test_marks_and_maintenance(spark, settings):

@@ -103,9 +103,9 @@ class FeatureJob:
 
     def records(self, spark: SparkSession, servers: str, topics: Sequence[str]) -> DataFrame:
         """Read the stream from topics. The driver makes the events of their records itself, without a Python worker."""
-        if self._reader is not None:
-            return kafka_records(spark, servers, topics, limit=EVENTS_PER_BATCH)
         assert self.format is not None
+        if self._reader is not None:
+            return kafka_records(spark, servers, topics, format=self.format, limit=EVENTS_PER_BATCH)
         return from_kafka(
             spark,
             servers,

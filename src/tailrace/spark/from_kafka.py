@@ -13,7 +13,7 @@ from tailrace.capture.garbage import rare_collections
 from tailrace.errors import SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
 from tailrace.spark.failures import explained
-from tailrace.spark.kafka_events import KafkaRecord, Reader, reader_of
+from tailrace.spark.kafka_events import WHOLE_IN_VALUE, KafkaRecord, Reader, reader_of
 
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
 """The columns that come along with `keep_bad_records`: the value of a record that cannot be read, and why."""
@@ -44,7 +44,14 @@ def from_kafka(
     wanted = _schema(schema)
     limit = max_events_per_batch if stream else None
     records = kafka_records(
-        spark, servers, topics, stream=stream, starting_offsets=starting_offsets, limit=limit, options=options
+        spark,
+        servers,
+        topics,
+        format=format,
+        stream=stream,
+        starting_offsets=starting_offsets,
+        limit=limit,
+        options=options,
     )
     result = StructType([*wanted.fields, *(BAD_RECORD.fields if keep_bad_records else ())])
     return records.mapInArrow(event_reader(format, wanted, keep_bad_records=keep_bad_records), _nullable(result))
@@ -55,15 +62,21 @@ def kafka_records(
     servers: str,
     topics: Sequence[str] | str,
     *,
+    format: str,
     stream: bool = True,
     starting_offsets: str = "earliest",
     limit: int | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Read topics as they are, without a Python worker; an `event_reader` makes events of the rows."""
+    """Read topics as they are, without a Python worker; an `event_reader` of their format makes events of the rows.
+
+    Where the value says it all, the rest of a record is left behind: headers are what costs Spark most on the way to
+    Python.
+    """
+    is_value_enough = format in WHOLE_IN_VALUE
     chosen = {
         "kafka.bootstrap.servers": servers,
-        "includeHeaders": "true",
+        "includeHeaders": str(not is_value_enough).lower(),
         "startingOffsets": starting_offsets,
         # Records of transactions that were given up never happened.
         "kafka.isolation.level": "read_committed",
@@ -72,7 +85,7 @@ def kafka_records(
         **(options or {}),
     }
     reader = (spark.readStream if stream else spark.read).format("kafka").options(**chosen)
-    columns = ["topic", "partition", "offset", "key", "value", "headers"]
+    columns = ["topic", "partition", "offset", "value", *(() if is_value_enough else ("key", "headers"))]
     return reader.load().where("value IS NOT NULL").select(*columns)
 
 
@@ -148,9 +161,10 @@ def _with_bad(rows: pa.RecordBatch, values: Sequence[Any], causes: Sequence[Any]
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[KafkaRecord]:
-    *columns, headers = batch.columns
-    for row in zip(*(column.to_pylist() for column in columns), _named(headers), strict=True):
-        yield KafkaRecord(*row)
+    columns: list[Iterable[Any]] = [column.to_pylist() for column in batch.columns[:5]]
+    if batch.num_columns > len(columns):
+        columns.append(_named(batch.column("headers")))
+    return map(KafkaRecord, *columns)
 
 
 def _named(headers: pa.ListArray) -> Iterator[dict[str, bytes]]:

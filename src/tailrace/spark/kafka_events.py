@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import bson
@@ -28,6 +29,8 @@ from tailrace.token import ResumeToken
 _OPTIONS = JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _BSON: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _OPERATIONS = {"c": "insert", "d": "delete", "r": "read"}
+WHOLE_IN_VALUE = frozenset(("bson", "json", "canonical"))
+"""Formats whose values are whole events: keys and headers say nothing that is not in there."""
 _FULL_NAMES = set(OP_CODES) | {"drop", "rename", "dropDatabase", "invalidate"}
 
 
@@ -37,9 +40,9 @@ class KafkaRecord(NamedTuple):
     topic: str
     partition: int
     offset: int
-    key: bytes | None
     value: bytes
-    headers: Mapping[str, bytes]
+    key: bytes | None = None
+    headers: Mapping[str, bytes] = MappingProxyType({})
 
     @property
     def token(self) -> bytes | None:

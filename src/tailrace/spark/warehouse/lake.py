@@ -26,14 +26,27 @@ _ALWAYS: Final[Mapping[str, str]] = {
     # The metadata lists all snapshots and is written with every commit: old ones leave.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+    # Tokens, keys and documents do not repeat. A writer that notices it after 2 MB, the default, hashes a whole batch.
+    "write.parquet.dict-size-bytes": "65536",
 }
+_SESSION: Final[Mapping[str, str]] = {
+    # What is kept of a batch is read once or twice: counting how often each value comes costs more than it saves.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # A MERGE shuffles and sorts all rows that it compares, with the names of their files. A Bloom filter of the batch's
+    # keys, which Spark would use for tables from 10 GB on only, leaves of these rows little more than those that match.
+    "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "0",
+    "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1GB",
+    # An aggregate with this many collections in a task is still done without sorting the events.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",
+}
+"""How the batches of a warehouse are worked on."""
 
 
 def configure_catalog(spark: SparkSession, settings: WarehouseSettings) -> None:
-    """Let a session know the catalog; what the session was given by its own configuration stays."""
+    """Let a session know the catalog, and how to work; what it was given by its own configuration stays."""
     prefix = f"spark.sql.catalog.{settings.catalog}"
-    for key, value in catalog_properties(settings).items():
-        name = f"{prefix}.{key}" if key else prefix
+    catalog = {f"{prefix}.{key}" if key else prefix: value for key, value in catalog_properties(settings).items()}
+    for name, value in {**_SESSION, **catalog}.items():
         if spark.conf.get(name, None) is None:
             spark.conf.set(name, value)
 
@@ -82,6 +95,9 @@ class Lake:
         self.catalog = catalog
         self._format_version = format_version
         self._known: set[Name] = set()
+        # Each part of such a name is a question to the JVM, which looks through all jars for it.
+        self._spark_util = self._jvm.org.apache.iceberg.spark.Spark3Util
+        self._expressions = self._jvm.org.apache.iceberg.expressions.Expressions
 
     def sql_name(self, table: Name) -> str:
         """Give the name for SQL."""
@@ -143,8 +159,7 @@ class Lake:
 
     def java(self, table: Name) -> Any:
         """Give Iceberg's own object, as fresh as this call."""
-        loader = self._jvm.org.apache.iceberg.spark.Spark3Util
-        return loader.loadIcebergTable(self.spark._jsparkSession, self.sql_name(table))
+        return self._spark_util.loadIcebergTable(self.spark._jsparkSession, self.sql_name(table))
 
     def has_batch(self, table: Name, commit: Commit) -> bool:
         """Tell whether a batch is in the table already: its own snapshot, or one of a later batch, is in its past."""
@@ -160,7 +175,7 @@ class Lake:
 
     def has_rows_between(self, table: Name, column: str, least: str, greatest: str) -> bool:
         """Tell whether a file may hold values in a range; only metadata is read."""
-        expressions = self._jvm.org.apache.iceberg.expressions.Expressions
+        expressions = self._expressions
         inside = expressions.greaterThanOrEqual(column, least), expressions.lessThanOrEqual(column, greatest)
         files = self.java(table).newScan().filter(inside[0]).filter(inside[1]).planFiles()
         try:

@@ -71,6 +71,11 @@ class Staged:
     report: Report
 
     @property
+    def rows(self) -> DataFrame:
+        """What is to be merged; that this is a part of what is kept is why Spark thinks of a Bloom filter."""
+        return self.frame.where(F.col("_row") == ROW).drop("_row")
+
+    @property
     def letters(self) -> DataFrame:
         """What could not be applied."""
         return self.frame.where(F.col("_row") == LETTER)
@@ -109,7 +114,7 @@ class Mirror:
         if staged.report.least is None:
             return
         view = f"staged_{'_'.join(self.table)}"
-        staged.frame.where(F.col("_row") == ROW).drop("_row").createOrReplaceTempView(view)
+        staged.rows.createOrReplaceTempView(view)
         self._lake.spark.sql(self.merge_statement(view, staged.report))
         self._lake.spark.catalog.dropTempView(view)
 

@@ -63,28 +63,35 @@ class Summary:
 
 
 def summarise(events: DataFrame, selection: Namespaces) -> Summary:
-    """Look at a batch."""
+    """Look at a batch.
+
+    Spark sorts all rows to find the least of texts, unless something is collected beside it; here it is the operations.
+    Sorted or not, counting what is distinct along with it would do that for every event, so it is a look of its own.
+    """
     rows = (
         events.groupBy("db", "coll")
         .agg(
+            F.collect_set("op").alias("operations"),
             F.count("token").alias("events"),
             F.count_if(F.col("op").isin(*DATA_OPERATIONS)).alias("changes"),
             F.count_if(F.expr(IS_DELTA)).alias("deltas"),
-            F.count_if(F.col("op").isin(*ENDS)).alias("ends"),
             F.count_if(F.col("token").isNull()).alias("bad"),
             F.sum(F.length("raw")).alias("bytes"),
             F.min("token").alias("least"),
             F.max("token").alias("greatest"),
             F.min("_key").alias("least_key"),
             F.max("_key").alias("greatest_key"),
-            # Numbers are counted at a fraction of the cost of texts; two events that share one are looked at again.
-            F.count_distinct(F.xxhash64("token", F.coalesce("_key", F.lit(b"")))).alias("distinct"),
         )
         .collect()
     )
-    parts = tuple(_part(row) for row in rows if row.db is not None and selection.contains_event(_name(row)))
+    repeated = _repeated(events)
+    parts = tuple(
+        _part(row, (row.db, row.coll) in repeated)
+        for row in rows
+        if row.db is not None and selection.contains_event(_name(row))
+    )
     ends: list[Row] = []
-    if any(row.ends for row in rows):
+    if any(operation in ENDS for row in rows for operation in row.operations):
         found = (
             events.where(F.col("op").isin(*ENDS)).select("cluster_time", "token", "db", "coll", "op", "raw").distinct()
         )
@@ -92,7 +99,17 @@ def summarise(events: DataFrame, selection: Namespaces) -> Summary:
     return Summary(parts, tuple(ends), sum(row.bad for row in rows))
 
 
-def _part(row: Row) -> Part:
+def _repeated(events: DataFrame) -> set[tuple[str, str | None]]:
+    """Give the collections that may have an event twice in the batch.
+
+    Numbers are counted at a fraction of the cost of texts; two events that share one are looked at again.
+    """
+    number = F.xxhash64("token", F.coalesce("_key", F.lit(b""))).alias("number")
+    counted = events.where("token IS NOT NULL").select("db", "coll", number).groupBy("db", "coll", "number").count()
+    return {(row.db, row.coll) for row in counted.where("count > 1").select("db", "coll").distinct().collect()}
+
+
+def _part(row: Row, repeated: bool) -> Part:
     return Part(
         database=row.db,
         collection=row.coll,
@@ -104,7 +121,7 @@ def _part(row: Row) -> Part:
         greatest_token=row.greatest,
         least_key=row.least_key,
         greatest_key=row.greatest_key,
-        repeated=row.events != row.distinct,
+        repeated=repeated,
     )
 
 
