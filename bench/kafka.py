@@ -102,6 +102,7 @@ def body(scenario: Scenario) -> None:
         with scenario.contestants(made, group=GROUP) as started:
             scenario.interleave(started, meter, group=GROUP)
     scenario.note("the raw loop reads the collection's own stream; the producer's default is the cluster's, filtered")
+    scenario.note("producers and connectors are measured from a third of the events on, after a run to warm up")
     scenario.note("what a transaction's commit writes is in the time of exactly-once; connectors deliver at least once")
 
 
@@ -113,7 +114,13 @@ def ours(scenario: Scenario, uri: str, servers: str, start: list[int]) -> list[C
     return [
         python_job(RAW, "bench.drain_jobs:RawLoop", given, warm_ups=1),
         *(
-            python_job(name, "bench.kafka_jobs:capture", {**kafka, "prefix": f"t{number}", **options}, settings=options)
+            python_job(
+                name,
+                "bench.kafka_jobs:capture",
+                {**kafka, "prefix": f"t{number}", **options},
+                settings=options,
+                warm_ups=1,
+            )
             for number, (name, options) in enumerate(OURS.items())
         ),
         python_job(

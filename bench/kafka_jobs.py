@@ -29,7 +29,7 @@ def capture(
     delivery: str = "at-least-once",
     scope: str = "cluster",
 ) -> None:
-    """Our producer, from a stored position to the end of the load."""
+    """Our producer, from a stored position to the end of the load; as connectors are, measured from a third on."""
     from tailrace.capture.assembly import Capture
     from tailrace.capture.positions import Position
 
@@ -42,7 +42,11 @@ def capture(
             opened.begin_at(Position(None, Timestamp(*start)), reason="bench")
 
             def count(point: str) -> None:
-                if point == "acknowledged" and marks.reach(producer.delivered):
+                if point != "acknowledged":
+                    return
+                if marks.seen < events // 3 <= producer.delivered < events:
+                    marks.begin(producer.delivered)
+                if marks.reach(producer.delivered):
                     producer.stop()
 
             producer = opened.producer(hook=count)

@@ -27,8 +27,8 @@ from tailrace.capture.sinks import Sink, TransactionalSink
 from tailrace.errors import Backpressure, EventUnconvertible
 from tailrace.monitor import StreamMetrics
 
-_REST_AFTER_A_SAVE = 9
-"""A slow store is asked less often, so that saving never takes more than a tenth of the time."""
+_REST_AFTER_A_SAVE = 29
+"""A slow store is asked less often, so that saving never takes more than a thirtieth of the time."""
 
 _BUSY_TRANSACTION_SECONDS = 0.5
 """How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
