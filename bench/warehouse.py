@@ -1,6 +1,6 @@
 """The warehouse job: events a second into the history and into a mirror of a million rows, and whether that stays so.
 
-    python -m bench.warehouse [--rows 1000000] [--events 400000] [--batch 50000] [--days 40] [--heap 1g]
+    python -m bench.warehouse [--rows 1000000] [--events 400000] [--batch 100000] [--days 40] [--heap 1g]
 
 The mirror is filled with `--rows` documents. Then `--warm-up` and `--events` events (half of them inserts, half updates
 with their documents, all over the mirror) are read from Kafka topics, and the time of each batch of the second is
@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--events", type=int, default=400_000)
     parser.add_argument("--warm-up", type=int, default=200_000)
-    parser.add_argument("--batch", type=int, default=50_000)
+    parser.add_argument("--batch", type=int, default=100_000)
     parser.add_argument("--days", type=int, default=40)
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--lake", help="a folder for the mirror; one that is there is not filled again")

@@ -187,7 +187,7 @@ class WarehouseSettings(Section):
     ends: str = Field(
         "follow", pattern="^(keep|follow|drop)$", description="What drop, rename and dropDatabase do to a mirror."
     )
-    events_per_batch: int = Field(50_000, gt=0, description="Where a micro-batch ends.")
+    events_per_batch: int = Field(100_000, gt=0, description="Where a micro-batch ends.")
     every_seconds: float = Field(5.0, ge=0, description="Least time from one micro-batch to the next.")
     max_columns: int = Field(400, gt=0, description="Fields beyond this many of a collection stay in _rest.")
     rewrite_rows: int = Field(5_000_000, ge=0, description="Mirrors up to this size are rewritten to widen a column.")

@@ -210,6 +210,27 @@ def test_available_now_ends_also_when_nothing_happened(spark, mongodb, database,
     assert len(got.rows) == count
 
 
+def test_available_now_with_limits_reads_one_batch_and_never_goes_back(spark, mongodb, database, tmp_path):
+    """Spark asks a Python source once where everything ends, and before it tells the position of the checkpoint."""
+    start = now(database)
+    database.orders.insert_many([{"_id": n} for n in range(45)])
+    got, limits = Collected(), {"maxEventsPerBatch": "20", "maxBytesPerBatch": "1000000"}
+
+    def run(**options: str) -> None:
+        frame = reading(spark, mongodb, database, "readStream", startAtOperationTime=start, **options).load()
+        run_to_end(frame, got, tmp_path / "c")
+
+    run(**limits)
+    assert len(got.rows) == 20
+    with pytest.raises(StreamingQueryException) as caught:
+        run(**limits)
+    found = error_of(caught.value)
+    assert isinstance(found, SettingsError)
+    assert "Leave out maxEventsPerBatch" in str(found.hint)
+    run()
+    assert [json.loads(row.document_key)["_id"] for row in got.rows] == list(range(45))
+
+
 def test_lost_history_fails_with_our_error_and_its_hint(spark, start_mongodb, tmp_path):
     mongodb = start_mongodb(oplog_mb=1)
     with mongodb.client() as client:

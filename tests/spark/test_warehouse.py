@@ -270,6 +270,26 @@ def test_marks_and_maintenance(spark, settings):
     assert job_has(spark, chosen, Commit("q", 4)), "what batch was the last is known after all that"
 
 
+def test_tables_of_format_version_2(spark, settings):
+    """Readers that know no deletion vectors find files of positions instead."""
+    chosen = settings(format_version=2)
+    job = WarehouseJob(chosen)
+    job.write(frame(spark, read_events("d.c", [{"_id": number, "n": 0} for number in range(5)])), Commit("q", 0))
+    changed = [
+        event("d.c", "update", 1, 10, fullDocument={"_id": 1, "n": 1}),
+        event("d.c", "update", 2, 11, updateDescription={"updatedFields": {"n": 2}, "removedFields": []}),
+        event("d.c", "delete", 3, 12),
+        event("d.c", "insert", 5, 13, fullDocument={"_id": 5, "n": 5}),
+    ]
+    job.write(frame(spark, changed), Commit("q", 1))
+    table = f"{chosen.catalog}.d.c"
+    expected = [{"_id": 0, "n": 0}, {"_id": 1, "n": 1}, {"_id": 2, "n": 2}, {"_id": 4, "n": 0}, {"_id": 5, "n": 5}]
+    assert mirrored(spark.table(table)) == {repr(one["_id"]): bson.encode(one) for one in expected}
+    assert {row.file_format for row in spark.table(f"{table}.delete_files").collect()} == {"PARQUET"}
+    properties = dict(spark.sql(f"SHOW TBLPROPERTIES {table}").collect())
+    assert properties["format-version"] == "2"
+
+
 def job_has(spark: Any, chosen: WarehouseSettings, commit: Commit) -> bool:
     return Lake(spark, chosen.catalog).has_batch(("d", "c"), commit)
 

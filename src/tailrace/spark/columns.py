@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import bson
 import orjson
 import pyarrow as pa
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -41,26 +45,35 @@ KEY: Final = "_key"
 """A declared binary column of this name gets the `_id` as bytes that are equal for equal `_id`s and sort like them."""
 
 _DOCUMENTS: Final = {
-    "document_key": b"documentKey",
-    "full_document": b"fullDocument",
-    "full_document_before": b"fullDocumentBeforeChange",
-    "update_description": b"updateDescription",
+    "document_key": "documentKey",
+    "full_document": "fullDocument",
+    "full_document_before": "fullDocumentBeforeChange",
+    "update_description": "updateDescription",
 }
 _namespaces: dict[bytes, tuple[str | None, str | None]] = {}
 _MOST_NAMESPACES: Final = 10_000
+_has_cluster_time = re.compile("..[0-9A-Fa-f]{16}").match
 
 
 class _Event:
     """One event while its columns are made: each part is found or decoded at most once."""
 
-    __slots__ = ("_decoded", "_place", "bytes", "mismatches", "spans")
+    __slots__ = ("_decoded", "_place", "_spans", "bytes", "fields", "mismatches")
 
-    def __init__(self, event: bytes) -> None:
+    def __init__(self, event: bytes, fields: Mapping[str, Any] | None = None) -> None:
         self.bytes = event
-        self.spans: Spans = spans_of(event)
+        self.fields: Mapping[str, Any] = fields or {}
+        """What is decoded already; a part that is missing here is looked for in the bytes."""
         self.mismatches: Mismatches = []
+        self._spans: Spans | None = None
         self._place: Place | None = None
-        self._decoded: dict[bytes, Any] = {}
+        self._decoded: dict[str, Any] = {}
+
+    @property
+    def spans(self) -> Spans:
+        if self._spans is None:
+            self._spans = spans_of(self.bytes)
+        return self._spans
 
     @property
     def place(self) -> Place:
@@ -72,9 +85,13 @@ class _Event:
         span = self.spans.get(name)
         return None if span is None or span[0] != raw.DOCUMENT else self.bytes[span[1] : span[2]]
 
-    def decoded(self, name: bytes) -> Any:
+    def decoded(self, name: str) -> Any:
+        # A part that looks like a reference has become one in an event, and is a document for itself.
+        known = self.fields.get(name)
+        if type(known) is dict or (self.fields and name not in self.fields):
+            return known
         if name not in self._decoded:
-            part = self.part(name)
+            part = self.part(name.encode())
             self._decoded[name] = None if part is None else extended_json.decode(part)
         return self._decoded[name]
 
@@ -94,10 +111,12 @@ class EventColumns:
         )
         self._fail_fast = fail_fast
 
-    def batch(self, events: Sequence[bytes]) -> pa.RecordBatch:
-        """Give the rows of these events."""
+    def batch(
+        self, events: Sequence[bytes], fields: Sequence[Mapping[str, Any] | None] | None = None
+    ) -> pa.RecordBatch:
+        """Give the rows of these events; `fields` are those of them that are decoded already."""
         values: list[list[Any]] = [[] for _ in self._columns]
-        for event in map(_Event, events):
+        for event in map(_Event, events, fields or repeat(None)):
             for number, column in self._columns:
                 values[number].append(column(event))
             if self._fail_fast and event.mismatches:
@@ -124,7 +143,7 @@ def _column(field: types.StructField) -> Column:
 def _document_column(name: str, kind: types.DataType) -> Column:
     part = _DOCUMENTS[name]
     if isinstance(kind, types.BinaryType):
-        return lambda event: event.part(part)
+        return lambda event: event.part(part.encode())
     if isinstance(kind, types.StringType):
         return lambda event: _text(event, part)
     convert = converter(kind)
@@ -136,7 +155,7 @@ def _field_column(field: types.StructField) -> Column:
     convert, name = converter(field.dataType), field.name
 
     def column(event: _Event) -> Any:
-        for part in (b"fullDocument", b"documentKey"):
+        for part in ("fullDocument", "documentKey"):
             document = event.decoded(part)
             if document is not None and name in document:
                 return convert(document[name], name, event.mismatches)
@@ -145,13 +164,16 @@ def _field_column(field: types.StructField) -> Column:
     return column
 
 
-def _text(event: _Event, part: bytes) -> str | None:
+def _text(event: _Event, part: str) -> str | None:
     document = event.decoded(part)
     return None if document is None else extended_json.relaxed(document, event.bytes).decode()
 
 
 def _cluster_time(event: _Event) -> int:
     """Give seconds in the upper half, increment in the lower."""
+    known = event.fields.get("clusterTime")
+    if type(known) is Timestamp:
+        return (known.time << 32) | known.inc
     span = event.spans.get(b"clusterTime")
     if span is None or span[0] != raw.TIMESTAMP:
         return event.place.cluster_time
@@ -159,11 +181,24 @@ def _cluster_time(event: _Event) -> int:
 
 
 def _wall_time(event: _Event) -> int | None:
+    if event.fields and "wallTime" not in event.fields:
+        return None
     span = event.spans.get(b"wallTime")
     return None if span is None or span[0] != raw.DATE else raw.int64_at(event.bytes, span[1]) * 1_000
 
 
+def _token(event: _Event) -> str:
+    """Give the token; its cluster time is at a fixed place, and what has none there is no token."""
+    known = event.fields.get("_id")
+    if type(known) is dict and type(text := known.get("_data")) is str and _has_cluster_time(text):
+        return text
+    return event.place.text.decode()
+
+
 def _operation(event: _Event) -> str:
+    known = event.fields.get("operationType")
+    if type(known) is str:
+        return known
     span = event.spans.get(b"operationType")
     if span is None:
         raise EventUnconvertible("the event has no operationType", hint="Keep it in every stage of the pipeline.")
@@ -171,6 +206,9 @@ def _operation(event: _Event) -> str:
 
 
 def _namespace(event: _Event) -> tuple[str | None, str | None]:
+    namespace = event.fields.get("ns")
+    if type(namespace) is dict:
+        return namespace.get("db"), namespace.get("coll")
     part = event.part(b"ns")
     if part is None:
         return None, None
@@ -184,6 +222,9 @@ def _namespace(event: _Event) -> tuple[str | None, str | None]:
 
 
 def _key(event: _Event) -> bytes | None:
+    known = event.fields.get("documentKey")
+    if type(known) is dict and type(id_ := known.get("_id")) is ObjectId:
+        return id_of_value(raw.Value(raw.OBJECT_ID, id_.binary))
     part = event.part(b"documentKey")
     found = None if part is None else raw.field(part, b"_id")
     return None if found is None else id_of_value(found)
@@ -194,7 +235,7 @@ def _mismatches(event: _Event) -> str | None:
 
 
 _FIXED: Mapping[tuple[str, type[types.DataType]], Column] = {
-    ("token", types.StringType): lambda event: event.place.text.decode(),
+    ("token", types.StringType): _token,
     ("cluster_time", types.TimestampType): lambda event: (_cluster_time(event) >> 32) * 1_000_000,
     ("cluster_time", types.LongType): _cluster_time,  # exact, and good as a version
     ("wall_time", types.TimestampType): _wall_time,

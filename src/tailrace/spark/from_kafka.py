@@ -13,7 +13,7 @@ from tailrace.capture.garbage import rare_collections
 from tailrace.errors import SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
 from tailrace.spark.failures import explained
-from tailrace.spark.kafka_events import WHOLE_IN_VALUE, KafkaRecord, Reader, reader_of
+from tailrace.spark.kafka_events import WHOLE_IN_VALUE, KafkaRecord, Reader, ReadEvent, reader_of
 
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
 """The columns that come along with `keep_bad_records`: the value of a record that cannot be read, and why."""
@@ -132,7 +132,7 @@ def _converter(read: Reader, schema: StructType, *, keep_bad_records: bool) -> C
 def _converted(
     batch: pa.RecordBatch, read: Reader, columns: EventColumns, *, keep_bad_records: bool
 ) -> Iterator[pa.RecordBatch]:
-    events: list[bytes] = []
+    events: list[ReadEvent] = []
     bad: list[tuple[bytes, str]] = []
     for record in _records(batch):
         try:
@@ -144,7 +144,7 @@ def _converted(
             continue
         if event is not None:
             events.append(event)
-    rows = columns.batch(events)
+    rows = columns.batch([event.bytes for event in events], [event.fields for event in events])
     if not keep_bad_records:
         yield rows
         return

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from tailrace.capture.reader import Portion
 from tailrace.capture.source import EventSource
 from tailrace.driver import token_of
+from tailrace.errors import SettingsError
 from tailrace.spark.following import Following
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import MIB, SourceOptions
@@ -35,6 +36,7 @@ class Planner:
         self._waiting: deque[Portion] = deque()
         self._batch: _Batch | None = None
         self._is_first = True
+        self._is_planned = False
 
     def latest(self) -> Offset:
         """Say where the next batch ends; the same position again means that there is nothing to do."""
@@ -51,12 +53,27 @@ class Planner:
 
     def parts(self, start: Offset, end: Offset) -> Sequence[Carried | Range | ShardRange]:
         """Divide (start, end] between tasks."""
+        if not self._is_planned:
+            self._is_planned = True
+            self._check_trigger(start, end)
         if self._position is None or self._position.key != end.key:
             self._jump(end)
         batch = self._batch
         if batch is not None and batch.events is not None and (batch.start, batch.end) == (start.key, end.key):
             return carried_parts(batch.events, self._options) if batch.events else []
         return range_parts(start, end, self._options)
+
+    def _check_trigger(self, start: Offset, end: Offset) -> None:
+        """Refuse to go on with AvailableNow and limits: the query would read nothing any more, or go back.
+
+        That trigger asks where everything ends before it tells the position of the checkpoint (by an empty range); all
+        others tell it first. Then a limited end is one behind the first beginning, which may long have been passed.
+        """
+        first = self._options.start
+        is_told_late = not self._is_first and start.key == end.key
+        if is_told_late and self._options.is_limited and first is not None and start.key != first.key:
+            hint = "Leave out maxEventsPerBatch and maxBytesPerBatch, or use another trigger."
+            raise SettingsError("AvailableNow cannot go on from a checkpoint with limits", hint=hint)
 
     def close(self) -> None:
         """End the reading."""
