@@ -102,7 +102,7 @@ def body(scenario: Scenario) -> None:
         with scenario.contestants(made, group=GROUP) as started:
             scenario.interleave(started, meter, group=GROUP)
     scenario.note("the raw loop reads the collection's own stream; the producer's default is the cluster's, filtered")
-    scenario.note("producers and connectors are measured from a third of the events on, after a run to warm up")
+    scenario.note("producers are measured from their start, connectors from a third on; all after a warm-up")
     scenario.note("what a transaction's commit writes is in the time of exactly-once; connectors deliver at least once")
 
 

@@ -29,24 +29,22 @@ def capture(
     delivery: str = "at-least-once",
     scope: str = "cluster",
 ) -> None:
-    """Our producer, from a stored position to the end of the load; as connectors are, measured from a third on."""
+    """Our producer, from a stored position to the end of the load, start included; its topic is there already."""
     from tailrace.capture.assembly import Capture
+    from tailrace.capture.heap import share_one_heap
     from tailrace.capture.positions import Position
 
+    share_one_heap()  # as `tailrace produce` does
     name = f"{prefix}-{next(_numbers)}"
     with tempfile.TemporaryDirectory() as folder:
         client: MongoClient[Any] = MongoClient(uri)
         choice = {"format": format, "source": source, "delivery": delivery, "scope": scope}
-        settings = capture_settings(uri, servers, name, folder, **choice)
+        settings = capture_settings(uri, servers, name, folder, topic_prefix=prefix, **choice)
         with client, Capture.open(settings, client) as opened:
             opened.begin_at(Position(None, Timestamp(*start)), reason="bench")
 
             def count(point: str) -> None:
-                if point != "acknowledged":
-                    return
-                if marks.seen < events // 3 <= producer.delivered < events:
-                    marks.begin(producer.delivered)
-                if marks.reach(producer.delivered):
+                if point == "acknowledged" and marks.reach(producer.delivered):
                     producer.stop()
 
             producer = opened.producer(hook=count)
@@ -60,6 +58,7 @@ def capture_settings(
     name: str,
     folder: str,
     *,
+    topic_prefix: str = "",
     format: str = "json",
     source: str = "change-stream",
     delivery: str = "at-least-once",
@@ -79,7 +78,7 @@ def capture_settings(
             "capture.delivery": delivery,
             "capture.scope": scope,
             "capture.sink": f"kafka://{servers}",
-            "capture.topic_prefix": name,
+            "capture.topic_prefix": topic_prefix or name,
             "capture.partitions": 3,
             "capture.namespaces": ("bench.orders",),
             "capture.position_store": f"kafka://{servers}/{name}-positions" if exactly_once else f"file:{folder}",

@@ -39,8 +39,10 @@ def run_producer(
 ) -> None:
     """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0."""
     from tailrace.capture.assembly import Capture
+    from tailrace.capture.heap import share_one_heap
     from tailrace.capture.producer_options import FirstStep
 
+    share_one_heap()
     configure_log(settings.log)
     with ExitStack() as opened:
         client = opened.enter_context(connected(settings, socketTimeoutMS=_SOCKET_TIMEOUT_MS))
