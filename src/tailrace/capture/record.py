@@ -38,6 +38,12 @@ class Record(NamedTuple):
         """The event's resume token as a BSON document."""
         return token_of(self.event)
 
+    @property
+    def cluster_time(self) -> int:
+        """When it happened, as one number: seconds in the upper 32 bits, increment in the lower."""
+        seconds, increment = dict(self.headers)["clusterTime"].split(b":")
+        return int(seconds) << 32 | int(increment)
+
 
 new_record = tuple.__new__
 """`new_record(Record, (...))` does what `Record(...)` does, in a third of the time."""
