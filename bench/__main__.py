@@ -27,16 +27,16 @@ BUDGETS = {
     "tiny": dict.fromkeys(("parts", "drain", "kafka", "latency", "cost", "growth", "lake"), 900.0),
     "quick": {"parts": 15.0, "drain": 195.0, "kafka": 115.0, "latency": 160.0, "cost": 30.0, "growth": 65.0},
     "full": {
-        "parts": 60.0,
-        "drain": 710.0,
-        "kafka": 680.0,
-        "latency": 600.0,
-        "cost": 230.0,
-        "growth": 900.0,
-        "lake": 400.0,
+        "parts": 40.0,
+        "drain": 520.0,
+        "kafka": 560.0,
+        "latency": 420.0,
+        "cost": 200.0,
+        "growth": 560.0,
+        "lake": 260.0,
     },
 }
-"""Seconds for each scenario: 580 in a quick run, 3,580 in a full one."""
+"""Seconds for each scenario: 580 in a quick run, 2,560 in a full one."""
 PARTS = {
     "driver": {"drain": r"^(raw getMore loop$|pymongo|(async )?driver)", "latency": r"^(pymongo watch\(\)|driver)$"},
     "engine": {"drain": r"^(raw|engine)", "latency": r"^(pymongo watch\(\)|engine)$", "growth": r"^(raw|engine)"},
