@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, Final
 
 import bson
@@ -18,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tailrace import raw
 from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import Place, Spans, spans_of, text_at
+from tailrace.capture.formats.plain_event import Cutter, PlainEvent
 from tailrace.capture.rebuilt_state import id_of_value
 from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.spark.typed import Mismatches, converter
@@ -58,16 +58,18 @@ _has_cluster_time = re.compile("..[0-9A-Fa-f]{16}").match
 class _Event:
     """One event while its columns are made: each part is found or decoded at most once."""
 
-    __slots__ = ("_decoded", "_place", "_spans", "bytes", "fields", "mismatches")
+    __slots__ = ("_decoded", "_place", "_spans", "bytes", "fields", "mismatches", "plain")
 
-    def __init__(self, event: bytes, fields: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, event: bytes, fields: Mapping[str, Any] | None, plain: PlainEvent | None) -> None:
         self.bytes = event
         self.fields: Mapping[str, Any] = fields or {}
         """What is decoded already; a part that is missing here is looked for in the bytes."""
+        self.plain = plain
+        """Where the parts are, for most events; those of the others are found by a walk."""
         self.mismatches: Mismatches = []
         self._spans: Spans | None = None
         self._place: Place | None = None
-        self._decoded: dict[str, Any] = {}
+        self._decoded: dict[str, Any] | None = None
 
     @property
     def spans(self) -> Spans:
@@ -81,22 +83,37 @@ class _Event:
             self._place = Place.of(self.bytes)
         return self._place
 
-    def part(self, name: bytes) -> bytes | None:
-        span = self.spans.get(name)
-        return None if span is None or span[0] != raw.DOCUMENT else self.bytes[span[1] : span[2]]
+    def part(self, name: str) -> bytes | None:
+        plain = self.plain
+        if plain is None:
+            span = self.spans.get(name.encode())
+            return None if span is None or span[0] != raw.DOCUMENT else self.bytes[span[1] : span[2]]
+        if name == "fullDocument":
+            return self.bytes[plain.document : plain.document_end] if plain.document else None
+        if name == "documentKey":
+            return self.bytes[plain.key : plain.key_end]
+        return self.bytes[plain.update : -1] if plain.update and name == "updateDescription" else None
+
+    def knows(self, name: str) -> bool:
+        """Whether a part is decoded already, or known to be missing.
+
+        One that looks like a reference has become one in an event, and is a document for itself: that is not known.
+        """
+        return type(self.fields.get(name)) is dict or (bool(self.fields) and name not in self.fields)
 
     def decoded(self, name: str) -> Any:
-        # A part that looks like a reference has become one in an event, and is a document for itself.
-        known = self.fields.get(name)
-        if type(known) is dict or (self.fields and name not in self.fields):
-            return known
+        if self.knows(name):
+            return self.fields.get(name)
+        if self._decoded is None:
+            self._decoded = {}
         if name not in self._decoded:
-            part = self.part(name.encode())
+            part = self.part(name)
             self._decoded[name] = None if part is None else extended_json.decode(part)
         return self._decoded[name]
 
 
-Column = Callable[[_Event], Any]
+Value = Callable[[_Event], Any]
+Column = Callable[[Sequence[_Event]], Sequence[Any]]
 
 
 class EventColumns:
@@ -104,28 +121,34 @@ class EventColumns:
 
     def __init__(self, schema: types.StructType, *, fail_fast: bool = False) -> None:
         self._arrow = to_arrow_schema(schema)
+        self._columns = [_column(field) for field in schema.fields]
         # `_mismatches` is made last, when all other columns have been tried.
-        self._columns = sorted(
-            ((number, _column(field)) for number, field in enumerate(schema.fields)),
-            key=lambda item: schema.fields[item[0]].name == MISMATCHES,
-        )
+        self._order = sorted(range(len(self._columns)), key=lambda number: schema.fields[number].name == MISMATCHES)
         self._fail_fast = fail_fast
+        self._cutter = Cutter()
 
     def batch(
         self, events: Sequence[bytes], fields: Sequence[Mapping[str, Any] | None] | None = None
     ) -> pa.RecordBatch:
         """Give the rows of these events; `fields` are those of them that are decoded already."""
-        values: list[list[Any]] = [[] for _ in self._columns]
-        for event in map(_Event, events, fields or repeat(None)):
-            for number, column in self._columns:
-                values[number].append(column(event))
-            if self._fail_fast and event.mismatches:
-                raise EventUnconvertible(
-                    f"{', '.join(event.mismatches)} of event {event.place.text.decode()} does not fit its column",
-                    hint="Declare a type that takes the value (string takes all), or use the mode permissive.",
-                )
-        arrays = [pa.array(column, kind) for column, kind in zip(values, self._arrow.types, strict=True)]
+        cut = self._cutter.cut
+        known = fields or [None] * len(events)
+        made = [_Event(event, each, None if each else cut(event)) for event, each in zip(events, known, strict=True)]
+        arrays: list[Any] = [None] * len(self._columns)
+        for number in self._order:
+            arrays[number] = pa.array(self._columns[number](made), self._arrow.types[number])
+        if self._fail_fast:
+            _check_fit(made)
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+
+def _check_fit(events: Sequence[_Event]) -> None:
+    for event in events:
+        if event.mismatches:
+            raise EventUnconvertible(
+                f"{', '.join(event.mismatches)} of event {event.place.text.decode()} does not fit its column",
+                hint="Declare a type that takes the value (string takes all), or use the mode permissive.",
+            )
 
 
 def _column(field: types.StructField) -> Column:
@@ -134,43 +157,61 @@ def _column(field: types.StructField) -> Column:
         return _document_column(field.name, kind)
     fixed = _FIXED.get((field.name, type(kind)))
     if fixed is not None:
-        return fixed
+        return _each(fixed)
     if field.name in ENVELOPE.names:
         raise SettingsError(f"column {field.name} cannot be {kind.simpleString()}", hint="See docs/spark.md.")
-    return _field_column(field)
+    return _each(_field_value(field))
+
+
+def _each(value: Value) -> Column:
+    return lambda events: [value(event) for event in events]
 
 
 def _document_column(name: str, kind: types.DataType) -> Column:
     part = _DOCUMENTS[name]
     if isinstance(kind, types.BinaryType):
-        return lambda event: event.part(part.encode())
+        return _each(lambda event: event.part(part))
     if isinstance(kind, types.StringType):
-        return lambda event: _text(event, part)
+        return lambda events: _texts(events, part)
     convert = converter(kind)
-    return lambda event: convert(event.decoded(part), name, event.mismatches)
+    return _each(lambda event: convert(event.decoded(part), name, event.mismatches))
 
 
-def _field_column(field: types.StructField) -> Column:
-    """Make a column of a field of the document; what a delete has is in its documentKey."""
+def _field_value(field: types.StructField) -> Value:
+    """Give the value of a field of the document; what a delete has is in its documentKey."""
     convert, name = converter(field.dataType), field.name
 
-    def column(event: _Event) -> Any:
+    def value(event: _Event) -> Any:
         for part in ("fullDocument", "documentKey"):
             document = event.decoded(part)
             if document is not None and name in document:
                 return convert(document[name], name, event.mismatches)
         return None
 
-    return column
+    return value
 
 
-def _text(event: _Event, part: str) -> str | None:
-    document = event.decoded(part)
-    return None if document is None else extended_json.relaxed(document, event.bytes).decode()
+def _texts(events: Sequence[_Event], name: str) -> list[bytes | None]:
+    """Write a part of every event as relaxed Extended JSON: what is not decoded yet all at once."""
+    texts: list[bytes | None] = [None] * len(events)
+    parts: list[bytes] = []
+    places: list[int] = []
+    for number, event in enumerate(events):
+        if event.knows(name):
+            document = event.fields.get(name)
+            texts[number] = None if document is None else extended_json.relaxed(document, event.bytes)
+        elif (part := event.part(name)) is not None:
+            parts.append(part)
+            places.append(number)
+    for number, text in zip(places, extended_json.relaxed_documents(parts), strict=True):
+        texts[number] = text
+    return texts
 
 
 def _cluster_time(event: _Event) -> int:
     """Give seconds in the upper half, increment in the lower."""
+    if event.plain is not None:
+        return event.plain.seconds << 32 | event.plain.increment
     known = event.fields.get("clusterTime")
     if type(known) is Timestamp:
         return (known.time << 32) | known.inc
@@ -181,21 +222,28 @@ def _cluster_time(event: _Event) -> int:
 
 
 def _wall_time(event: _Event) -> int | None:
+    if event.plain is not None:
+        wall = event.plain.wall_time
+        return None if wall is None else raw.int64_at(wall, 0) * 1_000
     if event.fields and "wallTime" not in event.fields:
         return None
     span = event.spans.get(b"wallTime")
     return None if span is None or span[0] != raw.DATE else raw.int64_at(event.bytes, span[1]) * 1_000
 
 
-def _token(event: _Event) -> str:
+def _token(event: _Event) -> str | bytes:
     """Give the token; its cluster time is at a fixed place, and what has none there is no token."""
+    if event.plain is not None:
+        return event.plain.text
     known = event.fields.get("_id")
     if type(known) is dict and type(text := known.get("_data")) is str and _has_cluster_time(text):
         return text
-    return event.place.text.decode()
+    return event.place.text
 
 
 def _operation(event: _Event) -> str:
+    if event.plain is not None:
+        return event.plain.operation.name
     known = event.fields.get("operationType")
     if type(known) is str:
         return known
@@ -206,10 +254,12 @@ def _operation(event: _Event) -> str:
 
 
 def _namespace(event: _Event) -> tuple[str | None, str | None]:
+    if event.plain is not None:
+        return event.plain.namespace.db, event.plain.namespace.coll
     namespace = event.fields.get("ns")
     if type(namespace) is dict:
         return namespace.get("db"), namespace.get("coll")
-    part = event.part(b"ns")
+    part = event.part("ns")
     if part is None:
         return None, None
     known = _namespaces.get(part)
@@ -222,10 +272,12 @@ def _namespace(event: _Event) -> tuple[str | None, str | None]:
 
 
 def _key(event: _Event) -> bytes | None:
+    if event.plain is not None and event.plain.has_object_id:
+        return id_of_value(raw.Value(raw.OBJECT_ID, event.bytes[event.plain.key + 9 : event.plain.key + 21]))
     known = event.fields.get("documentKey")
     if type(known) is dict and type(id_ := known.get("_id")) is ObjectId:
         return id_of_value(raw.Value(raw.OBJECT_ID, id_.binary))
-    part = event.part(b"documentKey")
+    part = event.part("documentKey")
     found = None if part is None else raw.field(part, b"_id")
     return None if found is None else id_of_value(found)
 
@@ -234,7 +286,7 @@ def _mismatches(event: _Event) -> str | None:
     return orjson.dumps(event.mismatches).decode() if event.mismatches else None
 
 
-_FIXED: Mapping[tuple[str, type[types.DataType]], Column] = {
+_FIXED: Mapping[tuple[str, type[types.DataType]], Value] = {
     ("token", types.StringType): _token,
     ("cluster_time", types.TimestampType): lambda event: (_cluster_time(event) >> 32) * 1_000_000,
     ("cluster_time", types.LongType): _cluster_time,  # exact, and good as a version

@@ -44,6 +44,8 @@ class Namespace(NamedTuple):
     """What stands in a text between the document and the key."""
     tail: bytes
     """How an event goes on behind its document when its key is an ObjectId, up to the twelve bytes of that."""
+    db: str
+    coll: str
 
 
 class Operation(NamedTuple):
@@ -79,7 +81,7 @@ _OPERATIONS = {
     name: Operation(name.decode(), ("operationType", name), b'"},"operationType":"%b","clusterTime":' % name)
     for name in (b"insert", b"update", b"replace", b"delete")
 }
-_NOWHERE = Namespace("", b"", b"\xff")
+_NOWHERE = Namespace("", b"", b"\xff", "", "")
 
 
 class Cutter:
@@ -149,6 +151,7 @@ class Cutter:
             self._namespaces.clear()
         decoded = bson.decode(ns)
         json = b',"ns":%b,"documentKey":' % extended_json.relaxed(decoded, ns)
-        namespace = Namespace(namespace_of({"ns": decoded}), json, _NS + ns + _KEY + _OBJECT_ID_KEY)
+        tail = _NS + ns + _KEY + _OBJECT_ID_KEY
+        namespace = Namespace(namespace_of({"ns": decoded}), json, tail, decoded["db"], decoded.get("coll", ""))
         self._namespaces[ns] = namespace
         return namespace
