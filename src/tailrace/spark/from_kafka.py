@@ -9,11 +9,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from tailrace.capture.garbage import rare_collections
 from tailrace.errors import SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
-from tailrace.spark.failures import explained
 from tailrace.spark.kafka_events import WHOLE_IN_VALUE, KafkaRecord, Reader, ReadEvent, reader_of
+from tailrace.spark.task import task
 
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
 """The columns that come along with `keep_bad_records`: the value of a record that cannot be read, and why."""
@@ -122,7 +121,7 @@ def _converter(read: Reader, schema: StructType, *, keep_bad_records: bool) -> C
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = EventColumns(schema)
-        with explained(), rare_collections():
+        with task():
             for batch in batches:
                 yield from _converted(batch, read, columns, keep_bad_records=keep_bad_records)
 

@@ -28,6 +28,7 @@ from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
 from tailrace.spark.parts import Carried, Documents, Part, Range, ShardRange, connected, event_source, range_parts
 from tailrace.spark.planner import Planner, newest
+from tailrace.spark.task import task
 
 
 class TailraceDataSource(DataSource):
@@ -76,7 +77,7 @@ def register(spark: SparkSession) -> None:
 def _rows(options: SourceOptions, schema: StructType, part: Any) -> Iterator[pa.RecordBatch]:
     columns = EventColumns(schema, fail_fast=options.fail_fast)
     parts: Part = part
-    with explained():
+    with task():
         for events in parts.portions(options):
             if events:
                 yield columns.batch(events)

@@ -16,8 +16,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from tailrace.capture.formats import extended_json
-from tailrace.capture.garbage import rare_collections
-from tailrace.spark.failures import explained
+from tailrace.spark.task import task
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.evolution import META
 from tailrace.warehouse.folding import Folded, KeyEvent, fold
@@ -123,7 +122,7 @@ def folding(plan: Plan) -> Task:
     """Make the task that folds all events of its keys."""
 
     def run(batches: Rows) -> Iterator[pa.RecordBatch]:
-        with explained(), rare_collections():
+        with task():
             by_key: dict[bytes, list[KeyEvent]] = defaultdict(list)
             for batch in batches:
                 for key, version, token, operation, event in _rows(batch, EVENT_COLUMNS):
@@ -141,7 +140,7 @@ def encoding(plan: Plan) -> Task:
     """Make the task that puts documents that were folded before into other columns."""
 
     def run(batches: Rows) -> Iterator[pa.RecordBatch]:
-        with explained(), rare_collections():
+        with task():
             stage = _Stage(plan)
             for batch in batches:
                 for key, version, token, is_deleted, refused, document in _rows(batch, RECODED):
