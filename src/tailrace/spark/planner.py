@@ -23,6 +23,8 @@ MOST_BYTES = 16 * MIB
 """Where a batch ends without limits of its own, except for the first, which takes all that was written before."""
 _SECONDS_TO_WAIT = 0.02
 """How long a look for new events waits for one; Spark looks again at once."""
+_SECONDS_TO_BEGIN = 10.0
+"""How long the first look waits until the stream is open and has told whether there are events."""
 
 
 class Planner:
@@ -47,7 +49,7 @@ class Planner:
             now = newest(self._source)
             self._moved(start, max(start, now, key=lambda offset: offset.key), None)
         else:
-            self._collect(start)
+            self._collect(start, _SECONDS_TO_BEGIN if is_first else _SECONDS_TO_WAIT)
         assert self._position is not None
         return self._position
 
@@ -92,7 +94,7 @@ class Planner:
         self._position = end
         self._batch = _Batch(start.key, end.key, events)
 
-    def _collect(self, start: Offset) -> None:
+    def _collect(self, start: Offset, patience: float) -> None:
         """Take what was read, up to the limits, and end the batch there."""
         if self._reader is None:
             self._reader = Following(self._source, start)
@@ -100,9 +102,11 @@ class Planner:
         end: bytes | None = None
         rest: Portion | None = None
         while True:
-            portion = self._next_portion(wait=not batch.events)
+            portion = self._next_portion(0 if batch.events else patience)
             if portion is None:
                 break
+            if portion.caught_up:
+                patience = _SECONDS_TO_WAIT
             rest = batch.admit(portion)
             end = token_of(batch.events[-1]) if rest is not None else portion.token or end
             if rest is not None:
@@ -119,11 +123,11 @@ class Planner:
         else:
             self._position = start
 
-    def _next_portion(self, *, wait: bool) -> Portion | None:
+    def _next_portion(self, patience: float) -> Portion | None:
         if self._waiting:
             return self._waiting.popleft()
         assert self._reader is not None
-        return self._reader.get(_SECONDS_TO_WAIT if wait else 0)
+        return self._reader.get(patience)
 
     def _is_due(self, start: Offset, found: Offset) -> bool:
         """Whether an empty batch is worth its cost: when the position would become old without it."""
