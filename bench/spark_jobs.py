@@ -19,7 +19,7 @@ COLUMNS = (
 )
 """What the rival is asked for too."""
 LIMITS = {"maxEventsPerBatch": "50000", "maxBytesPerBatch": "64000000", "carryBytes": "64000000"}
-"""Batches that the planner reads for the tasks; without limits the tasks read the first one themselves, which is slower."""
+"""Batches that the planner reads for the tasks; without limits tasks read the first one themselves, which is slower."""
 _SECONDS_TO_FINISH = 300
 
 
