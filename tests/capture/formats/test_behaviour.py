@@ -166,6 +166,15 @@ def test_the_ways_of_json_give_the_same_records(recorded: list[bytes]) -> None:
         assert fast.records(event) == expected
 
 
+@pytest.mark.parametrize("ns", [{}, {"db": "shop"}, {"db": "shop", "coll": "orders", "more": 1}])
+def test_a_namespace_that_a_pipeline_has_changed_goes_the_general_way(
+    ns: dict[str, Any], events: dict[str, bytes]
+) -> None:
+    event = bson.encode({name: ns if name == "ns" else value for name, value in bson.decode(events["insert"]).items()})
+    assert JsonFormat().records(event) == JsonFormat(KeyRule()).records(event)
+    assert made("bson").records(event) == type(made("bson"))(KeyRule()).records(event)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "debezium"])  # its records say when they were made
 def test_many_events_at_once_give_the_records_of_each(name: str, recorded: list[bytes]) -> None:
     format, each = made(name), []

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import bson
 
 from tailrace.capture.formats import extended_json
-from tailrace.capture.formats.event_fields import namespace_of
 
 _match_head = re.compile(
     rb"....\x03_id\x00....\x02_data\x00....([0-9A-F]{18,})\x00\x00"
@@ -140,18 +139,21 @@ class Cutter:
         end = begin + _int32_at(event, begin)[0]
         ns = event[begin:end]
         namespace = self._namespaces.get(ns) or self._learn(ns)
-        if not event.startswith(_KEY, end):
+        if namespace is None or not event.startswith(_KEY, end):
             return None
         self._last = namespace
         key = end + 13
         return namespace, key, key + _int32_at(event, key)[0]
 
-    def _learn(self, ns: bytes) -> Namespace:
+    def _learn(self, ns: bytes) -> Namespace | None:
+        """Spell a new namespace; None for one that a user's pipeline has changed."""
+        decoded = bson.decode(ns)
+        db, coll = decoded.get("db"), decoded.get("coll")
+        if len(decoded) != 2 or not isinstance(db, str) or not isinstance(coll, str):
+            return None
         if len(self._namespaces) >= _MOST_NAMESPACES:
             self._namespaces.clear()
-        decoded = bson.decode(ns)
         json = b',"ns":%b,"documentKey":' % extended_json.relaxed(decoded, ns)
-        tail = _NS + ns + _KEY + _OBJECT_ID_KEY
-        namespace = Namespace(namespace_of({"ns": decoded}), json, tail, decoded["db"], decoded.get("coll", ""))
+        namespace = Namespace(f"{db}.{coll}", json, _NS + ns + _KEY + _OBJECT_ID_KEY, db, coll)
         self._namespaces[ns] = namespace
         return namespace
