@@ -5,6 +5,8 @@ from __future__ import annotations
 from tailrace.features.definition import Definition, parse_definition
 
 NAME = "bench"
+REDIS_OPTIONS = {"appendfsync": "everysec"}
+"""The server's option as it is by default; the stand's own syncs before each answer."""
 
 
 def definition(namespace: str = "bench.orders") -> Definition:

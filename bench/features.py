@@ -21,7 +21,7 @@ from bson.timestamp import Timestamp
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.feature_set import definition
+from bench.feature_set import REDIS_OPTIONS, definition
 from bench.warehouse import cpu_seconds, memory
 from bench.workload import transaction
 from tailrace.capture.formats import make_format
@@ -72,7 +72,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         Kafka.start() as kafka,
-        Redis.start() as redis,
+        Redis.start(REDIS_OPTIONS) as redis,
         spark_session(SparkSettings(master="local[2]", log_level="error", driver_memory=chosen.heap)) as spark,
     ):
         jvm = int(spark._jvm.ProcessHandle.current().pid())

@@ -14,6 +14,7 @@ from bson import Timestamp
 from bench.accounting import Meter
 from bench.contestant import Contestant, python_job
 from bench.drain import ON_GATEWAY, ON_SERVER
+from bench.feature_set import REDIS_OPTIONS
 from bench.scenario import Scenario, main
 from bench.watchers import Watchers
 from bench.workload import SEED, Client, document, load
@@ -143,7 +144,7 @@ def state(scenario: Scenario) -> None:
     """Features of more and more users in one Redis: what one more event costs."""
     if not scenario.wants(STATE):
         return
-    with Redis.start() as server:
+    with Redis.start(REDIS_OPTIONS) as server:
         meter = Meter({"redis": [server.pid]})
         before = 0
         for users in scenario["users"]:

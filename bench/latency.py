@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.accounting import Meter
 from bench.contestant import Contestant, ProcessContestant, Unavailable
+from bench.feature_set import REDIS_OPTIONS
 from bench.hops import (
     FEATURE_KEYS,
     NAIVE_KEYS,
@@ -165,7 +166,7 @@ def to_kafka(scenario: Scenario, uri: str, client: Client) -> None:
 
 def to_redis(scenario: Scenario, uri: str, client: Client) -> None:
     """The features job, and the loop that counts by itself; each has a collection of its own."""
-    with Redis.start() as server:
+    with Redis.start(REDIS_OPTIONS) as server:
         given = {"uri": uri, "redis_url": server.url}
         sizes = scenario["documents"], scenario["rate"]
         features = hop(

@@ -32,10 +32,15 @@ class Pipeline:
 
 
 @pytest.fixture(scope="session")
-def pipeline(
-    shared_replica_sets: Any, kafka: Kafka, shared_redis: Redis, tmp_path_factory: pytest.TempPathFactory
+def pipeline(shared_replica_sets: Any, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """One pipeline for all tests of this process, with a Redis that has no other features."""
+    with Redis.start(folder=tmp_path_factory.mktemp("dashboard-redis")) as redis_server:
+        yield from _pipeline(shared_replica_sets, kafka, redis_server, tmp_path_factory)
+
+
+def _pipeline(
+    shared_replica_sets: Any, kafka: Kafka, redis_server: Redis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
-    """One pipeline for all tests of this process."""
     mongodb: ReplicaSet = shared_replica_sets.of_version("6.0.5")
     folder = tmp_path_factory.mktemp("dashboard")
     port = free_port()
@@ -52,7 +57,7 @@ def pipeline(
             "position_store": f"file:{folder / 'positions'}",
         },
         monitor={"metrics_port": port, "control_token": CONTROL_TOKEN, "every_seconds": 1},
-        features={"redis_url": shared_redis.url},
+        features={"redis_url": redis_server.url},
         warehouse={"folder": folder / "warehouse"},
         dashboard={"token": TOKEN, "control_token": CONTROL_TOKEN, "producers": [producer]},
     )
@@ -60,7 +65,7 @@ def pipeline(
         client.drop_database("dashboard")
         client.dashboard.orders.insert_one({"_id": "first", "city": "Bergen"})
         with running("produce", settings), dashboard(settings) as site:
-            found = Pipeline(site, client, folder, shared_redis.url, producer)
+            found = Pipeline(site, client, folder, redis_server.url, producer)
             until(lambda: site.get("/api/events"), "the first event")
             until(lambda: site.get("/api/oplog"), "the oplog")
             yield found

@@ -1,15 +1,25 @@
-"""How far a job has come, written beside the features, so that a Redis that forgot is noticed."""
+"""How far a job has come, written beside the features, so that a Redis that forgot is noticed.
+
+A Redis that is killed may come back without its last writes, acknowledged or not: with `appendfsync everysec` up to two
+seconds of them, after a failover whatever the replica had not received. What is lost is the end of a sequence, so a
+batch that is noted as done is there itself; what needs care is a restart between the work and the note.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import redis
 
 from tailrace.errors import FeaturesLost
 from tailrace.features.store import patiently
 
+_Result = TypeVar("_Result")
+_log = logging.getLogger("tailrace.features")
 _SAVE = """
 local number = tonumber(redis.call('HGET', KEYS[1], 'batch') or '-1')
 local new = tonumber(ARGV[1])
@@ -56,3 +66,16 @@ class ProgressKeeper:
         """Say that a batch is done; an older one changes nothing, but a first one begins anew."""
         arguments: list[str | int] = [progress.batch, progress.position, progress.as_of, int(time.time() * 1000)]
         patiently(lambda: self._save(keys=[self._key], args=arguments))
+
+    def undisturbed(self, work: Callable[[], _Result]) -> _Result:
+        """Do repeatable work, again if Redis was started again meanwhile: what was written before may be gone."""
+        while True:
+            run = self._run()
+            result = work()
+            if self._run() == run:
+                return result
+            _log.warning("Redis was started again, so what was being written is written again")
+
+    def _run(self) -> str:
+        """Give the id of the server's run."""
+        return patiently(lambda: str(self._redis.info("server")["run_id"]))

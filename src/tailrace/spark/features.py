@@ -64,16 +64,20 @@ class FeatureJob:
 
     def _apply(self, events: DataFrame, number: int) -> None:
         keeper = _keeper(self.redis_url, self.definition.name)
-        keeper.check(number)
-        rows = self._applied(events)
-        if any(row.bad for row in rows):
-            self._bury(events, number)
-        for row in rows:
-            if row.drops:
-                self._forget_all(row.drops)
-        newest = max((row for row in rows if row.position), key=lambda row: row.position, default=None)
-        keeper.save(Progress(number, newest.position if newest else "", newest.as_of if newest else 0))
-        unknown = sum(row.unknown for row in rows)
+
+        def once() -> list[Row]:
+            keeper.check(number)
+            rows = self._applied(events)
+            if any(row.bad for row in rows):
+                self._bury(events, number)
+            for row in rows:
+                if row.drops:
+                    self._forget_all(row.drops)
+            newest = max((row for row in rows if row.position), key=lambda row: row.position, default=None)
+            keeper.save(Progress(number, newest.position if newest else "", newest.as_of if newest else 0))
+            return rows
+
+        unknown = sum(row.unknown for row in keeper.undisturbed(once))
         if unknown:
             _log.warning("%d updates of documents that were never seen were left out; run with --backfill", unknown)
 
@@ -86,7 +90,8 @@ class FeatureJob:
         at = watermark(connected(uri))
         chosen = {**(options or {}), "uri": uri, "namespaces": self.definition.namespace, "snapshot": "true"}
         frame = spark.read.format("tailrace").options(**chosen).schema(COLUMNS).load()
-        self._applied_in_tasks(frame)  # all documents at once would be too much for the driver
+        keeper = _keeper(self.redis_url, self.definition.name)
+        keeper.undisturbed(lambda: self._applied_in_tasks(frame))  # all at once would be too much for the driver
         return f"{at.time}:{at.inc}"
 
     def events(self, spark: SparkSession, uri: str, options: Mapping[str, str] | None = None) -> DataFrame:
