@@ -19,6 +19,7 @@ from tailrace.capture.snapshot.reading import ChunkReader
 from tailrace.capture.source import ClusterAccess, EventSource, make_source
 from tailrace.driver import token_of
 from tailrace.engine.stream import to_int, to_timestamp
+from tailrace.spark.cuts import cuts
 from tailrace.spark.following import Following
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import PartitionBy, SourceOptions
@@ -181,14 +182,15 @@ def carried_parts(events: Sequence[bytes], options: SourceOptions) -> list[Carri
 
 
 def range_parts(start: Offset, end: Offset, options: SourceOptions) -> Sequence[Range | ShardRange]:
-    """Divide a range that the tasks read themselves: by shard and time where each shall read a part, else by key."""
+    """Divide a range that the tasks read themselves: by shard and position, or else by key."""
     if start.token is None or start.key >= end.key:
         return []
     if options.partition_by is PartitionBy.KEY:
         slices = (Slice(number + 1, options.partitions) for number in range(options.partitions))
         return [Range(start, end, part) for part in slices]
     shards = _shards(start, end, options)
-    edges = [start, *_between(start, end, options.partitions // max(1, len(shards))), end]
+    wanted = options.partitions // max(1, len(shards))
+    edges = [start, *cuts(None if shards else connected(options.uri), start, end, wanted), end]
     if shards:
         return [ShardRange(shard, *range_) for range_ in pairwise(edges) for shard in shards]
     return [Range(*range_) for range_ in pairwise(edges)]
@@ -199,13 +201,3 @@ def _shards(start: Offset, end: Offset, options: SourceOptions) -> list[str]:
     if options.source != "oplog":
         return []
     return sorted({*start.shards, *end.shards}) or _cluster_source(options).shards()
-
-
-def _between(start: Offset, end: Offset, parts: int) -> list[Offset]:
-    """Give the positions that cut a range into parts of equal duration."""
-    assert start.token is not None
-    assert end.token is not None
-    first, last = start.token.cluster_time.time, end.token.cluster_time.time
-    seconds = sorted({first + (last - first) * number // parts for number in range(1, parts)})
-    cuts = (Offset.at(Timestamp(second, 0)) for second in seconds)
-    return [cut for cut in cuts if start.key < cut.key < end.key]
