@@ -74,8 +74,8 @@ def everybody(uri: str, start: list[int], events: int) -> list[Contestant | Unav
         return python_job(name, f"bench.drain_jobs:{target}", {**given, **more}, peer=peer)
 
     def spark(name: str, source: str) -> Contestant:
-        options = {"settings": {"source": source}, "warm_ups": 1}
-        return python_job(name, "bench.spark_jobs:TailraceSource", {**given, "source": source}, **options)
+        chosen = {"source": source, "scope": "collection"}  # what the rival reads
+        return python_job(name, "bench.spark_jobs:TailraceSource", {**given, **chosen}, settings=chosen, warm_ups=1)
 
     raw = python_job(RAW, "bench.drain_jobs:RawLoop", given, warm_ups=1)
     scan = python_job(OPLOG, "bench.drain_jobs:OplogScan", given, warm_ups=1)

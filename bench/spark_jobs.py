@@ -18,22 +18,20 @@ COLUMNS = (
     "token string, op string, cluster_time timestamp, db string, coll string, document_key string, full_document string"
 )
 """What the rival is asked for too."""
-LIMITS = {"maxEventsPerBatch": "50000", "maxBytesPerBatch": "64000000", "carryBytes": "64000000"}
-"""Batches that the planner reads for the tasks; without limits tasks read the first one themselves, which is slower."""
 _SECONDS_TO_FINISH = 300
 
 
 class TailraceSource:
     """Our source, `change-stream` or `oplog`."""
 
-    def __init__(self, uri: str, start: list[int], events: int, source: str) -> None:
+    def __init__(self, uri: str, start: list[int], events: int, source: str, scope: str = "cluster") -> None:
         from tailrace.cli.spark_session import spark_session
         from tailrace.settings import SparkSettings
 
         settings = SparkSettings(master="local[2]", log_level="error", driver_memory="1g")
         self._session = spark_session(settings)
         spark = self._session.__enter__()
-        options = {"uri": uri, "namespaces": "bench.orders", "source": source, **LIMITS}
+        options = {"uri": uri, "namespaces": "bench.orders", "source": source, "scope": scope}
         place = {"startAtOperationTime": f"{start[0]}:{start[1]}"}
         self._frame = spark.readStream.format("tailrace").options(**options, **place).schema(COLUMNS).load()
 

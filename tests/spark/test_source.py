@@ -69,6 +69,28 @@ def test_a_batch_of_history_is_the_servers_stream(spark, mongodb, database, sour
     assert first.wall_time == expected[0]["wallTime"]
 
 
+@pytest.mark.parametrize("source", ["change-stream", "oplog"])
+def test_a_collections_own_stream_goes_on_behind_its_invalidate_event(spark, mongodb, database, source, tmp_path):
+    start = now(database)
+    change_things(database)
+    database.other.insert_one({})
+    database.orders.drop()
+    database.orders.insert_one({"_id": "again"})
+    chosen = {"namespaces": f"{database.name}.orders", "scope": "collection", "source": source}
+    frame = reading(spark, mongodb, database, **chosen, startAtOperationTime=start, partitions="3").load()
+    rows = sorted(frame.collect(), key=lambda row: row.token)
+    seen = [(row.op, row.token) for row in rows if row.op != "invalidate"]
+    events = [event for event in server_events(database, start) if event["ns"]["coll"] == "orders"]
+    assert seen == [(event["operationType"], event["_id"]["_data"]) for event in events]
+    assert [row.op for row in rows][-3:] == ["drop", "invalidate", "insert"]
+    collected = Collected()
+    limits = {"maxEventsPerBatch": "7", "startAtOperationTime": start}
+    stream = reading(spark, mongodb, database, "readStream", **chosen, **limits).load()
+    with running(stream, collected, tmp_path / "c") as query:
+        wait_until(lambda: len(collected.rows) >= len(rows), query)
+    assert sorted(row.token for row in collected.rows) == [row.token for row in rows]
+
+
 def test_a_batch_may_end_before_now(spark, mongodb, database):
     start = now(database)
     change_things(database)
@@ -283,7 +305,9 @@ def test_a_schema_is_inferred_from_the_documents(spark, mongodb, database):
     assert row.full_document["in"].a == 1.5
 
 
-@pytest.mark.parametrize("options", [{"namespace": "x"}, {"source": "tape"}, {"maxEventsPerBatch": "0"}, {}])
+@pytest.mark.parametrize(
+    "options", [{"namespace": "x"}, {"source": "tape"}, {"maxEventsPerBatch": "0"}, {"scope": "collection"}, {}]
+)
 def test_wrong_options_say_what_is_wrong(spark, mongodb, database, options):
     with pytest.raises(Exception, match="hint: ") as failure:
         reading(spark, mongodb, database, **options).load().collect()

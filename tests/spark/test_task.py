@@ -21,5 +21,6 @@ def test_archives_leave_the_cache_and_can_still_be_imported_from(
     importlib.import_module("first_in_archive")
     assert str(archive) in sys.path_importer_cache
     with task():
-        assert str(archive) not in sys.path_importer_cache
-        assert importlib.import_module("second_in_archive")
+        assert str(archive) in sys.path_importer_cache
+    assert str(archive) not in sys.path_importer_cache
+    assert importlib.import_module("second_in_archive")

@@ -179,6 +179,12 @@ class EventSource(ABC):
 class ChangeStreamSource(EventSource):
     """The server's own change streams: works everywhere."""
 
+    def now(self) -> tuple[bytes, Timestamp]:
+        """Give the newest position; an idle server shall not wait for an event before it answers."""
+        if self.selection.max_await_ms > 1:
+            return ChangeStreamSource(self.client, replace(self.selection, max_await_ms=1)).now()
+        return super().now()
+
     def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
         """Open a change stream."""
         chosen = self.selection

@@ -6,7 +6,7 @@ import time
 
 from tailrace.capture.classifier import classify
 from tailrace.capture.quarantine import Quarantine
-from tailrace.capture.reader import Portion, StreamReader
+from tailrace.capture.reader import Portion, StreamEnded, StreamReader
 from tailrace.capture.source import EventSource, Start
 from tailrace.errors import Outcome
 from tailrace.spark.offset import Offset
@@ -33,6 +33,9 @@ class Following:
             if self._reader is None:
                 self._reader = StreamReader(self._source, Start(self._token), Quarantine(), READ_AHEAD_BYTES)
             portion = self._reader.get(timeout)
+        except StreamEnded:
+            self.close()  # the position is behind the invalidate event now, which startAfter crosses
+            return None
         except Exception as error:
             self._recover_from(error)
             return None

@@ -14,7 +14,7 @@ from bson import json_util
 from bson.timestamp import Timestamp
 
 from tailrace.capture.namespaces import Namespaces
-from tailrace.capture.source import Selection
+from tailrace.capture.source import Scope, Selection
 from tailrace.errors import SettingsError
 from tailrace.settings import Settings
 from tailrace.spark.offset import Offset
@@ -78,9 +78,9 @@ class SourceOptions:
 _KNOWN = {
     name.lower(): name
     for name in (
-        "uri", "source", "namespaces", "pipeline", "fullDocument", "fullDocumentBeforeChange", "snapshot", "startAfter",
-        "startAtOperationTime", "endAt", "endAtOperationTime", "maxEventsPerBatch", "maxBytesPerBatch", "carryBytes",
-        "partitions", "partitionBy", "heartbeatSeconds", "inferSchema", "samplingSize", "mode",
+        "uri", "source", "namespaces", "scope", "pipeline", "fullDocument", "fullDocumentBeforeChange", "snapshot",
+        "startAfter", "startAtOperationTime", "endAt", "endAtOperationTime", "maxEventsPerBatch", "maxBytesPerBatch",
+        "carryBytes", "partitions", "partitionBy", "heartbeatSeconds", "inferSchema", "samplingSize", "mode",
     )
 }  # fmt: skip
 
@@ -114,6 +114,7 @@ class _Parsed:
         names = [name.strip() for name in (self._text("namespaces") or "").split(",") if name.strip()]
         return Selection(
             namespaces=Namespaces.parse(names),
+            scope=Scope(self._one_of("scope", tuple(Scope))),
             pipeline=tuple(self._pipeline()),
             full_document=self._text("fullDocument"),
             full_document_before_change=self._text("fullDocumentBeforeChange"),

@@ -25,10 +25,11 @@ from tailrace.spark.offset import Offset
 from tailrace.spark.options import PartitionBy, SourceOptions
 from tailrace.token import ResumeToken
 
-EVENTS_PER_ROW_BATCH = 2_000
+_EVENTS_PER_TASK = 2_000
+"""So many events are worth a task."""
 _SECONDS_BETWEEN_LOOKS = 1.0
-_AWAIT_MS = 100
-"""How long a task waits at the end of a shard's oplog before it knows that it is the end."""
+_AWAIT_MS = 50
+"""How long a task waits at the end of the oplog before it knows that it is the end."""
 
 
 @dataclass
@@ -38,9 +39,8 @@ class Carried(InputPartition):
     events: Sequence[bytes]
 
     def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
-        """Give the events, some at a time."""
-        for begin in range(0, len(self.events), EVENTS_PER_ROW_BATCH):
-            yield self.events[begin : begin + EVENTS_PER_ROW_BATCH]
+        """Give them all."""
+        yield self.events
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Range(InputPartition):
 
     def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
         """Read from the server until the end is behind us."""
-        source = event_source(options)
+        source = event_source(_hasty(options))
         reader = Following(source, self.start)
         end, last_time = self.end.key, _last_time(source, self.end)
         try:
@@ -82,7 +82,7 @@ class ShardRange(InputPartition):
         """Read until nothing more can come before the end; events up to the start are not of this range."""
         own = self.start.on_shard(self.shard)
         assert own.token is not None
-        source = _cluster_source(options).on_shard(self.shard, own.token, connected)
+        source = _cluster_source(_hasty(options)).on_shard(self.shard, own.token, connected)
         reader = Following(source, own)
         start, end = self.start.key, self.end.key
         try:
@@ -126,9 +126,13 @@ def event_source(options: SourceOptions) -> EventSource:
     return make_source(options.source, connected(options.uri), options.selection, ClusterAccess(options.uri))
 
 
+def _hasty(options: SourceOptions) -> SourceOptions:
+    """Give the options of one who reads a range: nothing new will come, so waiting for it is only delay."""
+    return replace(options, selection=replace(options.selection, max_await_ms=_AWAIT_MS))
+
+
 def _cluster_source(options: SourceOptions) -> OplogSource:
-    selection = replace(options.selection, max_await_ms=_AWAIT_MS)
-    return OplogSource(connected(options.uri), selection, ClusterAccess(options.uri))
+    return OplogSource(connected(options.uri), options.selection, ClusterAccess(options.uri))
 
 
 def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
@@ -171,7 +175,7 @@ def _up_to(end: bytes, events: list[bytes], token: bytes | None) -> tuple[list[b
 
 def carried_parts(events: Sequence[bytes], options: SourceOptions) -> list[Carried]:
     """Divide events between tasks; few events are not worth many tasks."""
-    wanted = min(options.partitions, -(-len(events) // EVENTS_PER_ROW_BATCH))
+    wanted = min(options.partitions, -(-len(events) // _EVENTS_PER_TASK))
     if wanted < 2:
         return [Carried(events)]
     if options.partition_by is PartitionBy.KEY:
