@@ -21,7 +21,7 @@ TITLE = "memory of a producer whose broker stands still"
 SIZES = {
     "tiny": {"rounds": 1, "events": 3_000, "delivered": 3_000, "seconds": 1},
     "quick": {"events": 80_000, "delivered": 60_000, "seconds": 3},
-    "full": {"events": 1_000_000, "delivered": 200_000, "seconds": 20},
+    "full": {"events": 1_000_000, "delivered": 200_000, "seconds": 10},
 }
 GROUP = "broker stands still"
 JSON, OPLOG = "producer, json", "producer, json, oplog"

@@ -18,7 +18,7 @@ TITLE = "loaded events, read to their end"
 SIZES = {
     "tiny": {"events": 3_000, "rounds": 1, "watchers": [1, 3], "seconds": 1},
     "quick": {"events": 60_000, "watchers": [1, 10, 50, 200], "seconds": 1},
-    "full": {"events": 300_000, "watchers": [1, 10, 50, 200], "seconds": 5},
+    "full": {"events": 300_000, "watchers": [1, 10, 50, 200], "seconds": 3},
 }
 
 RAW = "raw getMore loop"

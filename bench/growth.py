@@ -34,8 +34,8 @@ SIZES = {
         "state_events": 2_000,
     },
     "full": {
-        "document_bytes": [300, 4_096, 65_536, 1_000_000], "megabytes": 120, "watchers": [1, 10, 50, 200, 500],
-        "seconds": 4, "shards": [1, 2, 3], "shard_events": 100_000, "oplog": [10_000, 100_000, 500_000, 2_000_000],
+        "document_bytes": [300, 4_096, 65_536, 1_000_000], "megabytes": 60, "watchers": [1, 10, 50, 200, 500],
+        "seconds": 3, "shards": [1, 2, 3], "shard_events": 50_000, "oplog": [10_000, 100_000, 500_000, 2_000_000],
         "users": [1_000, 10_000, 100_000, 1_000_000], "state_events": 5_000,
     },
 }  # fmt: skip

@@ -39,7 +39,7 @@ TITLE = "from the start of an insert to where it arrives, at a steady rate of wr
 SIZES = {
     "tiny": {"rate": 100, "documents": 60, "rounds": 1},
     "quick": {"rate": 500, "documents": 750},
-    "full": {"rate": 500, "documents": 5_000},
+    "full": {"rate": 500, "documents": 2_500},
 }
 WATCHER, KAFKA, REDIS, ICEBERG = "to watcher", "to Kafka consumer", "to Redis feature", "to Iceberg row"
 PYMONGO, DRIVER, ENGINE, GATEWAY = "pymongo watch()", "driver", "engine", "gateway"

@@ -1,0 +1,27 @@
+"""Scenarios that are measured again take the place of the stored ones, and say so."""
+
+from __future__ import annotations
+
+from bench.__main__ import put
+from bench.result import ScenarioResult
+
+from bench_results import sample_result
+
+
+def test_a_scenario_takes_the_place_of_the_one_before_and_says_when() -> None:
+    result = sample_result()
+    names, seconds = [one.name for one in result.scenarios], result.seconds
+    old = result.scenarios[0]
+    again = ScenarioResult(old.name, old.title, "done", seconds=old.seconds + 5)
+    put(result, again)
+    assert [one.name for one in result.scenarios] == names
+    assert result.scenarios[0] is again
+    assert again.notes[0].startswith("measured again at ")
+    assert result.seconds == seconds + 5
+
+
+def test_a_new_scenario_comes_last() -> None:
+    result = sample_result()
+    put(result, ScenarioResult("other", "", "done"))
+    assert result.scenarios[-1].name == "other"
+    assert result.scenarios[-1].notes == []
