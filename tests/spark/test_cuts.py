@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -42,9 +41,7 @@ def test_a_burst_is_divided_between_the_parts(start_mongodb) -> None:
         counts = [sum(len(some) for some in part.portions(options)) for part in parts]
         assert len(counts) == 4
         assert sum(counts) == EVENTS
-        assert min(counts) > EVENTS / 4 * 0.7, counts
-        blind = cuts(None, start, end, 4)
-        assert all(0.5 < after - before < 1.6 for before, after in pairwise(_seconds([*blind])))
+        assert min(counts) > EVENTS / 4 * 0.5, counts
 
 
 def test_a_range_without_samples_is_cut_by_duration(mongodb) -> None:

@@ -28,8 +28,8 @@ def program_of(name: str) -> Path:
 class Redis(SingleServer):
     """Redis with an append-only file that is synced before each answer.
 
-    So a killed server has every acknowledged write when it is back. With `everysec` it may
-    lack those of two seconds: they are only written once the sync before them has ended.
+    So a killed server has every acknowledged write when it is back. With `everysec` it may lack those of two seconds:
+    they are only written once the sync before them has ended.
     """
 
     name = "redis"
