@@ -19,7 +19,7 @@ from tailrace.capture.source import ClusterAccess
 from tailrace.driver import token_of
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
-from tailrace.spark.parts import ShardRange, range_parts
+from tailrace.spark.parts import Range, ShardRange, range_parts
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -62,6 +62,18 @@ def test_a_range_is_read_by_shard_and_identically_each_time(shared_sharded, coun
     cut = Offset.from_bson(sorted(map(token_of, first))[20]).on_shards_of(end)
     halves = [*range_parts(start, cut, options), *range_parts(cut, end, options)]
     assert sorted(event for part in halves for some in part.portions(options) for event in some) == sorted(first)
+
+
+def test_a_collections_own_stream_is_read_merged(shared_sharded, counters: Counters) -> None:
+    start = now(shared_sharded)
+    counters.insert()
+    counters.count(40)
+    end = now(shared_sharded)
+    options = SourceOptions.parse(options_for(shared_sharded, counters, partitions="3", scope="collection"))
+    parts = range_parts(start, end, options)
+    assert {type(part) for part in parts} == {Range}
+    events = [event for part in parts for some in part.portions(options) for event in some]
+    assert numbers_by_key(events) == everything(counters)
 
 
 def test_a_failed_batch_is_read_again_from_each_shard_and_nothing_is_lost(

@@ -16,7 +16,7 @@ from tailrace.capture.oplog_source import OplogSource
 from tailrace.capture.slices import WHOLE, Slice
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
-from tailrace.capture.source import ClusterAccess, EventSource, make_source
+from tailrace.capture.source import ClusterAccess, EventSource, Scope, make_source
 from tailrace.driver import token_of
 from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.spark.cuts import cuts
@@ -201,7 +201,10 @@ def range_parts(start: Offset, end: Offset, options: SourceOptions) -> Sequence[
 
 
 def _shards(start: Offset, end: Offset, options: SourceOptions) -> list[str]:
-    """Name the shards of a range: those of the checkpoint, so that a repetition reads the same ones."""
-    if options.source != "oplog":
+    """Name the shards of a range: those of the checkpoint, so that a repetition reads the same ones.
+
+    A stream of one collection is read merged: each shard has a drop of its own, and the stream one invalidate event.
+    """
+    if options.source != "oplog" or options.selection.scope is not Scope.CLUSTER:
         return []
     return sorted({*start.shards, *end.shards}) or _cluster_source(options).shards()
