@@ -11,6 +11,8 @@ from typing import Any
 
 from pymongo import MongoClient
 
+from always_helped import always_help
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["crash_process", "tailrace.capture.assembly", "tailrace.capture.sinks.kafka_exactly_once"]
@@ -18,7 +20,10 @@ _CONTEXT.set_forkserver_preload(
 
 
 def start_capture(flags: Mapping[str, Any], die_at: tuple[str, int] | None = None, **options: Any) -> Any:
-    """Start a producer with these settings; with `die_at` it kills itself when it is the n-th time at a point."""
+    """Start a producer with these settings; with `die_at` it kills itself when it is the n-th time at a point.
+
+    With `helped` another process reads for it, as if the stream were far behind.
+    """
     process = _CONTEXT.Process(target=_run, args=(dict(flags), die_at, options), daemon=True)
     process.start()
     return process
@@ -47,6 +52,8 @@ def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[st
     signal.signal(signal.SIGUSR2, lambda *_: _set_file_limit(resource.RLIM_INFINITY))
     nowhere = os.open(os.devnull, os.O_WRONLY)  # the test runner's file would be full too
     os.dup2(nowhere, 1)
+    if options.pop("helped", False):
+        always_help()
     settings = Settings.load(flags=flags)
     times: dict[str, int] = {}
 

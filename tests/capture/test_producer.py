@@ -176,10 +176,13 @@ def test_a_slow_sink_holds_reading_back_at_the_limit_and_nothing_is_lost(
     assert [event["documentKey"]["_id"] for event in harness.events()] == list(range(2_000))
 
 
+@pytest.mark.parametrize(
+    "narrowed", [{}, {"scope": Scope.COLLECTION}, {"pipeline": ({"$match": {"ns.coll": "orders"}},)}], ids=str
+)
 def test_many_events_of_other_collections_are_not_taken_for_the_end(
-    database: Database[dict[str, Any]], tmp_path: Path
+    database: Database[dict[str, Any]], tmp_path: Path, narrowed: dict[str, Any]
 ) -> None:
-    harness = Harness(database.client, tmp_path, [f"{database.name}.orders"], "oplog")
+    harness = Harness(database.client, tmp_path, [f"{database.name}.orders"], "oplog", narrowed)
     harness.run_until_idle()
     database.others.insert_many([{"_id": number} for number in range(5_000)])
     database.orders.insert_one({"_id": 1})

@@ -87,7 +87,7 @@ def test_waits_for_what_comes(mongodb: ReplicaSet, database: Any, oplog: LiveOpl
 def test_a_start_in_the_future_waits(oplog: LiveOplog) -> None:
     future = oplog.newest() + (3600 << 32)
     with oplog.open(future) as tail:
-        assert [next(tail) for _ in range(2)] == [([], future)] * 2
+        assert [next(tail)[:2] for _ in range(2)] == [([], future)] * 2
 
 
 def test_close_ends_a_waiting_read_and_frees_the_cursor(mongodb: ReplicaSet, oplog: LiveOplog) -> None:

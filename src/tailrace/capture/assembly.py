@@ -14,7 +14,7 @@ from pymongo import MongoClient
 
 from tailrace.capture.backoff import BackoffPolicy
 from tailrace.capture.delivery import Hook, no_hook
-from tailrace.capture.formats import make_format
+from tailrace.capture.formats import FormatOptions
 from tailrace.capture.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.namespaces import Namespaces
@@ -24,7 +24,7 @@ from tailrace.capture.producer_options import FirstStep, ProducerOptions
 from tailrace.capture.recovery import Recovery
 from tailrace.capture.sinks import Sink, SinkOptions, open_dead_letters, open_sink
 from tailrace.capture.slices import Slice
-from tailrace.capture.source import ClusterAccess, Scope, Selection, make_source
+from tailrace.capture.source import ClusterAccess, EventSource, Scope, Selection, make_source
 from tailrace.capture.stored_records import codec_of
 from tailrace.capture.topic_reader import topics_like
 from tailrace.capture.topics import DEFAULT_TEMPLATE, TopicRule
@@ -42,7 +42,15 @@ class Capture:
         self._settings = settings
         self._opened = ExitStack()
         cluster = ClusterAccess(uri, settings.shards, settings.order)
-        self.source = make_source(settings.source, client, selection_of(settings), cluster)
+        self._format = FormatOptions(
+            settings.format,
+            key_field=settings.key_field,
+            fields=settings.fields,
+            tombstones=settings.tombstones,
+            server_name=settings.topic_prefix,
+            looks_up=settings.full_document == "updateLookup",
+        )
+        self.source = _source_of(settings.source, client, selection_of(settings), cluster, self._format)
         self.store = self._opened.enter_context(open_store(settings.position_store.get_secret_value()))
         self.topics = TopicRule(settings.topic_prefix, settings.topic or DEFAULT_TEMPLATE)
         self._sink_url = settings.sink.get_secret_value()
@@ -91,14 +99,7 @@ class Capture:
         return Producer(
             self.source,
             self.store,
-            make_format(
-                chosen.format,
-                key_field=chosen.key_field,
-                fields=chosen.fields,
-                tombstones=chosen.tombstones,
-                server_name=chosen.topic_prefix,
-                looks_up=chosen.full_document == "updateLookup",
-            ),
+            self._format.make(),
             self._make_sink,
             self.dead_letters.add,
             self.inventory(),
@@ -160,6 +161,16 @@ class Capture:
         )
         exactly_once = (self.store, chosen.name) if chosen.delivery == "exactly-once" else None
         return open_sink(self._sink_url, self.dead_letters, options, exactly_once=exactly_once)
+
+
+def _source_of(
+    kind: str, client: MongoClient[Any], selection: Selection, cluster: ClusterAccess, format: FormatOptions
+) -> EventSource:
+    if kind != "oplog":
+        return make_source(kind, client, selection)
+    from tailrace.capture.catching_up import CatchingUpSource
+
+    return CatchingUpSource(client, selection, cluster, None if format.is_a_users else format)
 
 
 def selection_of(settings: CaptureSettings) -> Selection:

@@ -223,7 +223,7 @@ class Attempt:
         position = None
         if portion.token is not None and self._delivered is None:
             position = Position.behind(portion.token, fingerprint=self._source.fingerprint)
-        delivery.deliver(events, position)
+        delivery.deliver(events, position, records=portion.records if events is portion.events else None)
         self._merge.delivered(portion)
         self._parts.backoff.progressed()
         self.moved = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,13 +14,18 @@ from pymongo import MongoClient
 from tailrace.capture.event_choice import EventChoice
 from tailrace.capture.source import ClusterAccess, EventBatch, UnfinishedBatch
 from tailrace.driver import Batch
-from tailrace.engine.live import Target, read_spec
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.images import ImageStore
+from tailrace.engine.live import LiveImages, Target, read_spec
 from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.errors import HistoryLost, ServerUnreachable, SettingsError
 from tailrace.hub import ClusterHub
 from tailrace.router import Order, config_uri, read_shards
+from tailrace.router.lookup import ShardedImages
+from tailrace.router.placement import Placements
+from tailrace.router.topology import CONFIG
 from tailrace.token import ResumeToken
-from tailrace.token.shard_positions import read_positions
+from tailrace.token.shard_positions import read_positions, with_positions
 
 _EVENTS: Final = 1_000
 """How many events a batch has at most, each batch with a position of its own."""
@@ -46,7 +51,23 @@ def shard_uris(client: MongoClient[Any], access: ClusterAccess) -> dict[str, str
     return dict(access.shards) or {shard.name: shard.uri(access.uri) for shard in read_shards(client)}
 
 
-def newest_position(hub: ClusterHub) -> ResumeToken:
+def cluster_now(client: MongoClient[Any], access: ClusterAccess) -> tuple[bytes, Timestamp]:
+    """Give a position behind everything that was written before the call, on all shards, and its time."""
+    with open_cluster(client, access) as hub:
+        newest = _newest_position(hub)
+        shards = {name: newest for name in hub.shards if name != CONFIG}
+    return with_positions(newest.to_bson(), shards), newest.cluster_time
+
+
+def shard_images(
+    name: str, shard: MongoClient[Any], router: MongoClient[Any], connect: Callable[[str], MongoClient[Any]]
+) -> ImageStore:
+    """Give where the documents of one shard's events are found, which may be on others by now."""
+    placements = Placements(router, Dialect.of(shard.server_info()["version"]))
+    return ShardedImages(name, LiveImages(shard), placements, connect)
+
+
+def _newest_position(hub: ClusterHub) -> ResumeToken:
     """Give a position behind everything that was written before the call, and to which every shard has come."""
     latest = hub.latest()
     hub.want(latest)

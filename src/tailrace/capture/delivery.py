@@ -105,11 +105,21 @@ class Delivery:
         return isinstance(self._sink, TransactionalSink)
 
     def deliver(
-        self, events: Sequence[bytes], position: Position | None, on_safe: Callable[[], None] | None = None
+        self,
+        events: Sequence[bytes],
+        position: Position | None,
+        on_safe: Callable[[], None] | None = None,
+        *,
+        records: list[Record] | None = None,
     ) -> None:
-        """Give events to the sink; `position` and `on_safe` take effect when they are safe."""
+        """Give events to the sink; `position` and `on_safe` take effect when they are safe.
+
+        `records` are those of the events, when they were made before.
+        """
         read_at = time.monotonic()
-        records, kinds = self._records(events)
+        if records is None:
+            records = self._records(events)
+        kinds = Counter(map(_kind, records))
         self._hook("converted")
         added = self._add(records)
         self._hook("added")
@@ -134,12 +144,11 @@ class Delivery:
         self._sink.flush(timeout)
         self.settle(now=True)
 
-    def _records(self, events: Sequence[bytes]) -> tuple[list[Record], Counter[tuple[str, str]]]:
+    def _records(self, events: Sequence[bytes]) -> list[Record]:
         try:
-            records = self._format.batch(events)
+            return self._format.batch(events)
         except EventUnconvertible:
-            records = self._records_one_by_one(events)
-        return records, Counter(map(_kind, records))
+            return self._records_one_by_one(events)
 
     def _records_one_by_one(self, events: Sequence[bytes]) -> list[Record]:
         """Find the events that cannot be converted, and set them aside."""

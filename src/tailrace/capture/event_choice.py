@@ -11,8 +11,7 @@ from tailrace import raw
 from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.source import EventBatch, UnfinishedBatch
 from tailrace.driver import Batch
-from tailrace.engine.event import Event
-from tailrace.hub.merged import NEW_SHARD
+from tailrace.engine.event import NEW_SHARD, Event
 
 
 class EventChoice:
@@ -22,11 +21,15 @@ class EventChoice:
         self._namespaces = namespaces
         self._known: dict[bytes, bool] = {b"": True}  # the end of the stream itself
 
-    def batch(self, found: Iterable[Event], token: bytes, operation_time: Timestamp | None) -> EventBatch:
-        """Give what is left of a batch; also when that is nothing, because its position is news."""
-        events = list(found)
-        kept = [event.raw for event in events if self._has(event)]
-        return UnfinishedBatch(token, operation_time) if events and not kept else Batch(kept, token, operation_time)
+    def batch(
+        self, found: Iterable[Event], token: bytes, operation_time: Timestamp | None, *, is_at_end: bool = False
+    ) -> EventBatch:
+        """Give what is left of a batch; also when that is nothing, because its position is news.
+
+        One of which nothing is left says nothing about what comes after it, unless it was at the end.
+        """
+        kept = [event.raw for event in found if self._has(event)]
+        return Batch(kept, token, operation_time) if kept or is_at_end else UnfinishedBatch(token, operation_time)
 
     def _has(self, event: Event) -> bool:
         if event.operation_type == NEW_SHARD:

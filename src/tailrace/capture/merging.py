@@ -105,7 +105,8 @@ def cut(portion: Portion, at: Timestamp) -> tuple[Portion | None, Portion | None
     if not events or event_time(events[-1]) <= at:
         return portion, None
     place = bisect_right(events, at, key=event_time)
-    later = replace(portion, events=events[place:])
+    later = replace(portion, events=events[place:], records=None)
     if not place:
         return None, later
-    return replace(portion, events=events[:place], token=token_of(events[place - 1]), caught_up=False), later
+    sooner = replace(later, events=events[:place], token=token_of(events[place - 1]), caught_up=False)
+    return sooner, later

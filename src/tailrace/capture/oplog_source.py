@@ -1,4 +1,8 @@
-"""Events from the engine on the oplog, with the choice of namespaces made here."""
+"""Events from the engine on the oplog, with the choice of namespaces made here.
+
+What only clusters need (`cluster_stream`) is imported for them: it takes as long as all the rest, and the process that
+helps a stream to catch up should be there at once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ import bson
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.capture.cluster_stream import ClusterStream, newest_position, open_cluster, shard_left, shard_uris
 from tailrace.capture.event_choice import EventChoice
 from tailrace.capture.source import (
     WITHOUT_IMAGES,
@@ -22,17 +25,13 @@ from tailrace.capture.source import (
     Selection,
     Start,
     Stream,
+    UnfinishedBatch,
     target_of,
 )
-from tailrace.engine.dialect import Dialect
 from tailrace.engine.images import ImageStore
-from tailrace.engine.live import LiveImages, OplogChangeStream, watch_oplog
+from tailrace.engine.live import OplogChangeStream, watch_oplog
 from tailrace.errors import SettingsError
-from tailrace.router.lookup import ShardedImages
-from tailrace.router.placement import Placements
-from tailrace.router.topology import CONFIG
 from tailrace.token import ResumeToken
-from tailrace.token.shard_positions import with_positions
 
 
 class OplogSource(EventSource):
@@ -67,6 +66,8 @@ class OplogSource(EventSource):
         start_after = None if start.token is None else bson.decode(start.token)
         start_at = None if start.token is not None else start.time
         if self.is_cluster:
+            from tailrace.capture.cluster_stream import ClusterStream, open_cluster
+
             self._check_cluster()
             return ClusterStream(
                 open_cluster(self.client, self._cluster),
@@ -93,29 +94,33 @@ class OplogSource(EventSource):
             batch_size=1 if one_by_one else None,
             images=self._images,
         )
-        return stream if choice is None else _Chosen(stream, choice)
+        return _Chosen(stream, choice)
 
     def now(self) -> tuple[bytes, Timestamp]:
         """Give a position behind everything that was written before the call; a cluster is asked for its time."""
         if not self.is_cluster:
             return super().now()
-        with open_cluster(self.client, self._cluster) as hub:
-            newest = newest_position(hub)
-            shards = {name: newest for name in hub.shards if name != CONFIG}
-        return with_positions(newest.to_bson(), shards), newest.cluster_time
+        from tailrace.capture.cluster_stream import cluster_now
+
+        return cluster_now(self.client, self._cluster)
 
     def shards(self) -> list[str]:
         """Name the shards of the cluster; none for a replica set."""
-        return sorted(shard_uris(self.client, self._cluster)) if self.is_cluster else []
+        if not self.is_cluster:
+            return []
+        from tailrace.capture.cluster_stream import shard_uris
+
+        return sorted(shard_uris(self.client, self._cluster))
 
     def on_shard(self, name: str, stood_at: ResumeToken, connect: Callable[[str], MongoClient[Any]]) -> OplogSource:
         """Give a source of one shard's events alone; documents are still looked up where they are now."""
+        from tailrace.capture.cluster_stream import shard_images, shard_left, shard_uris
+
         uris = shard_uris(self.client, self._cluster)
         if name not in uris:
             raise shard_left(name, stood_at)
         own = connect(uris[name])
-        placements = Placements(self.client, Dialect.of(own.server_info()["version"]))
-        images = ShardedImages(name, LiveImages(own), placements, lambda shard: connect(uris[shard]))
+        images = shard_images(name, own, self.client, lambda shard: connect(uris[shard]))
         return OplogSource(own, self.selection, images=images)
 
     def documents(self) -> MongoClient[Any]:
@@ -161,14 +166,21 @@ class OplogSource(EventSource):
 class _Chosen:
     """A stream without the events of other collections."""
 
-    def __init__(self, stream: OplogChangeStream, choice: EventChoice) -> None:
+    def __init__(self, stream: OplogChangeStream, choice: EventChoice | None) -> None:
         self._stream = stream
         self._choice = choice
 
     def batches(self) -> Iterator[EventBatch]:
         """Give every batch, also one of which nothing is left."""
+        choice = self._choice
         for batch in self._stream.batches():
-            yield self._choice.batch(batch.found, batch.resume_token, batch.operation_time)
+            if choice is not None:
+                token, time = batch.resume_token, batch.operation_time
+                yield choice.batch(batch.found, token, time, is_at_end=batch.is_at_end)
+            elif batch.found or batch.is_at_end:
+                yield batch
+            else:
+                yield UnfinishedBatch(batch.resume_token, batch.operation_time)
 
     def close(self) -> None:
         """Free the cursor on the server."""

@@ -13,6 +13,7 @@ from tailrace.capture.byte_queue import ByteQueue, Closed
 from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.large_events import read_past_large_event
 from tailrace.capture.quarantine import Quarantine
+from tailrace.capture.record import Record
 from tailrace.capture.source import EventBatch, EventSource, Start, UnfinishedBatch
 from tailrace.driver import token_of
 from tailrace.errors import Outcome
@@ -38,6 +39,18 @@ class Portion:
     caught_up: bool
     """Whether the server had nothing more to give."""
     operation_time: Timestamp | None
+    records: list[Record] | None = None
+    """What was made of exactly these events, when that was done elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedBatch:
+    """A batch whose records were made elsewhere already."""
+
+    events: list[bytes]
+    resume_token: bytes
+    operation_time: Timestamp | None
+    records: list[Record]
 
 
 class StreamReader:
@@ -127,7 +140,9 @@ def _whole(batch: EventBatch) -> Portion:
     if token is None and events:
         token = token_of(events[-1])
     caught_up = not events and not isinstance(batch, UnfinishedBatch)
-    return Portion(events, token, _size(events), caught_up, batch.operation_time)
+    records = batch.records if isinstance(batch, ConvertedBatch) else None
+    size = _size(events) + (sum([len(record[1] or b"") for record in records]) if records else 0)
+    return Portion(events, token, size, caught_up, batch.operation_time, records)
 
 
 def _size(events: list[bytes]) -> int:

@@ -13,8 +13,8 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from tailrace.capture.fingerprint import fingerprint_of
 from tailrace.capture.namespaces import EVERYTHING, Namespaces
-from tailrace.capture.positions import fingerprint_of
 from tailrace.capture.slices import WHOLE, Slice
 from tailrace.driver import watch
 from tailrace.errors import SettingsError

@@ -13,6 +13,8 @@ from tailrace.token.resume_token import ResumeToken
 _ID_FIRST: Final = b"\x03_id\x00"
 _DATA_FIRST: Final = b"\x02_data\x00"
 """How nearly all events begin, so that a merge need not walk them."""
+NEW_SHARD: Final = "kNewShardDetected"
+"""The operation type by which shards tell a router of each other; no client sees it."""
 _int32_at = Struct("<i").unpack_from
 
 

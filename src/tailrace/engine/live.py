@@ -54,7 +54,9 @@ class EventBatch:
     """The events with their headers."""
     position: ResumeToken
     operation_time: Timestamp
-    """How far the oplog was read."""
+    """How far the server was; how far the oplog was read, when there was no event."""
+    is_at_end: bool
+    """Whether the server had nothing more to give; entries of other collections make a batch empty too."""
 
     @property
     def events(self) -> list[bytes]:
@@ -103,7 +105,9 @@ class OplogChangeStream:
     def next_batch(self) -> EventBatch:
         """Wait for events, at most as long as the oplog waits for entries."""
         found = self._stream.next_batch(self._batch_size)
-        return EventBatch(found, self._stream.post_batch_resume_token, to_timestamp(self._stream.reached))
+        server = self._stream.operation_time if found else self._stream.reached
+        position, is_at_end = self._stream.post_batch_resume_token, self._stream.is_at_end
+        return EventBatch(found, position, to_timestamp(server), is_at_end)
 
     def close(self) -> None:
         """Stop, and free the cursor on the server."""

@@ -86,6 +86,9 @@ class EngineStream:
         self._position, self._position_time = self._start(latest)
         self._reader = source.open(self._position_time)
         self._reached = self._position_time
+        self._operation_time = 0
+        self._latest = latest
+        self._is_at_end = False
         self._held: Event | None = None
         self._is_first_batch = True
         self._is_drained = False
@@ -102,6 +105,20 @@ class EngineStream:
     def reached(self) -> int:
         """The time until which the oplog was read."""
         return self._reached
+
+    @property
+    def operation_time(self) -> int:
+        """How far the server was when it gave what was read last."""
+        return max(self._operation_time, self._reached)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the server had nothing more to give when it was asked last.
+
+        It then waited for entries in vain; or it gave all that a majority had, which was no less than what there was
+        when the stream was opened: a server that is busy with other collections never waits.
+        """
+        return self._is_at_end
 
     @property
     def is_settled(self) -> bool:
@@ -207,6 +224,10 @@ class EngineStream:
         for batch in self._reader:
             yield from batch.entries
             self._reached = batch.reached
+            self._operation_time = batch.operation_time
+            self._is_at_end = not batch.entries or (
+                0 < batch.operation_time <= batch.reached and self._latest <= batch.reached
+            )
             yield None
 
     def _told_as_server(self, error: ChangeStreamError) -> ChangeStreamError:

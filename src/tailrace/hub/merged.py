@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import bson
 
-from tailrace.engine.event import Event
+from tailrace.engine.event import NEW_SHARD, Event
 from tailrace.engine.options import ChangeStreamOptions, StreamSpec
 from tailrace.engine.resumability import EnsurePositionPresent, SkipToPosition
 from tailrace.engine.scope import Scope
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tailrace.hub.event_log import EventLog
 
 _SHARDS: Final = StreamSpec(Scope.of_collection("config", "shards"))
-NEW_SHARD: Final = "kNewShardDetected"
-"""What shards tell a router, and no client sees."""
 _POLLED_EVENTS: Final = 1_000
 _NO_LIMIT: Final = 1 << 62
 

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace import raw
-from tailrace.engine.event import Event
+from tailrace.engine.event import NEW_SHARD, Event
 from tailrace.engine.options import StreamSpec
 from tailrace.hub.batch import Batch
-from tailrace.hub.merged import NEW_SHARD, MergedSubscription
+from tailrace.hub.merged import MergedSubscription
 from tailrace.hub.subscription import Subscription
 from tailrace.router.merge import Order
 from tailrace.router.topology import CONFIG

@@ -13,10 +13,10 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from tailrace.engine.event import Event
+from tailrace.engine.event import NEW_SHARD, Event
 from tailrace.engine.options import StreamSpec
 from tailrace.hub.batch import Batch
-from tailrace.hub.merged import NEW_SHARD, MergedSubscription
+from tailrace.hub.merged import MergedSubscription
 from tailrace.hub.per_key import PerKeySubscription, of_shards
 from tailrace.hub.subscription import Subscription
 from tailrace.router.topology import CONFIG

@@ -17,6 +17,8 @@ class CursorReply(NamedTuple):
 
     cursor_id: int
     entries: list[bytes]
+    operation_time: int
+    """How far the server was when it answered; 0 when it does not say."""
 
 
 def read_batch(reply: bytes) -> CursorReply:
@@ -28,7 +30,16 @@ def read_batch(reply: bytes) -> CursorReply:
     batch = raw.find(reply, b"nextBatch", cursor[1]) or raw.find(reply, b"firstBatch", cursor[1])
     if number is None or batch is None:
         raise BsonMalformed("a cursor has no batch", offset=cursor[1])
-    return CursorReply(raw.int64_at(reply, number[1]), slice_documents(reply, batch[1]))
+    entries = slice_documents(reply, batch[1])
+    return CursorReply(raw.int64_at(reply, number[1]), entries, time_in(reply, b"operationTime") or 0)
+
+
+def time_in(document: bytes, name: bytes) -> int | None:
+    """Give a timestamp of a document as one number that orders as times do; None when it has none of that name."""
+    span = raw.find(document, name)
+    if span is None or span[0] != raw.TIMESTAMP:
+        return None
+    return raw.int64_at(document, span[1]) & 0xFFFFFFFFFFFFFFFF
 
 
 def slice_documents(reply: bytes, start: int) -> list[bytes]:

@@ -17,6 +17,8 @@ class OplogBatch(NamedTuple):
     entries: list[bytes]
     reached: int
     """The time of the newest entry given so far; the time asked for, while there was none."""
+    operation_time: int = 0
+    """How far the server was when it gave them; 0 when that is not known, as in a recording."""
 
 
 class OplogReader(Protocol):

@@ -24,7 +24,7 @@ from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, P
 from tailrace import raw
 from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, ServerUnreachable
 from tailrace.oplog.connection import CursorConnection
-from tailrace.oplog.reply import CursorReply, read_batch
+from tailrace.oplog.reply import CursorReply, read_batch, time_in
 from tailrace.oplog.source import OplogBatch
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
@@ -161,6 +161,7 @@ class OplogTail:
         self._since = since
         self._last: bytes | None = None
         self._reached = since
+        self._operation_time = 0
         self._cursor: _Cursor | None = None
         self._closed = False
 
@@ -193,7 +194,7 @@ class OplogTail:
         if entries:
             self._last = entries[-1]
             self._reached = time_of(self._last)
-        return OplogBatch(entries, self._reached)
+        return OplogBatch(entries, self._reached, self._operation_time)
 
     def close(self) -> None:
         """Stop, and free the cursor on the server."""
@@ -202,18 +203,22 @@ class OplogTail:
 
     def _read(self) -> list[bytes]:
         if self._cursor is not None:
-            return self._cursor.next_entries()
+            reply = self._cursor.next_reply()
+            self._operation_time = reply.operation_time
+            return reply.entries
         cursor = _Cursor(self._oplog, self._since if self._last is None else self._reached, self._last)
         try:
-            entries = cursor.open()
+            reply = cursor.open()
             if self._last is None:
                 self._check_history()
+                entries = reply.entries
             else:
-                entries = self._continue(entries)
+                entries = self._continue(reply.entries)
         except BaseException:
             cursor.close()
             raise
         self._cursor = cursor
+        self._operation_time = reply.operation_time
         return entries
 
     def _continue(self, entries: list[bytes]) -> list[bytes]:
@@ -251,19 +256,19 @@ class _Cursor:
         self._connection = CursorConnection(oplog.client)
         self._id = 0
 
-    def open(self) -> list[bytes]:
+    def open(self) -> CursorReply:
         """Open the cursor and give its first entries."""
         self._connection.ask(self._query)
         return self._receive()
 
-    def next_entries(self) -> list[bytes]:
+    def next_reply(self) -> CursorReply:
         """Wait for the batch that is on its way."""
         if not self._id:  # the server closed the cursor, as it does when the oplog is empty
             raise AutoReconnect("the server closed the cursor")
         return self._receive()
 
-    def _receive(self) -> list[bytes]:
-        """Give the entries of the next reply, and see to it that another one is on its way."""
+    def _receive(self) -> CursorReply:
+        """Give the next reply, and see to it that another one is on its way."""
         reply = read_batch(self._connection.receive())
         self._id = reply.cursor_id
         if self._id and not self._connection.is_answering:
@@ -274,7 +279,7 @@ class _Cursor:
                 "maxTimeMS": self._oplog.await_ms,
             }
             self._connection.ask(more, may_go_on=True)
-        return reply.entries
+        return reply
 
     def close(self) -> None:
         """Free the cursor and end its connection, and with it a read that waits for data in another thread."""
@@ -327,10 +332,10 @@ def history_lost() -> HistoryLost:
 
 def time_of(entry: bytes) -> int:
     """Give the cluster time of an entry."""
-    span = raw.find(entry, b"ts")
-    if span is None or span[0] != raw.TIMESTAMP:
+    time = time_in(entry, b"ts")
+    if time is None:
         raise BsonMalformed("an oplog entry has no time", offset=0)
-    return raw.int64_at(entry, span[1]) & 0xFFFFFFFFFFFFFFFF
+    return time
 
 
 def identity(entry: bytes) -> tuple[int, bytes | None]:

@@ -6,6 +6,6 @@ Belongs here: turning the bytes of one event into the key, value and headers of 
 
 from tailrace.capture.formats.format import Format
 from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
-from tailrace.capture.formats.make import make_format
+from tailrace.capture.formats.make import FormatOptions, make_format
 
-__all__ = ["Format", "make_format", "recovered_delete", "snapshot_event"]
+__all__ = ["Format", "FormatOptions", "make_format", "recovered_delete", "snapshot_event"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tailrace.capture.formats.bson import BsonFormat
 from tailrace.capture.formats.debezium import DebeziumFormat
@@ -17,38 +19,51 @@ from tailrace.errors import SettingsError
 NAMES = ("json", "canonical", "bson", "flat", "debezium")
 
 
-def make_format(
-    name: str,
-    *,
-    key_field: str | None = None,
-    fields: Sequence[str] = (),
-    tombstones: bool | None = None,
-    server_name: str = "tailrace",
-    looks_up: bool = False,
-) -> Format:
-    """Make the format called `name`, or the one of a user's function, `module:function`.
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """What the settings say of a format, and all that another process needs to make the same one."""
 
-    `fields` are those of `flat`; `server_name` is `source.name` of `debezium`; `tombstones` follow deletes, by default
-    with `debezium` only; `looks_up` says that the stream looks documents up after their events.
-    """
-    made = _make(name, key_field, fields, tombstones, server_name)
-    made.looks_up = looks_up
-    return made
+    name: str
+    """One of `NAMES`, or a user's function, `module:function`."""
+    key_field: str | None = None
+    fields: Sequence[str] = ()
+    """Those of `flat`."""
+    tombstones: bool | None = None
+    """Whether they follow deletes; by default with `debezium` only."""
+    server_name: str = "tailrace"
+    """`source.name` of `debezium`."""
+    looks_up: bool = False
+    """Whether the stream looks documents up after their events."""
+
+    @property
+    def is_a_users(self) -> bool:
+        """Whether it is a user's function, which may remember things and so runs in one process only."""
+        return ":" in self.name
+
+    def make(self) -> Format:
+        """Make the format."""
+        made = self._make()
+        made.looks_up = self.looks_up
+        return made
+
+    def _make(self) -> Format:
+        name, key = self.name, KeyRule(self.key_field) if self.key_field else DOCUMENT_KEY
+        wanted = (name == "debezium") if self.tombstones is None else self.tombstones
+        if name == "json":
+            return JsonFormat(key, tombstones=wanted)
+        if name == "canonical":
+            return CanonicalFormat(key, tombstones=wanted)
+        if name == "bson":
+            return BsonFormat(key, tombstones=wanted)
+        if name == "flat":
+            return FlatFormat(self.fields, key, tombstones=wanted)
+        if name == "debezium":
+            return DebeziumFormat(self.server_name, key, tombstones=wanted)
+        if self.is_a_users:
+            return FunctionFormat(load_object(name), key, tombstones=wanted)
+        raise SettingsError(f"there is no format {name!r}", hint=f"Use {', '.join(NAMES)} or module:function.")
 
 
-def _make(name: str, key_field: str | None, fields: Sequence[str], tombstones: bool | None, server_name: str) -> Format:
-    key = KeyRule(key_field) if key_field else DOCUMENT_KEY
-    wanted = (name == "debezium") if tombstones is None else tombstones
-    if name == "json":
-        return JsonFormat(key, tombstones=wanted)
-    if name == "canonical":
-        return CanonicalFormat(key, tombstones=wanted)
-    if name == "bson":
-        return BsonFormat(key, tombstones=wanted)
-    if name == "flat":
-        return FlatFormat(fields, key, tombstones=wanted)
-    if name == "debezium":
-        return DebeziumFormat(server_name, key, tombstones=wanted)
-    if ":" in name:
-        return FunctionFormat(load_object(name), key, tombstones=wanted)
-    raise SettingsError(f"there is no format {name!r}", hint=f"Use {', '.join(NAMES)} or module:function.")
+def make_format(name: str, **options: Any) -> Format:
+    """Make the format called `name`; the options are those of `FormatOptions`."""
+    return FormatOptions(name, **options).make()

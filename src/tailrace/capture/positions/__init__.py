@@ -6,7 +6,7 @@ a position moves (the producer decides) and what a token means to a server (the 
 
 from tailrace.capture.positions.open import open_store
 from tailrace.capture.positions.owner import this_process
-from tailrace.capture.positions.position import Counts, Position, fingerprint_of
+from tailrace.capture.positions.position import Counts, Position
 from tailrace.capture.positions.store import Cells, Change, Lease, PositionStore
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Lease",
     "Position",
     "PositionStore",
-    "fingerprint_of",
     "open_store",
     "this_process",
 ]

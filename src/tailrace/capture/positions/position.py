@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -114,19 +113,6 @@ class Position:
             )
         except (KeyError, TypeError, ValueError, AttributeError, bson.errors.BSONError) as error:
             raise PositionInvalid(f"this is not a position: {type(error).__name__} {error}") from None
-
-
-def fingerprint_of(namespaces: Sequence[str], pipeline: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
-    """Give a short text that changes when the stream that a token belongs to changes.
-
-    Order matters in a pipeline and inside its stages, and in nothing else.
-    """
-    document = {
-        "namespaces": sorted(namespaces),
-        "pipeline": list(pipeline),
-        "options": dict(sorted(options.items())),
-    }
-    return hashlib.sha256(bson.encode(document)).hexdigest()[:16]
 
 
 def _token_to_json(token: bytes | None) -> Any:
