@@ -57,7 +57,7 @@ def body(scenario: Scenario) -> None:
     """Both sources, with the same events waiting; once the broker goes on, some of them are delivered."""
     scenario.claims = [Claim(OPLOG, JSON, "peak_mb", group=GROUP)]
     with ReplicaSet.start(oplog_mb=4_000) as replica_set, Kafka.start() as broker, replica_set.client() as client:
-        start = load(client, scenario["events"], seed=2)
+        start = load(client, scenario["events"], seed=2, is_mixed=False)
         made = []
         for number, (name, source) in enumerate({JSON: "change-stream", OPLOG: "oplog"}.items()):
             given = {

@@ -107,6 +107,36 @@ def test_an_idle_stream_moves_on(database: Database[Any]) -> None:
         assert stream.resume_token > before
 
 
+@pytest.mark.mongodb(*VERSIONS)
+def test_a_stream_in_the_past_knows_how_far_the_server_is(database: Database[Any]) -> None:
+    orders = database.get_collection("orders", write_concern=WriteConcern("majority"))
+    start = after(operation_time(database.client))
+    for number in range(3):
+        orders.insert_one({"_id": number})
+    newest = bson.decode(server_events(database, 3, start_at_operation_time=start)[-1])["clusterTime"]
+    with watch_oplog(orders, start_at_operation_time=start, batch_size=1, max_await_time_ms=100) as stream:
+        batches = [stream.next_batch() for _ in range(4)]
+    assert all(batch.operation_time >= newest for batch in batches)
+    assert [len(batch.events) for batch in batches] == [1, 1, 1, 0]
+    assert batches[-1].is_at_end
+
+
+@pytest.mark.mongodb(*VERSIONS)
+def test_entries_of_other_collections_are_not_the_end(database: Database[Any]) -> None:
+    others = database.get_collection("others", write_concern=WriteConcern("majority"))
+    start = after(operation_time(database.client))
+    others.insert_many([{"_id": number} for number in range(3_500)])
+    database.orders.insert_one({"_id": "last"})
+    with watch_oplog(database.orders, start_at_operation_time=start, max_await_time_ms=100) as stream:
+        batch = stream.next_batch()
+        empty = []
+        while not batch.events:
+            empty.append(batch)
+            batch = stream.next_batch()
+    assert len(empty) >= 3
+    assert not any(batch.is_at_end for batch in empty)
+
+
 def test_pre_and_post_images_come_from_the_server(database: Database[Any]) -> None:
     database.create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
     start = after(operation_time(database.client))

@@ -34,7 +34,7 @@ class EngineProcess:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace.capture.engine_program"],
+            [sys.executable, "-P", "-m", "tailrace.capture.engine_program"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

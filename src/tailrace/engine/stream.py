@@ -222,9 +222,9 @@ class EngineStream:
     def _entries(self) -> Iterator[bytes | None]:
         """Give all entries, and None after each batch: a reader may wait before the next one."""
         for batch in self._reader:
+            self._operation_time = batch.operation_time
             yield from batch.entries
             self._reached = batch.reached
-            self._operation_time = batch.operation_time
             self._is_at_end = not batch.entries or (
                 0 < batch.operation_time <= batch.reached and self._latest <= batch.reached
             )
