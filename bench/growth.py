@@ -89,7 +89,7 @@ def history(scenario: Scenario, replica_set: ReplicaSet, client: Client) -> None
     starts: dict[int, Timestamp] = {}
     lengths = sorted(scenario["oplog"], reverse=True)
     for length, shorter in zip(lengths, [*lengths[1:], 0], strict=True):
-        starts[length] = load(client, length - shorter)
+        starts[length] = load(client, length - shorter, is_mixed=False)
     for length in reversed(lengths):
         made = readers(replica_set.uri, starts[length], length, (BATCHES, ENGINE))
         with scenario.contestants(made, group="events in the oplog") as started:
