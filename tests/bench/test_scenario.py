@@ -16,6 +16,7 @@ from bench.result import Result, ScenarioResult
 from bench.scenario import Claim, OutOfTime, Scenario, carry_out
 
 from bench_results import sample_result
+from processes import is_running
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -192,16 +193,9 @@ def test_contestants_end_with_their_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.communicate(timeout=30)
     deadline = time.monotonic() + 30
-    while _runs(pid) and time.monotonic() < deadline:
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not is_running(pid)
 
 
 def test_the_cpu_of_another_process_and_its_children_is_known() -> None:

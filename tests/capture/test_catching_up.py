@@ -17,6 +17,7 @@ from pymongo.database import Database
 
 from always_helped import always_help
 from capture_harness import wait_until
+from processes import is_running
 from tailrace.capture import catching_up
 from tailrace.capture.assembly import Capture
 from tailrace.capture.catching_up import CatchingUp, CatchingUpSource
@@ -73,14 +74,6 @@ def read_all(batches: Iterator[EventBatch], wanted: int) -> Iterator[EventBatch]
         if wanted <= 0:
             return
         assert time.monotonic() < deadline, f"{wanted} events did not come"
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there and no zombie, which only waits for its parent to look at it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def events_here(database: Database[dict[str, Any]], start: Start, **options: Any) -> list[bytes]:
