@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,15 +15,21 @@ _SCHEDULER_CLOCK = 2
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU that a process has used, to the nanosecond: its threads that ended are in it.
+    """CPU that a process has used, to the nanosecond: its threads that ended are in it, and so are its children.
 
     The clock of another process has a number made of its id, as `clock_getcpuclockid` does; /proc/PID/stat would
-    give hundredths of a second.
+    give hundredths of a second, which has to do for the children.
     """
     try:
-        return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
+        return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK) + _of_ended_children(pid)
     except OSError:
         return 0.0  # it has ended
+
+
+def _of_ended_children(pid: int) -> float:
+    """What the children of a process had used that it has taken leave of: fields 16 and 17 of its line."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 def tree_of(pid: int) -> list[int]:

@@ -200,6 +200,7 @@ def test_contestants_end_with_their_parent(tmp_path: Path) -> None:
 
 def test_the_cpu_of_another_process_and_its_children_is_known() -> None:
     burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\nimport sys; sys.stdin.read()"
+    before = cpu_seconds(os.getpid())
     with subprocess.Popen(
         [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -209,6 +210,7 @@ def test_the_cpu_of_another_process_and_its_children_is_known() -> None:
         assert cpu_seconds(process.pid) >= 0.3
         process.communicate()
     assert cpu_seconds(process.pid) == 0.0
+    assert cpu_seconds(os.getpid()) - before >= 0.3  # what ended children used is not forgotten
 
 
 # --- a real one, small
