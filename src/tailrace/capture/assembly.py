@@ -170,7 +170,7 @@ def _source_of(
         return make_source(kind, client, selection)
     from tailrace.capture.catching_up import CatchingUpSource
 
-    return CatchingUpSource(client, selection, cluster, None if format.is_a_users else format)
+    return CatchingUpSource(client, selection, cluster, None if format.is_users_function else format)
 
 
 def selection_of(settings: CaptureSettings) -> Selection:

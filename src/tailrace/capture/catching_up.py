@@ -50,7 +50,9 @@ class CatchingUpSource(OplogSource):
         return CatchingUpSource(self.client, self.selection, replace(self._cluster, order="strict"), self._format)
 
     def _order(self, start: Start) -> Order:
-        return Order(self._cluster, self.selection, start, self._format)
+        """Order events, and records of them; not where a slice leaves most of what is in a batch to others."""
+        format = self._format if self.selection.slice.is_whole else None
+        return Order(self._cluster, self.selection, start, format)
 
 
 class CatchingUp:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -71,14 +71,14 @@ class Heartbeat:
         self._stop.set()
         self._thread.join(_SECONDS_TO_END)
 
-    def without_marks(self, events: Sequence[bytes]) -> list[bytes]:
-        """Give the events that are no marks, and note the marks of this stream."""
+    def without_marks(self, events: list[bytes]) -> list[bytes]:
+        """Give the events that are no marks, and note the marks of this stream; the same list when it has none."""
         kept = []
         for event in events:
             if self._ns in event and self._is_mark(event):
                 continue
             kept.append(event)
-        return kept
+        return events if len(kept) == len(events) else kept
 
     def lost(self, position: Timestamp) -> Mark | None:
         """Give the mark that should have come back before the stream got to this position, and did not."""

@@ -36,7 +36,7 @@ class FormatOptions:
     """Whether the stream looks documents up after their events."""
 
     @property
-    def is_a_users(self) -> bool:
+    def is_users_function(self) -> bool:
         """Whether it is a user's function, which may remember things and so runs in one process only."""
         return ":" in self.name
 
@@ -59,7 +59,7 @@ class FormatOptions:
             return FlatFormat(self.fields, key, tombstones=wanted)
         if name == "debezium":
             return DebeziumFormat(self.server_name, key, tombstones=wanted)
-        if self.is_a_users:
+        if self.is_users_function:
             return FunctionFormat(load_object(name), key, tombstones=wanted)
         raise SettingsError(f"there is no format {name!r}", hint=f"Use {', '.join(NAMES)} or module:function.")
 
