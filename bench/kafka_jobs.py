@@ -30,9 +30,9 @@ def capture(
     scope: str = "cluster",
 ) -> None:
     """Our producer, from a stored position to the end of the load, start included; its topic is there already."""
-    from tailrace.capture.assembly import Capture
-    from tailrace.capture.heap import share_one_heap
     from tailrace.capture.positions import Position
+    from tailrace.capture.producer.assembly import Capture
+    from tailrace.capture.producer.heap import share_one_heap
 
     share_one_heap()  # as `tailrace produce` does
     name = f"{prefix}-{next(_numbers)}"

@@ -87,8 +87,8 @@ def capture(uri: str, servers: str, events: int, marks: Marks, prefix: str, **op
     """Our producer, from now on, until it reads a line; who reads its topic does the timing."""
     from bench.kafka_jobs import capture_settings
     from bench.workload import operation_time
-    from tailrace.capture.assembly import Capture
     from tailrace.capture.positions import Position
+    from tailrace.capture.producer.assembly import Capture
 
     name = f"{prefix}-{next(_numbers)}"
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +169,7 @@ class Warehouse:
     """The warehouse job: Iceberg tables in a folder."""
 
     def __init__(self, uri: str, folder: str, events: int) -> None:
-        from tailrace.capture.namespaces import Namespaces
+        from tailrace.capture.source.namespaces import Namespaces
         from tailrace.settings import WarehouseSettings
         from tailrace.spark.warehouse import COLUMNS, WarehouseJob
 

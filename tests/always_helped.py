@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.capture import catching_up
-from tailrace.capture.engine_process import EngineProcess
+from tailrace.capture.source import catch_up as catching_up
+from tailrace.capture.source.engine_process import EngineProcess
 
 
 def always_help(patch: Any = setattr) -> None:

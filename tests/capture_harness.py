@@ -14,14 +14,14 @@ import bson
 
 from tailrace.capture.backoff import BackoffPolicy
 from tailrace.capture.formats import make_format
-from tailrace.capture.inventory import KeyInventory, LocalInventory
-from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.positions import open_store
-from tailrace.capture.producer import Producer
-from tailrace.capture.producer_options import ProducerOptions
+from tailrace.capture.producer.options import ProducerOptions
+from tailrace.capture.producer.producer import Producer
 from tailrace.capture.record import Record
+from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory
 from tailrace.capture.sinks import Sink
-from tailrace.capture.source import ClusterAccess, Selection, make_source
+from tailrace.capture.source.namespaces import Namespaces
+from tailrace.capture.source.source import ClusterAccess, Selection, make_source
 from tailrace.errors import Backpressure, EventUnconvertible
 
 QUICK = BackoffPolicy(first=0.05, longest=0.5, budget=60)

@@ -15,7 +15,7 @@ from always_helped import always_help
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["crash_process", "tailrace.capture.assembly", "tailrace.capture.sinks.kafka_exactly_once"]
+    ["crash_process", "tailrace.capture.producer.assembly", "tailrace.capture.sinks.kafka_exactly_once"]
 )
 
 
@@ -44,7 +44,7 @@ def _set_file_limit(size: int) -> None:
 
 
 def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[str, Any]) -> None:
-    from tailrace.capture.assembly import Capture
+    from tailrace.capture.producer.assembly import Capture
     from tailrace.settings import Settings
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -15,11 +15,11 @@ import bson
 import redis
 from confluent_kafka import Consumer
 
-from tailrace.capture.dead_letters import DeadLetters
+from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.formats import make_format
 from tailrace.capture.record import Record
 from tailrace.capture.sinks import Sink, SinkOptions, open_sink
-from tailrace.capture.topics import TopicRule
+from tailrace.capture.sinks.topics import TopicRule
 from tailrace.stand import Kafka, Redis
 
 Message = tuple[Any, Any]

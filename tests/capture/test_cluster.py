@@ -15,12 +15,12 @@ import pytest
 from always_helped import always_help
 from capture_harness import Harness, wait_until
 from sharded_counters import KEYS, Counters
-from tailrace.capture.catching_up import CatchingUp, CatchingUpSource
 from tailrace.capture.formats import FormatOptions
-from tailrace.capture.gaps import GapLedger
-from tailrace.capture.namespaces import Namespaces
 from tailrace.capture.positions import Position, open_store
-from tailrace.capture.source import ClusterAccess, Selection, Start
+from tailrace.capture.recovery.gaps import GapLedger
+from tailrace.capture.source.catch_up import CatchingUp, CatchingUpSource
+from tailrace.capture.source.namespaces import Namespaces
+from tailrace.capture.source.source import ClusterAccess, Selection, Start
 from tailrace.errors import GapOpen, SettingsError
 from tailrace.stand import ShardedCluster
 from tailrace.token import ResumeToken

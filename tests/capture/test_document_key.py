@@ -11,7 +11,7 @@ import pytest
 
 from capture_harness import Harness
 from tailrace.capture.document_key import BY_ID, KeyFields, key_fields
-from tailrace.capture.producer_options import FirstStep
+from tailrace.capture.producer.options import FirstStep
 from tailrace.stand import ShardedCluster
 
 SHARD_KEYS: dict[str, dict[str, object]] = {

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from tailrace.capture.gaps import GapLedger, GapState
 from tailrace.capture.positions import open_store
+from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.cli.app import run
 from tailrace.stand import Kafka, ReplicaSet
 

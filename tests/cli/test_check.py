@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from bson import Timestamp
 
-from tailrace.capture.gaps import GapLedger, GapState
 from tailrace.capture.positions import Counts, Position, open_store
+from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.cli.app import run
 from tailrace.stand import ReplicaSet
 from tailrace.stand.ports import reserve_port

@@ -17,8 +17,8 @@ import pytest
 from pymongo.database import Database
 
 from capture_harness import wait_until
-from tailrace.capture.gaps import GapLedger
 from tailrace.capture.positions import open_store
+from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.stand import ReplicaSet
 
 TOKEN = "known to the operator alone"

@@ -16,10 +16,10 @@ from bson import Timestamp
 
 from dashboard_site import CONTROL_TOKEN, TOKEN, Site, dashboard, until, write_settings
 from json_schema import complaints
-from tailrace.capture.dead_letters import TopicDeadLetters
-from tailrace.capture.gaps import GapLedger
+from tailrace.capture.dead_letters.dead_letters import TopicDeadLetters
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
+from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.errors import RecordRefused
 from tailrace.features import Definition, Feature, FeatureStore, Kind, Window
 from tailrace.features.progress import Progress, ProgressKeeper

@@ -14,8 +14,8 @@ from pyspark.sql.functions import spark_partition_id
 
 from sharded_counters import KEYS, Counters
 from spark_queries import SECONDS, Collected, running, wait_until
-from tailrace.capture.oplog_source import OplogSource
-from tailrace.capture.source import ClusterAccess
+from tailrace.capture.source.oplog import OplogSource
+from tailrace.capture.source.source import ClusterAccess
 from tailrace.driver import token_of
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions

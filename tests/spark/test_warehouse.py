@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from bson_strategies import DOCUMENTS
 from tailrace.capture.formats.made_events import snapshot_event
-from tailrace.capture.namespaces import EVERYTHING
+from tailrace.capture.source.namespaces import EVERYTHING
 from tailrace.dashboard.sources.job_letters import WarehouseLetters
 from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
 from tailrace.settings import WarehouseSettings

@@ -82,8 +82,8 @@ def _consumers(
     names: list[str], settings: CaptureSettings, at: str | None
 ) -> Iterator[Callable[[], Sequence[Consumer]]]:
     """Where the positions come from: the command line, or the store. An empty store leaves the window alone."""
-    from tailrace.capture.consumers import consumer_of
     from tailrace.capture.positions import open_store
+    from tailrace.capture.recovery.consumers import consumer_of
     from tailrace.monitor import Consumer
 
     if at is not None:

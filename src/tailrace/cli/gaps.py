@@ -13,7 +13,7 @@ from tailrace.cli.session import session
 from tailrace.cli.times import shown_time
 
 if TYPE_CHECKING:
-    from tailrace.capture.gaps import Gap
+    from tailrace.capture.recovery.gaps import Gap
 
 _COLOURS = {"open": "red", "recovering": "yellow", "closed": "green", "accepted": "yellow"}
 
@@ -27,8 +27,8 @@ def gaps(
 
     Exit code 1 when a gap is open or is being recovered, else 0.
     """
-    from tailrace.capture.gaps import GapLedger
     from tailrace.capture.positions import open_store
+    from tailrace.capture.recovery.gaps import GapLedger
 
     settings = session.settings(capture__position_store=store)
     with open_store(settings.capture.position_store.get_secret_value()) as opened:

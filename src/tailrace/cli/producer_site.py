@@ -11,14 +11,14 @@ from tailrace.errors import ControlRefused
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
-    from tailrace.capture.producer import Producer
+    from tailrace.capture.producer.producer import Producer
     from tailrace.monitor import Observer, Site
     from tailrace.settings import Settings
 
 
 def site_of(settings: Settings, client: MongoClient[Any], producer: Producer, observer: Observer) -> Site:
     """Put the pages and actions of a producer together."""
-    from tailrace.capture.state_document import full_state
+    from tailrace.capture.producer.state_document import full_state
     from tailrace.monitor import Site
 
     asked = _Asked(settings, client, producer)

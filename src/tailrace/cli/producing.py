@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from pymongo import MongoClient
 
-    from tailrace.capture.producer import Producer
-    from tailrace.capture.producer_options import FirstStep
-    from tailrace.capture.status import ProducerStatus
+    from tailrace.capture.producer.options import FirstStep
+    from tailrace.capture.producer.producer import Producer
+    from tailrace.capture.producer.status import ProducerStatus
     from tailrace.settings import Settings
 
 _SECONDS_BETWEEN_LINES = 1.0
@@ -38,9 +38,9 @@ def run_producer(
     settings: Settings, *, as_json: bool, stop_when_idle: bool, first_step: FirstStep | None = None
 ) -> None:
     """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0."""
-    from tailrace.capture.assembly import Capture
-    from tailrace.capture.heap import share_one_heap
-    from tailrace.capture.producer_options import FirstStep
+    from tailrace.capture.producer.assembly import Capture
+    from tailrace.capture.producer.heap import share_one_heap
+    from tailrace.capture.producer.options import FirstStep
 
     share_one_heap()
     configure_log(settings.log)
@@ -103,7 +103,7 @@ def _observed(settings: Settings, client: MongoClient[Any], producer: Producer) 
 @contextmanager
 def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
     """Show the state once a second: JSON lines, a live line on a terminal, and nothing into a plain pipe."""
-    from tailrace.capture.state_document import brief_state
+    from tailrace.capture.producer.state_document import brief_state
 
     console = Console(stderr=True)
     stop = threading.Event()

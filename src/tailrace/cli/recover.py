@@ -14,7 +14,7 @@ from tailrace.cli.times import shown_time
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
-    from tailrace.capture.recovery import Forecast
+    from tailrace.capture.recovery.recovery import Forecast
     from tailrace.settings import Settings
 
 
@@ -35,7 +35,7 @@ def recover(
 
     The gap goes into the ledger first (`tailrace gaps`), so that an interrupted recovery goes on.
     """
-    from tailrace.capture.producer_options import FirstStep
+    from tailrace.capture.producer.options import FirstStep
     from tailrace.cli.producing import run_producer
 
     settings = session.settings(
@@ -56,7 +56,7 @@ def recover(
 
 def forecast_of(settings: Settings, client: MongoClient[Any]) -> Forecast:
     """Find out what a recovery would do, with a store of our own beside the one of a producer that runs."""
-    from tailrace.capture.assembly import Capture
+    from tailrace.capture.producer.assembly import Capture
 
     with Capture.open(settings, client) as capture:
         return capture.recovery().forecast(capture.store.load(settings.capture.name))

@@ -31,7 +31,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the columns of mirrors and every drift: what was found, how often, when, and what was done about it."""
-    from tailrace.capture.namespaces import Namespaces as Selection
+    from tailrace.capture.source.namespaces import Namespaces as Selection
 
     settings = session.settings(warehouse__folder=folder)
     selection = Selection.parse(namespaces or ())

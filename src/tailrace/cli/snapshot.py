@@ -29,7 +29,7 @@ def snapshot(
     An interrupted snapshot goes on at its last finished chunk. Nothing is written to the source. Changes made while it
     runs are delivered too, in their order, and the position is where they end: `tailrace produce` goes on there.
     """
-    from tailrace.capture.producer_options import FirstStep
+    from tailrace.capture.producer.options import FirstStep
     from tailrace.cli.producing import run_producer
 
     settings = session.settings(

@@ -16,7 +16,7 @@ from tailrace.errors import ServerUnreachable
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
 
-    from tailrace.capture.verify import Comparison
+    from tailrace.capture.recovery.verify import Comparison
     from tailrace.settings import Settings
 
 
@@ -37,7 +37,7 @@ def verify(
 
     Exit code 0 when they are equal, 1 when documents are missing, stale or extra.
     """
-    from tailrace.capture.assembly import Capture
+    from tailrace.capture.producer.assembly import Capture
 
     settings = session.settings(
         mongodb__uri=uri,

@@ -51,7 +51,7 @@ def run(
     Events come from the topics that --topics names, or directly from MongoDB; --backfill first takes the documents
     that are there already. Stop it with Ctrl-C; it goes on from its checkpoint.
     """
-    from tailrace.capture.namespaces import Namespaces as Selection
+    from tailrace.capture.source.namespaces import Namespaces as Selection
     from tailrace.cli.spark_session import spark_session
     from tailrace.spark import supervise
     from tailrace.spark.warehouse import WarehouseJob
@@ -216,7 +216,7 @@ def _lake(settings: Settings) -> Iterator[Lake]:
 
 @contextmanager
 def _chosen_tables(namespaces: list[str] | None, folder: str | None) -> Iterator[tuple[Lake, list[TableState]]]:
-    from tailrace.capture.namespaces import Namespaces as Selection
+    from tailrace.capture.source.namespaces import Namespaces as Selection
 
     selection = Selection.parse(namespaces or ())
     with _lake(session.settings(warehouse__folder=folder)) as lake:

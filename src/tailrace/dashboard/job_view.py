@@ -7,7 +7,7 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from tailrace.capture.gaps import Gap
+from tailrace.capture.recovery.gaps import Gap
 from tailrace.dashboard import conditions
 from tailrace.dashboard.seen import Seen
 from tailrace.dashboard.sources import Reading

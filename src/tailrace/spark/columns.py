@@ -18,7 +18,7 @@ from tailrace import raw
 from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import Place, Spans, spans_of, text_at
 from tailrace.capture.formats.plain_event import Cutter, PlainEvent
-from tailrace.capture.rebuilt_state import id_of_value
+from tailrace.capture.recovery.rebuilt_state import id_of_value
 from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.spark.typed import Mismatches, converter
 

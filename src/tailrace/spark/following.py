@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from tailrace.capture.classifier import classify
-from tailrace.capture.quarantine import Quarantine
-from tailrace.capture.reader import Portion, StreamEnded, StreamReader
-from tailrace.capture.source import EventSource, Start
+from tailrace.capture.recovery.quarantine import Quarantine
+from tailrace.capture.source.reader import Portion, StreamEnded, StreamReader
+from tailrace.capture.source.source import EventSource, Start
 from tailrace.errors import Outcome
 from tailrace.spark.offset import Offset
 

@@ -13,8 +13,8 @@ from typing import Any
 from bson import json_util
 from bson.timestamp import Timestamp
 
-from tailrace.capture.namespaces import Namespaces
-from tailrace.capture.source import Scope, Selection
+from tailrace.capture.source.namespaces import Namespaces
+from tailrace.capture.source.source import Scope, Selection
 from tailrace.errors import SettingsError
 from tailrace.settings import Settings
 from tailrace.spark.offset import Offset

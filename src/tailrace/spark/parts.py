@@ -12,11 +12,11 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pyspark.sql.datasource import InputPartition
 
-from tailrace.capture.oplog_source import OplogSource
-from tailrace.capture.slices import WHOLE, Slice
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
-from tailrace.capture.source import ClusterAccess, EventSource, Scope, make_source
+from tailrace.capture.source.oplog import OplogSource
+from tailrace.capture.source.slices import WHOLE, Slice
+from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, make_source
 from tailrace.driver import token_of
 from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.spark.cuts import cuts

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tailrace.capture.reader import Portion
-from tailrace.capture.source import EventSource
+from tailrace.capture.source.reader import Portion
+from tailrace.capture.source.source import EventSource
 from tailrace.driver import token_of
 from tailrace.errors import SettingsError
 from tailrace.spark.following import Following

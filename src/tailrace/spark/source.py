@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tailrace.capture.snapshot.planner import plan_collection
 from tailrace.capture.snapshot.reading import watermark
-from tailrace.capture.source import captured_collections
+from tailrace.capture.source.source import captured_collections
 from tailrace.errors import SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
 from tailrace.spark.failures import explained

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.capture.kafka_client import KafkaAddress
-from tailrace.capture.topics import DEFAULT_TEMPLATE, TopicRule
+from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
 from tailrace.errors import SettingsError
 from tailrace.features import Definition, load_definition
 from tailrace.settings import Settings

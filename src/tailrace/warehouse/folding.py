@@ -14,7 +14,7 @@ import bson
 
 from tailrace import raw
 from tailrace.capture.formats import extended_json
-from tailrace.capture.update_description import apply_update
+from tailrace.capture.formats.update_description import apply_update
 
 BASE: Final = "base"
 """operationType of the row that the mirror has already."""

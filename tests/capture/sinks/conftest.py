@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sink_sides import SIDES, FileSide, KafkaSide, OtherSide, RedisSide, WebhookSide
-from tailrace.capture.dead_letters import FILE, DeadLetters, FileDeadLetters
+from tailrace.capture.dead_letters.dead_letters import FILE, DeadLetters, FileDeadLetters
 from tailrace.stand import Kafka
 
 

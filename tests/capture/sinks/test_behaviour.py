@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sink_sides import OtherSide, records
-from tailrace.capture.dead_letters import DeadLetters, NoDeadLetters
+from tailrace.capture.dead_letters.dead_letters import DeadLetters, NoDeadLetters
 from tailrace.capture.record import Record
 from tailrace.capture.sinks import Sink, SinkOptions, WorkerSink, open_sink
 from tailrace.errors import Backpressure, RecordRefused, SettingsError, SinkUnavailable

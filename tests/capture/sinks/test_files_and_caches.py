@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from sink_sides import change, records
-from tailrace.capture.dead_letters import DeadLetters
+from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.formats import make_format
 from tailrace.capture.sinks import SinkOptions, open_sink
 from tailrace.errors import SettingsError

@@ -15,13 +15,13 @@ from bson import Timestamp
 from confluent_kafka.admin import AdminClient
 
 from sink_sides import KafkaSide, change, records
-from tailrace.capture.dead_letters import FileDeadLetters, TopicDeadLetters
+from tailrace.capture.dead_letters.dead_letters import FileDeadLetters, TopicDeadLetters
 from tailrace.capture.formats import make_format
 from tailrace.capture.kafka_client import KafkaAddress, ensure_topic
 from tailrace.capture.positions import Position, PositionStore, open_store
 from tailrace.capture.sinks import Sink, SinkOptions, open_sink
 from tailrace.capture.sinks.kafka import KafkaSink
-from tailrace.capture.topics import TopicRule
+from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import CaptureError, LeaseLost, SettingsError, StoreUnavailable
 from tailrace.stand import Kafka
 
@@ -253,10 +253,10 @@ from pathlib import Path
 import bson
 from bson import Timestamp
 from sink_sides import records
-from tailrace.capture.dead_letters import NoDeadLetters
+from tailrace.capture.dead_letters.dead_letters import NoDeadLetters
 from tailrace.capture.positions import Position, open_store, this_process
 from tailrace.capture.sinks import SinkOptions, open_sink
-from tailrace.capture.topics import TopicRule
+from tailrace.capture.sinks.topics import TopicRule
 _, _, servers, prefix = sys.argv
 with open_store(f"kafka://{servers}/{prefix}.positions") as store:
     lease = store.acquire(prefix, this_process(), seconds=600)

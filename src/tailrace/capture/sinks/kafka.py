@@ -9,12 +9,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tailrace.capture.dead_letters import DeadLetters
+from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.kafka_client import KafkaAddress, describe, is_refused, unavailable
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.kafka_topics import TopicCatalogue
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
-from tailrace.capture.topics import TopicRule
+from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import Backpressure, RecordRefused, SinkUnavailable
 
 _LARGEST_BATCH = 1_000_000

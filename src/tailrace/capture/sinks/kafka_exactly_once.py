@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaError
 
-from tailrace.capture.dead_letters import DeadLetters
+from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.kafka_client import KafkaAddress, unavailable
 from tailrace.capture.positions.kafka import KafkaCells
 from tailrace.capture.positions.position import Position
@@ -15,7 +15,7 @@ from tailrace.capture.positions.store import Lease, PositionStore
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS, Batch, KafkaSink
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, TransactionalSink
-from tailrace.capture.topics import TopicRule
+from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import SettingsError, SinkUnavailable
 
 _SECONDS_TO_DELIVER = 60.0

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, TopicLimits, ensure_topic, unavailable
 from tailrace.capture.record import Record
-from tailrace.capture.topics import TopicRule
+from tailrace.capture.sinks.topics import TopicRule
 
 _FRAMING = 200
 """Bytes around a record in a batch, at most."""

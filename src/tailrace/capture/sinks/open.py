@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
-from tailrace.capture.dead_letters import (
+from tailrace.capture.dead_letters.dead_letters import (
     TOPIC,
     DeadLetters,
     FileDeadLetters,
@@ -17,7 +17,7 @@ from tailrace.capture.dead_letters import (
 from tailrace.capture.plugins import load_object
 from tailrace.capture.positions.store import PositionStore
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
-from tailrace.capture.topics import TopicRule
+from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import MissingExtra, SettingsError
 from tailrace.settings import masked
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from tailrace.capture.dead_letters import DeadLetters
+from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.flat import plain_value
 from tailrace.capture.formats.keys import is_missing, value_at

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
-from tailrace.capture.dead_letters import DeadLetters
+from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.record_json import record_json
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES

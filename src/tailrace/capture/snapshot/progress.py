@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailrace.capture.positions.side_cell import SideCell
 from tailrace.capture.positions.store import Cells
-from tailrace.capture.side_cell import SideCell
 from tailrace.capture.snapshot.chunk import Chunk, bounds_from_json, bounds_to_json, chunks_between
 
 

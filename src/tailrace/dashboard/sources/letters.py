@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.capture.dead_letters import FILE, TOPIC
+from tailrace.capture.dead_letters.dead_letters import FILE, TOPIC
 from tailrace.capture.kafka_client import KafkaAddress, describe
 from tailrace.dashboard.sources.topics import QUIET
 from tailrace.dashboard.values import DeadLetters, Letter

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from tailrace.capture.consumers import consumer_of
-from tailrace.capture.gaps import Gap, GapLedger
 from tailrace.capture.positions import Position, PositionStore, open_store
+from tailrace.capture.recovery.consumers import consumer_of
+from tailrace.capture.recovery.gaps import Gap, GapLedger
 from tailrace.monitor import Consumer
 
 

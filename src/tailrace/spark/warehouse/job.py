@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace.capture.namespaces import EVERYTHING, Namespaces
 from tailrace.capture.snapshot.reading import watermark
+from tailrace.capture.source.namespaces import EVERYTHING, Namespaces
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import explained
 from tailrace.spark.parts import connected

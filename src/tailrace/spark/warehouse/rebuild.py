@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from tailrace.capture.namespaces import Namespaces
+from tailrace.capture.source.namespaces import Namespaces
 from tailrace.errors import QueryFailed, RebuildIncomplete, SettingsError, TableChanged
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import error_of

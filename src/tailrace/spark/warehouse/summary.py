@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from tailrace.capture.namespaces import Namespaces
+from tailrace.capture.source.namespaces import Namespaces
 from tailrace.warehouse.folding import DATA_OPERATIONS
 
 ENDS = ("drop", "rename", "dropDatabase")

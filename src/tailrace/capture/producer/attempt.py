@@ -1,0 +1,257 @@
+"""One attempt to follow a stream: an error throws it away, and the next one is made anew from what is stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import structlog
+
+from tailrace.capture.backoff import Backoff
+from tailrace.capture.formats import Format
+from tailrace.capture.positions import Position, PositionStore
+from tailrace.capture.producer.control import Controls, Stopped
+from tailrace.capture.producer.delivery import Delivery, Hook, SetAside
+from tailrace.capture.producer.heartbeat import Heartbeat
+from tailrace.capture.producer.lease import Leader
+from tailrace.capture.producer.options import FirstStep, ProducerOptions
+from tailrace.capture.producer.snapshot_delivery import SnapshotDelivery
+from tailrace.capture.producer.status import ProducerStatus
+from tailrace.capture.recovery.gaps import GapState
+from tailrace.capture.recovery.inventory import KeyInventory
+from tailrace.capture.recovery.quarantine import Quarantine
+from tailrace.capture.recovery.recovery import Recovery
+from tailrace.capture.sinks import Sink
+from tailrace.capture.snapshot.merging import Merge
+from tailrace.capture.source.delivered import DeliveredFilter
+from tailrace.capture.source.reader import Portion, StreamReader
+from tailrace.capture.source.source import EventSource, Start
+from tailrace.errors import GapOpen
+from tailrace.monitor import StreamMetrics
+
+_log = structlog.get_logger("tailrace.capture")
+_LONGEST_WAIT = 0.05
+"""Seconds that the loop waits for something to read before it looks at acknowledgements and the lease."""
+_WAIT_WHEN_PENDING = 0.002
+_SECONDS_BETWEEN_SHOWS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What stays the same from attempt to attempt."""
+
+    source: EventSource
+    store: PositionStore
+    format: Format
+    make_sink: Callable[[], Sink]
+    set_aside: SetAside
+    inventory: KeyInventory
+    options: ProducerOptions
+    hook: Hook
+    controls: Controls
+    status: ProducerStatus
+    metrics: StreamMetrics
+    quarantine: Quarantine
+    backoff: Backoff
+
+
+class Attempt:
+    """Begins where the position is, reads ahead in a thread of its own, and lets the rows of a snapshot in."""
+
+    def __init__(self, parts: Parts, leader: Leader, *, start_at_time: bool) -> None:
+        self._parts = parts
+        self._source = parts.source
+        self._options = parts.options
+        self._status = parts.status
+        self._leader = leader
+        self.start_at_time = start_at_time
+        """Whether the token is no use, and the stored time is."""
+        self.moved = False
+        """Whether anything was delivered."""
+        self.delivery: Delivery | None = None
+        self.snapshot: SnapshotDelivery | None = None
+        self._reader: StreamReader
+        self._recovery: Recovery
+        self._merge = Merge(None)
+        self._delivered: DeliveredFilter | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._next_show = 0.0
+
+    def follow(self) -> bool:
+        """Follow the stream until an error or an interruption; gives whether all was done that was to be done."""
+        parts, controls = self._parts, self._parts.controls
+        with ExitStack() as opened:
+            self._recovery = Recovery(self._source, parts.store.cells, self._options.name, parts.inventory)
+            parts.quarantine.add_all(self._recovery.lost_tokens())
+            sink = opened.enter_context(parts.make_sink())
+            sink.setup()
+            self._prepare()
+            self.delivery = delivery = self._make_delivery(sink)
+            start = self._start(delivery)
+            self._reader = StreamReader(self._ordered(), start, parts.quarantine, self._options.buffer_bytes)
+            opened.callback(self._reader.close)
+            self.snapshot = self._open_snapshot(delivery, opened)
+            self._heartbeat = self._status.heartbeat = self._open_heartbeat(opened)
+            self._merge = Merge(self.snapshot.backfill if self.snapshot else None)
+            parts.hook("opened")
+            while not controls.interrupts and not self._is_done():
+                self._go_round(delivery)
+            delivery.finish(self._options.flush_timeout)
+            self._show(delivery, now=True)
+        return self._is_done()
+
+    # --- where it begins
+
+    def _prepare(self) -> None:
+        """See to it that there is a position to begin at, and that no gap is passed over."""
+        recovery, step = self._recovery, self._parts.controls.step
+        gap = recovery.ledger.open_gap()
+        if step.kind is FirstStep.START_NOW:
+            recovery.begin_now(self._leader, asked_by=step.kind.value)
+        elif gap is not None and gap.state is GapState.OPEN:
+            self._recover(gap.reason, asked=step.kind is FirstStep.RECOVER)
+        elif self._leader.position is None:
+            self._begin_first()
+        elif step.kind is FirstStep.RECOVER:
+            self._recover(step.kind.value, asked=True)
+        elif step.kind is FirstStep.SNAPSHOT and recovery.progress.unfinished is None:
+            recovery.progress.begin(step.kind.value, only=step.collections)
+        self._parts.controls.taken(step)
+
+    def _begin_first(self) -> None:
+        if self._options.start == "now":
+            self._recovery.begin_now(self._leader, asked_by="the setting start = now")
+        else:
+            self._recovery.begin_first(self._leader)
+
+    def _recover(self, reason: str, *, asked: bool) -> None:
+        if not self._options.recover and not asked:
+            raise GapOpen(f"a gap of {self._options.name} is open")
+        self._status.recovering(True)
+        self._recovery.begin_recovery(self._leader, reason)
+        self._parts.hook("recovery-begun")
+
+    def _make_delivery(self, sink: Sink) -> Delivery:
+        parts = self._parts
+        return Delivery(
+            parts.format,
+            sink,
+            parts.set_aside,
+            self._leader,
+            parts.inventory,
+            parts.metrics,
+            commit_interval=self._options.commit_interval,
+            hook=parts.hook,
+            pause=self._pause,
+        )
+
+    def _start(self, delivery: Delivery) -> Start:
+        """Choose token or time, and say so when it is the time."""
+        position = delivery.saved
+        assert position is not None  # _prepare saw to it
+        reason = None
+        if position.fingerprint and position.fingerprint != self._source.fingerprint:
+            reason = "the namespaces, the pipeline or the options of the stream have changed"
+        elif self.start_at_time:
+            reason = "the server does not understand the token"
+        if position.token is not None and reason is None:
+            return Start(position.resume_token)
+        if position.token is not None:
+            self._delivered = DeliveredFilter(position.token)
+        time_ = position.cluster_time
+        _log.warning("the stream begins at the stored cluster time", why=reason or "no token", time=time_.time)
+        return Start(time=time_)
+
+    def _ordered(self) -> EventSource:
+        """Have all shards wait for each other while rows of a snapshot find their place between the events."""
+        return self._source if self._recovery.progress.unfinished is None else self._source.in_strict_order()
+
+    def _open_snapshot(self, delivery: Delivery, opened: ExitStack) -> SnapshotDelivery | None:
+        state = self._recovery.progress.unfinished
+        self._status.recovering(state is not None and state.gap is not None)
+        if state is None:
+            return None
+        parts = self._parts
+        snapshot = SnapshotDelivery(self._source, self._recovery, delivery, self._options, self._status, parts.hook)
+        opened.callback(snapshot.backfill.close)
+        return snapshot
+
+    def _open_heartbeat(self, opened: ExitStack) -> Heartbeat | None:
+        place, every = self._source.selection.heartbeat, self._options.heartbeat_seconds
+        if place is None or not every:
+            return None
+        heartbeat = Heartbeat(self._source.client, place, self._options.name, every, self._parts.metrics.heartbeat)
+        return opened.enter_context(heartbeat)
+
+    # --- going round
+
+    def _is_done(self) -> bool:
+        """Whether a run that is to end by itself has nothing left to do."""
+        return self._options.stop_when_idle and self.snapshot is None and self._merge.idle
+
+    def _go_round(self, delivery: Delivery) -> None:
+        portion = self._merge.next_portion(lambda: self._read(delivery))
+        if portion is not None:
+            self._take(delivery, portion)
+        if self.snapshot is not None and self.snapshot.take_rows(self._merge):
+            self.snapshot = None
+        idle = portion is None or not portion.events
+        delivery.settle(now=idle and delivery.transactional)
+        if portion is not None:
+            self._status.seen(portion.operation_time)
+            if portion.events and not self._reader.held:
+                delivery.hurry()
+        self._show(delivery)
+
+    def _read(self, delivery: Delivery) -> Portion | None:
+        """Take what was read; when reading failed, what was read before is made safe first."""
+        wait = _WAIT_WHEN_PENDING if delivery.waiting or self.snapshot else _LONGEST_WAIT
+        try:
+            return self._reader.get(wait)
+        except Exception:
+            delivery.finish(self._options.flush_timeout)
+            raise
+
+    def _take(self, delivery: Delivery, portion: Portion) -> None:
+        events = portion.events if self._heartbeat is None else self._heartbeat.without_marks(portion.events)
+        events = self._source.selection.slice.keep(events)
+        if self._delivered is not None:
+            events = self._new_events(self._delivered, events, portion.token)
+        self._parts.hook("read")
+        position = None
+        if portion.token is not None and self._delivered is None:
+            position = Position.behind(portion.token, fingerprint=self._source.fingerprint)
+        delivery.deliver(events, position, records=portion.records if events is portion.events else None)
+        self._merge.delivered(portion)
+        self._parts.backoff.progressed()
+        self.moved = True
+
+    def _new_events(self, delivered: DeliveredFilter, events: list[bytes], token: bytes | None) -> list[bytes]:
+        """Drop what was delivered before; until the stream is past it, the position stays where it is."""
+        kept = delivered.keep(events, token)
+        if delivered.passed:
+            _log.info("the stream is past what was delivered before", dropped=delivered.dropped)
+            self._delivered, self.start_at_time = None, False
+        return kept
+
+    def _pause(self, seconds: float) -> None:
+        """Wait while the sink is full; the reading thread waits too, once its buffer is."""
+        if self.delivery is not None:
+            self._show(self.delivery)
+        self._parts.controls.wait(min(seconds, _LONGEST_WAIT))
+        if self._parts.controls.paused:
+            raise Stopped
+
+    def _show(self, delivery: Delivery, *, now: bool = False) -> None:
+        if not now and time.monotonic() < self._next_show:
+            return
+        self._next_show = time.monotonic() + _SECONDS_BETWEEN_SHOWS
+        if delivery.saved is not None:
+            self._status.moved(delivery.saved, delivery.counts)
+        held = self._reader.held
+        self._parts.metrics.buffer(held, self._options.buffer_bytes)
+        self._status.buffered = held
+        self._status.beat()
+        self._parts.metrics.state(self._status.liveness().state)

@@ -1,0 +1,180 @@
+"""What is done before a stream may begin without a position, or go on without its history.
+
+In every case the order is such that a crash between any two steps leaves something from which the next process goes on:
+the gap is in the ledger before the snapshot is noted, the snapshot is noted before the position moves to the
+new beginning, and the position is the new beginning before the first chunk is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any
+
+import structlog
+from bson.timestamp import Timestamp
+
+from tailrace.capture.positions import Cells, Counts, Position
+from tailrace.capture.producer.lease import Leader
+from tailrace.capture.recovery.gaps import Gap, GapLedger, GapState
+from tailrace.capture.recovery.inventory import KeyInventory, in_background
+from tailrace.capture.snapshot import KeyCheck, SnapshotProgress, plan_collection
+from tailrace.capture.snapshot.backfill import Piece
+from tailrace.capture.snapshot.planner import CHUNK_BYTES, estimated_documents
+from tailrace.capture.source.source import EventSource, captured_collections
+from tailrace.token import ResumeToken
+
+_KEYS_PER_CHECK = 1_000
+_log = structlog.get_logger("tailrace.capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a recovery would do, for `tailrace recover --dry-run`."""
+
+    gap: Gap | None
+    position: Position | None
+    oplog_begins: Timestamp
+    now: Timestamp
+    documents: dict[str, int]
+    """About how many documents would be read again, by collection."""
+    inventory: str
+    """Where the keys that were captured before would come from."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether history is known to be lost: a gap is open, or the oplog begins after the position."""
+        return self.gap is not None or (self.position is not None and self.position.cluster_time < self.oplog_begins)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as plain values."""
+        return {
+            "gap": self.gap.to_json() if self.gap else None,
+            "position": self.position.to_json() if self.position else None,
+            "oplog_begins": {"t": self.oplog_begins.time, "i": self.oplog_begins.inc},
+            "now": {"t": self.now.time, "i": self.now.inc},
+            "is_lost": self.is_lost,
+            "documents": self.documents,
+            "inventory": self.inventory,
+        }
+
+
+class Recovery:
+    """Begins and ends snapshots of one stream: the first one, and those that close a gap."""
+
+    def __init__(self, source: EventSource, cells: Cells, stream: str, inventory: KeyInventory) -> None:
+        self._source = source
+        self.ledger = GapLedger(cells, stream)
+        self.progress = SnapshotProgress(cells, stream)
+        self._inventory = inventory
+
+    def lost_tokens(self) -> list[bytes]:
+        """Give the tokens of all gaps, which are never sent again."""
+        lost = (gap.lost_token for gap in self.ledger.all())
+        return [ResumeToken.from_hex(token).to_bson() for token in lost if token]
+
+    def begin_first(self, leader: Leader) -> None:
+        """Prepare a first run: a snapshot is needed, and the stream begins now, before its first chunk."""
+        self._source.documents()  # refused before anything is noted
+        self.progress.begin("first run")
+        self._move_to_now(leader, "first run: a snapshot, and the stream from here on")
+
+    def begin_now(self, leader: Leader, *, asked_by: str) -> None:
+        """Begin the stream now, because a person asked for it by name; what was before goes into the ledger."""
+        position = leader.position
+        _, now = self._source.now()
+        gap = self.ledger.record(asked_by, position, first_known=now, state=GapState.ACCEPTED)
+        if gap.is_open:
+            self.ledger.change(gap, state=GapState.ACCEPTED, first_known=now, closed_at=gap.found_at)
+        self._move_to_now(leader, f"{asked_by}; gap {gap.number} is in the ledger")
+
+    def begin_recovery(self, leader: Leader, reason: str) -> Gap:
+        """Write the gap down, note that a snapshot is needed, and begin the stream anew."""
+        client = self._source.documents()
+        position = leader.position
+        lost = ResumeToken.parse(position.token).hex if position and position.token else None
+        gap = self.ledger.record(reason, position, lost_token=lost)
+        self.progress.begin("recovery", gap.number)
+        began = self._move_to_now(leader, f"gap {gap.number}: {reason}")
+        names = tuple(captured_collections(client, self._source.selection))
+        gap = self.ledger.change(gap, first_known=began.cluster_time, state=GapState.RECOVERING, namespaces=names)
+        _log.warning(
+            "history was lost; the gap is in the ledger and a snapshot begins",
+            gap=gap.number,
+            reason=reason,
+            last_good=_shown(gap.last_good),
+            first_known=_shown(gap.first_known),
+        )
+        return gap
+
+    def pieces(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece | None]:
+        """Give what is left to read of the snapshot that is under way: chunks, then keys to look for.
+
+        None means that the next piece is not known yet: reading the inventory takes its time.
+        """
+        state = self.progress.unfinished
+        if state is None:
+            return
+        if not state.planned:
+            self._plan(chunk_bytes, state.only)
+        yield from self.progress.chunks_left()
+        if state.gap is not None and not state.deletes_checked:
+            yield from in_background(self._key_checks())
+
+    def finish(self, deletes: int) -> Gap | None:
+        """Note that the sink equals the source again, and close the gap."""
+        state = self.progress.unfinished
+        if state is None:
+            return None
+        if state.gap is not None:
+            self.progress.deletes_checked(deletes)
+        self.progress.finish()
+        gap = next((gap for gap in self.ledger.all() if gap.number == state.gap), None)
+        if gap is None:
+            return None
+        closed = self.ledger.close(gap, records=self.progress.summary()["read"], deletes=deletes)
+        _log.info("the gap is closed", gap=gap.number, records=closed.records, deletes=deletes)
+        return closed
+
+    def forecast(self, position: Position | None) -> Forecast:
+        """Say what a recovery would do, without doing anything."""
+        client = self._source.documents()
+        first = client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
+        _, now = self._source.now()
+        names = captured_collections(client, self._source.selection)
+        return Forecast(
+            gap=self.ledger.open_gap(),
+            position=position,
+            oplog_begins=first["ts"] if first else now,
+            now=now,
+            documents={name: estimated_documents(client, name) for name in names},
+            inventory=self._inventory.description,
+        )
+
+    def _plan(self, chunk_bytes: int, only: tuple[str, ...]) -> None:
+        client = self._source.documents()
+        captured = captured_collections(client, self._source.selection)
+        names = [name for name in captured if not only or name in only]
+        chunks = {name: plan_collection(client, name, chunk_bytes) for name in names}
+        self.progress.plan(chunks, {name: estimated_documents(client, name) for name in names})
+
+    def _key_checks(self) -> Iterator[KeyCheck]:
+        """Give every key that was captured before, collection by collection; workers find which are gone."""
+        for namespace, found in groupby(self._inventory.keys(), key=itemgetter(0)):
+            keys = (key for _, key in found)
+            while some := tuple(islice(keys, _KEYS_PER_CHECK)):
+                yield KeyCheck(namespace, some)
+
+    def _move_to_now(self, leader: Leader, reason: str) -> Position:
+        before = leader.position
+        token, _ = self._source.now()
+        counts = before.counts if before else Counts()
+        position = replace(Position.behind(token, fingerprint=self._source.fingerprint), counts=counts)
+        leader.save(position, reason=reason)
+        return position
+
+
+def _shown(time: Timestamp | None) -> str | None:
+    return None if time is None else f"{time.time}:{time.inc}"

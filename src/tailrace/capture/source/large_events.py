@@ -1,0 +1,64 @@
+"""The way past an event that is over 16 MB, on servers that cannot split it (before 6.0.9).
+
+The stream cannot give such an event: every resume would meet the same error. So it is read once more without its
+images, and the document is fetched by its key instead, as it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+
+from tailrace import raw
+from tailrace.capture.classifier import Remedy, classify
+from tailrace.capture.snapshot.planner import RAW
+from tailrace.capture.source.source import EventBatch, EventSource, Start
+from tailrace.driver import Batch
+
+_WITH_DOCUMENT = (b"insert", b"replace", b"update")
+
+
+def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBatch]:
+    """Give what lies before the large event, one by one, and then the event itself in a smaller form."""
+    try:
+        for batch in _batches(source, start):
+            yield batch
+            if batch.resume_token is not None:
+                start = Start(batch.resume_token)
+    except Exception as error:
+        if classify(error).remedy is not Remedy.READ_SMALLER:
+            raise
+    for batch in _batches(source, start, without_images=True):
+        if batch.events:
+            yield Batch([_with_document(source.documents(), batch.events[0])], batch.resume_token, batch.operation_time)
+            return
+
+
+def _batches(source: EventSource, start: Start, *, without_images: bool = False) -> Iterator[EventBatch]:
+    stream = source.open(start, one_by_one=True, without_images=without_images)
+    try:
+        yield from stream.batches()
+    finally:
+        stream.close()
+
+
+def _with_document(client: MongoClient[Any], event: bytes) -> bytes:
+    """Add the document as it is now, where the event would have had one; a deleted one stays out.
+
+    `imageFetched` says that it may be newer than the event.
+    """
+    operation = raw.field(event, b"operationType")
+    key = raw.field(event, b"documentKey")
+    if operation is None or key is None or raw.string_at(operation.data) not in _WITH_DOCUMENT:
+        return event
+    namespace = bson.decode(event)["ns"]
+    collection = client[namespace["db"]].get_collection(namespace["coll"], codec_options=RAW)
+    found = collection.find_one(RawBSONDocument(key.data))
+    marks = [raw.element(raw.BOOL, b"imageFetched", raw.boolean(True))]
+    if found is not None:
+        marks.append(raw.element(raw.DOCUMENT, b"fullDocument", bytes(found.raw)))
+    return raw.append(event, *marks)

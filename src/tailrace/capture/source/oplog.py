@@ -1,0 +1,187 @@
+"""Events from the engine on the oplog, with the choice of namespaces made here.
+
+What only clusters need (`cluster_stream`) is imported for them: it takes as long as all the rest, and the process that
+helps a stream to catch up should be there at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import bson
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+
+from tailrace.capture.source.event_filter import EventChoice
+from tailrace.capture.source.source import (
+    WITHOUT_IMAGES,
+    ClusterAccess,
+    EventBatch,
+    EventSource,
+    Scope,
+    Selection,
+    Start,
+    Stream,
+    UnfinishedBatch,
+    target_of,
+)
+from tailrace.engine.images import ImageStore
+from tailrace.engine.live import OplogChangeStream, watch_oplog
+from tailrace.errors import SettingsError
+from tailrace.token import ResumeToken
+
+
+class OplogSource(EventSource):
+    """The engine on the oplog: several times the throughput, and a fraction of the load on the primary.
+
+    Through a router or a config server it reads the oplogs of all shards of the cluster, merged.
+    """
+
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        selection: Selection,
+        cluster: ClusterAccess | None = None,
+        images: ImageStore | None = None,
+    ) -> None:
+        super().__init__(client, selection)
+        self._cluster = cluster or ClusterAccess("")
+        self._images = images
+
+    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
+        """Open a stream that is made here; it needs the role `read` on the database `local`.
+
+        The engine knows each event's namespace without looking into the event, so choosing by it here costs nothing.
+        Only for a user's own stages, which may not see other collections, it is the first stage as elsewhere.
+        """
+        chosen = self.selection
+        stages = [*(chosen.stages() if chosen.pipeline else []), *([WITHOUT_IMAGES] if without_images else [])]
+        shows_all = chosen.pipeline or (chosen.watched.everything and self._images is None)
+        choice = None if shows_all else EventChoice(chosen.watched)
+        full_document = None if without_images else chosen.full_document
+        before_change = None if without_images else chosen.full_document_before_change
+        start_after = None if start.token is None else bson.decode(start.token)
+        start_at = None if start.token is not None else start.time
+        if self.is_cluster:
+            from tailrace.capture.source.cluster import ClusterStream, open_cluster
+
+            self._check_cluster()
+            return ClusterStream(
+                open_cluster(self.client, self._cluster),
+                target_of(self.client, chosen),
+                stages,
+                {
+                    "startAfter": start_after,
+                    "startAtOperationTime": start_at,
+                    "fullDocument": full_document,
+                    "fullDocumentBeforeChange": before_change,
+                },
+                choice,
+                await_seconds=chosen.max_await_ms / 1000,
+                one_by_one=one_by_one,
+            )
+        stream = watch_oplog(
+            target_of(self.client, chosen),
+            stages,
+            full_document=full_document,
+            full_document_before_change=before_change,
+            start_after=start_after,
+            start_at_operation_time=start_at,
+            max_await_time_ms=chosen.max_await_ms,
+            batch_size=1 if one_by_one else None,
+            images=self._images,
+        )
+        return _Chosen(stream, choice)
+
+    def now(self) -> tuple[bytes, Timestamp]:
+        """Give a position behind everything that was written before the call; a cluster is asked for its time."""
+        if not self.is_cluster:
+            return super().now()
+        from tailrace.capture.source.cluster import cluster_now
+
+        return cluster_now(self.client, self._cluster)
+
+    def shards(self) -> list[str]:
+        """Name the shards of the cluster; none for a replica set."""
+        if not self.is_cluster:
+            return []
+        from tailrace.capture.source.cluster import shard_uris
+
+        return sorted(shard_uris(self.client, self._cluster))
+
+    def on_shard(self, name: str, stood_at: ResumeToken, connect: Callable[[str], MongoClient[Any]]) -> OplogSource:
+        """Give a source of one shard's events alone; documents are still looked up where they are now."""
+        from tailrace.capture.source.cluster import shard_images, shard_left, shard_uris
+
+        uris = shard_uris(self.client, self._cluster)
+        if name not in uris:
+            raise shard_left(name, stood_at)
+        own = connect(uris[name])
+        images = shard_images(name, own, self.client, lambda shard: connect(uris[shard]))
+        return OplogSource(own, self.selection, images=images)
+
+    def documents(self) -> MongoClient[Any]:
+        """Give the client, unless it sees no documents of the cluster, or those of one shard only."""
+        if self.is_cluster and not self._is_router:
+            raise SettingsError(
+                "the documents of a cluster can be read through a mongos only, for a snapshot or a recovery",
+                hint="Set mongodb.uri to that of a mongos; or begin without a snapshot: capture.start = now.",
+            )
+        return self.client
+
+    def in_strict_order(self) -> OplogSource:
+        """Let the shards wait for each other."""
+        return OplogSource(self.client, self.selection, replace(self._cluster, order="strict"))
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether several oplogs are read."""
+        return bool(self._cluster.shards) or self._is_router or "configsvr" in self._hello
+
+    @cached_property
+    def _hello(self) -> Mapping[str, Any]:
+        return self.client.admin.command("isMaster")
+
+    @property
+    def _is_router(self) -> bool:
+        return self._hello.get("msg") == "isdbgrid"
+
+    def _check_cluster(self) -> None:
+        """Say at once what cannot work."""
+        if self._cluster.order == "per-key" and self.selection.scope is not Scope.CLUSTER:
+            raise SettingsError(
+                "order per key needs a stream of cluster scope, which nothing invalidates",
+                hint="Remove capture.scope, or set capture.order = strict.",
+            )
+        if self.selection.heartbeat is not None and not self._is_router:
+            raise SettingsError(
+                "heartbeats are written through a mongos; config servers take none",
+                hint="Set mongodb.uri to that of a mongos, or capture.heartbeat_seconds to 0.",
+            )
+
+
+class _Chosen:
+    """A stream without the events of other collections."""
+
+    def __init__(self, stream: OplogChangeStream, choice: EventChoice | None) -> None:
+        self._stream = stream
+        self._choice = choice
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Give every batch, also one of which nothing is left."""
+        choice = self._choice
+        for batch in self._stream.batches():
+            if choice is not None:
+                token, time = batch.resume_token, batch.operation_time
+                yield choice.batch(batch.found, token, time, is_at_end=batch.is_at_end)
+            elif batch.found or batch.is_at_end:
+                yield batch
+            else:
+                yield UnfinishedBatch(batch.resume_token, batch.operation_time)
+
+    def close(self) -> None:
+        """Free the cursor on the server."""
+        self._stream.close()

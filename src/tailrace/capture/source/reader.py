@@ -1,0 +1,149 @@
+"""Read a stream in a thread of its own, a bounded number of bytes ahead of what is delivered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bson.timestamp import Timestamp
+
+from tailrace.capture.classifier import Remedy, classify
+from tailrace.capture.record import Record
+from tailrace.capture.recovery.quarantine import Quarantine
+from tailrace.capture.source.byte_queue import ByteQueue, Closed
+from tailrace.capture.source.large_events import read_past_large_event
+from tailrace.capture.source.source import EventBatch, EventSource, Start, UnfinishedBatch
+from tailrace.driver import token_of
+from tailrace.errors import Outcome
+
+EVENTS_PER_PORTION: Final = 1_000
+"""Replies of up to 16 MB are cut into portions, so that delivery begins and the position moves inside of them."""
+_OVERHEAD: Final = 100
+"""Bytes that an event takes in memory beyond its own, about."""
+
+
+class StreamEnded(Exception):
+    """The server closed the stream after an invalidate event; it can be opened again behind that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some events of the stream, and where it stands after them."""
+
+    events: list[bytes]
+    token: bytes | None
+    """Where to go on after these events."""
+    size: int
+    caught_up: bool
+    """Whether the server had nothing more to give."""
+    operation_time: Timestamp | None
+    records: list[Record] | None = None
+    """What was made of exactly these events, when that was done elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedBatch:
+    """A batch whose records were made elsewhere already."""
+
+    events: list[bytes]
+    resume_token: bytes
+    operation_time: Timestamp | None
+    records: list[Record]
+
+
+class StreamReader:
+    """Opens a stream and reads ahead of its consumer, up to `limit` bytes."""
+
+    def __init__(self, source: EventSource, start: Start, quarantine: Quarantine, limit: int) -> None:
+        self._source = source
+        self._start = start
+        self._quarantine = quarantine
+        self._queue: ByteQueue[Portion] = ByteQueue(limit)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="tailrace-reader", daemon=True)
+        self._thread.start()
+
+    @property
+    def held(self) -> int:
+        """Bytes that were read and not taken yet."""
+        return self._queue.held
+
+    def get(self, timeout: float) -> Portion | None:
+        """Take the next portion; None when there is none in time. Raises what ended the reading."""
+        return self._queue.get(timeout)
+
+    def close(self) -> None:
+        """End the reading and wait for the thread, which ends with the reply it waits for."""
+        self._closing = True
+        self._queue.close()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except Closed:
+            return
+        except BaseException as error:
+            if isinstance(error, Exception) and classify(error).outcome is Outcome.RECOVER and self._start.token:
+                self._quarantine.add(self._start.token)
+            if not self._closing:
+                self._queue.fail(error)
+
+    def _read(self) -> None:
+        while not self._closing:
+            try:
+                self._follow()
+            except Exception as error:
+                if classify(error).remedy is not Remedy.READ_SMALLER:
+                    raise
+                for batch in read_past_large_event(self._source, self._start):
+                    self._put(_whole(batch))
+
+    def _follow(self) -> None:
+        """Read one stream to its end."""
+        if self._start.token is not None:
+            self._quarantine.check(self._start.token)
+        stream = self._source.open(self._start)
+        try:
+            for batch in stream.batches():
+                for portion in _portions(batch):
+                    self._put(portion)
+                if self._closing:
+                    return
+        finally:
+            stream.close()
+        raise StreamEnded
+
+    def _put(self, portion: Portion) -> None:
+        self._queue.put(portion, portion.size)
+        if portion.token is not None:
+            self._start = Start(portion.token)
+
+
+def _portions(batch: EventBatch) -> Iterator[Portion]:
+    events = batch.events
+    if len(events) <= EVENTS_PER_PORTION:
+        yield _whole(batch)
+        return
+    last = len(events) - EVENTS_PER_PORTION
+    for begin in range(0, len(events), EVENTS_PER_PORTION):
+        part = list(events[begin : begin + EVENTS_PER_PORTION])
+        token = batch.resume_token if begin >= last else token_of(part[-1])
+        yield Portion(part, token, _size(part), False, batch.operation_time)
+
+
+def _whole(batch: EventBatch) -> Portion:
+    events = list(batch.events)
+    token = batch.resume_token
+    if token is None and events:
+        token = token_of(events[-1])
+    caught_up = not events and not isinstance(batch, UnfinishedBatch)
+    records = batch.records if isinstance(batch, ConvertedBatch) else None
+    size = _size(events) + (sum([len(record[1] or b"") for record in records]) if records else 0)
+    return Portion(events, token, size, caught_up, batch.operation_time, records)
+
+
+def _size(events: list[bytes]) -> int:
+    return sum(map(len, events)) + _OVERHEAD * (len(events) + 1)

@@ -1,0 +1,44 @@
+"""One heap for a producer's threads, as glibc itself counts them."""
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import ctypes, sys, threading
+from tailrace.capture.producer.heap import share_one_heap
+
+if sys.argv[1] == "one":
+    share_one_heap()
+together = threading.Barrier(4)
+kept = []
+
+def fill():
+    together.wait(10)
+    kept.append([bytes(1_000) for _ in range(2_000)])
+    together.wait(10)
+
+threads = [threading.Thread(target=fill) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+"""
+
+
+def heaps(which: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.count("<heap nr=")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library is not glibc")
+def test_threads_share_one_heap_when_told_to() -> None:
+    assert heaps("one") == 1
+    assert heaps("own") > 1

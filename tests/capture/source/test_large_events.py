@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import bson
+import pytest
+from pymongo.database import Database
+
+from tailrace.capture.recovery.quarantine import Quarantine
+from tailrace.capture.source.namespaces import Namespaces
+from tailrace.capture.source.reader import StreamReader
+from tailrace.capture.source.source import Selection, Start, make_source
+
+MEGABYTE = 2**20
+
+
+def read(reader: StreamReader, wanted: int) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 60
+    while len(events) < wanted:
+        assert time.monotonic() < deadline, f"only {len(events)} events came"
+        portion = reader.get(1)
+        events += [bson.decode(event) for event in (portion.events if portion else ())]
+    return events
+
+
+@pytest.mark.parametrize("kind", ["change-stream", "oplog"])
+@pytest.mark.mongodb("6.0.5", "6.0.27")
+def test_an_event_over_16_mb_is_neither_lost_nor_met_for_ever(database: Database[dict[str, Any]], kind: str) -> None:
+    collection = database.create_collection("big", changeStreamPreAndPostImages={"enabled": True})
+    selection = Selection(
+        Namespaces.parse([f"{database.name}.big"]),
+        full_document="updateLookup",
+        full_document_before_change="whenAvailable",
+        max_await_ms=100,
+    )
+    source = make_source(kind, database.client, selection)
+    token, _ = source.now()
+    collection.insert_one({"_id": 0})
+    collection.insert_one({"_id": 1, "text": "x" * 9 * MEGABYTE})
+    collection.update_one({"_id": 1}, {"$set": {"changed": True}})  # both images: over 18 MB
+    collection.insert_one({"_id": 2})
+    reader = StreamReader(source, Start(token), Quarantine(), 32 * MEGABYTE)
+    events = read(reader, 4)
+    reader.close()
+    assert [(event["operationType"], event["documentKey"]["_id"]) for event in events] == [
+        ("insert", 0),
+        ("insert", 1),
+        ("update", 1),
+        ("insert", 2),
+    ]
+    assert events[2]["fullDocument"]["changed"] is True
+    split = "fullDocumentBeforeChange" in events[2]
+    assert split or events[2]["imageFetched"] is True
