@@ -12,8 +12,8 @@ from bson.datetime_ms import DatetimeMS
 from hypothesis import given
 
 from bson_strategies import DOCUMENTS
-from tailrace.capture.formats import extended_json
 from tailrace.errors import SettingsError
+from tailrace.raw import extended_json
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.evolution import evolve
 from tailrace.warehouse.shapes import leaves, merged, parse_columns, shape_of, shape_text

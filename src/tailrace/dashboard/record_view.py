@@ -10,7 +10,7 @@ from typing import Any
 import bson
 import orjson
 
-from tailrace.capture.formats.extended_json import relaxed_document
+from tailrace.raw.extended_json import relaxed_document
 
 _LONGEST_SUMMARY = 160
 _LONGEST_VALUE = 40

@@ -15,9 +15,9 @@ from bson.decimal128 import Decimal128
 from bson.objectid import ObjectId
 
 from tailrace import raw
-from tailrace.capture.formats import extended_json
 from tailrace.features.definition import Definition, Kind
 from tailrace.features.windows import BEGINNING
+from tailrace.raw import extended_json
 
 BUCKETS: Final = 4096
 """Of approximate counting: an entity never has more entries than these, and counts up to 10,000 are good to 2 %."""

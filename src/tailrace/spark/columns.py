@@ -15,11 +15,11 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace import raw
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import Place, Spans, spans_of, text_at
 from tailrace.capture.formats.plain_event import Cutter, PlainEvent
 from tailrace.capture.recovery.rebuilt_state import id_of_value
 from tailrace.errors import EventUnconvertible, SettingsError
+from tailrace.raw import extended_json
 from tailrace.spark.typed import Mismatches, converter
 
 ENVELOPE: Final = types.StructType(

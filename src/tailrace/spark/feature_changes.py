@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tailrace import raw
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import Place, Spans, raw_namespace, spans_of, text_at
 from tailrace.errors import EventUnconvertible
 from tailrace.features import Definition
 from tailrace.features.store import Change
+from tailrace.raw import extended_json
 
 _ENDS = {"drop", "rename", "dropDatabase"}
 

@@ -12,9 +12,9 @@ from bson.int64 import Int64
 from pymongo import MongoClient
 from pyspark.sql import types
 
-from tailrace.capture.formats import extended_json
 from tailrace.capture.snapshot.planner import RAW
 from tailrace.errors import SettingsError
+from tailrace.raw import extended_json
 from tailrace.spark.columns import ENVELOPE, MISMATCHES
 
 _DECIMAL = types.DecimalType(38, 18)

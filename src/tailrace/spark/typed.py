@@ -17,8 +17,8 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 from pyspark.sql import types
 
-from tailrace.capture.formats import extended_json
 from tailrace.errors import SettingsError
+from tailrace.raw import extended_json
 
 Mismatches = list[str]
 Convert = Callable[[Any, str, Mismatches], Any]

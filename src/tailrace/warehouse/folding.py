@@ -13,8 +13,8 @@ from typing import Any, Final
 import bson
 
 from tailrace import raw
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.update_description import apply_update
+from tailrace.raw import extended_json
 
 BASE: Final = "base"
 """operationType of the row that the mirror has already."""

@@ -12,10 +12,10 @@ from bson import Code, DatetimeMS, Int64, ObjectId, Regex, Timestamp, json_util
 from pymongo.database import Database
 
 from tailrace.capture.formats import Format, make_format, recovered_delete, snapshot_event
-from tailrace.capture.formats.extended_json import relaxed_document, relaxed_documents
 from tailrace.capture.formats.json import JsonFormat
 from tailrace.capture.formats.keys import KeyRule
 from tailrace.errors import EventUnconvertible, SettingsError
+from tailrace.raw.extended_json import relaxed_document, relaxed_documents
 
 TOKEN = bson.encode({"_data": "8265F0A1B2000000072B0229296E04"})
 NAMES = ("json", "canonical", "bson", "flat", "debezium", "users_formats:upper")

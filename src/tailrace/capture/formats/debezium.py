@@ -10,10 +10,10 @@ import orjson
 from bson.datetime_ms import DatetimeMS
 
 from tailrace import __version__
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.event_fields import OP_CODES, Place
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.raw import extended_json
 
 
 class DebeziumFormat(DecodedFormat):

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import Header, Place, image_of_update, make_record, namespace_of
 from tailrace.capture.formats.format import Format
 from tailrace.capture.record import Record
+from tailrace.raw import extended_json
 
 
 class DecodedFormat(Format):

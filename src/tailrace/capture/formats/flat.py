@@ -13,11 +13,11 @@ from bson.datetime_ms import DatetimeMS
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.event_fields import OP_CODES, Place, namespace_of
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule, is_missing, value_at
 from tailrace.errors import EventUnconvertible
+from tailrace.raw import extended_json
 
 
 class FlatFormat(DecodedFormat):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.event_fields import Place
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.errors import EventUnconvertible
+from tailrace.raw import extended_json
 
 
 class FunctionFormat(DecodedFormat):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.event_fields import Place
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.plain_event import Cutter
 from tailrace.capture.formats.plain_json import plain_json_records
 from tailrace.capture.record import Record
+from tailrace.raw import extended_json
 
 
 class JsonFormat(DecodedFormat):

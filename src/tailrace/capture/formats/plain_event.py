@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import bson
 
-from tailrace.capture.formats import extended_json
+from tailrace.raw import extended_json
 
 _match_head = re.compile(
     rb"....\x03_id\x00....\x02_data\x00....([0-9A-F]{18,})\x00\x00"

@@ -13,10 +13,10 @@ from struct import Struct
 
 from bson.datetime_ms import DatetimeMS
 
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.event_fields import headers_of, image_of_update
 from tailrace.capture.formats.plain_event import PlainEvent
 from tailrace.capture.record import Record, new_record
+from tailrace.raw import extended_json
 
 _int64 = Struct("<q").unpack
 _pack_int32 = Struct("<i").pack

@@ -13,8 +13,8 @@ from bson import json_util
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.json_util import JSONMode, JSONOptions
 
-from tailrace.capture.formats import extended_json
 from tailrace.errors import SettingsError
+from tailrace.raw import extended_json
 
 Plain = Mapping[str, Any]
 """A document as JSON values, in the spelling that a format's documents are compared in."""

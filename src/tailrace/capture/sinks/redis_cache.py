@@ -9,13 +9,13 @@ from typing import Any
 import redis
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
-from tailrace.capture.formats import extended_json
 from tailrace.capture.formats.flat import plain_value
 from tailrace.capture.formats.keys import is_missing, value_at
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
 from tailrace.capture.sinks.worker import WorkerSink
 from tailrace.errors import RecordRefused, SettingsError, SinkUnavailable
+from tailrace.raw import extended_json
 from tailrace.settings import masked
 
 DEFAULT_TEMPLATE = "{db}:{coll}:{_id}"

@@ -8,11 +8,11 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from tailrace.capture.formats.extended_json import relaxed_document
 from tailrace.dashboard.answers import EventLine
 from tailrace.dashboard.live_events import SeenEvent
 from tailrace.dashboard.record_view import as_json, namespace_of, short, summary_of, wall_time_of
 from tailrace.driver import Batch, ChangeStream, token_of, watch
+from tailrace.raw.extended_json import relaxed_document
 from tailrace.settings import Settings
 from tailrace.token import ResumeToken
 

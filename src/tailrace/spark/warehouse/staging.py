@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import types
 
-from tailrace.capture.formats import extended_json
+from tailrace.raw import extended_json
 from tailrace.spark.task import task
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.evolution import META

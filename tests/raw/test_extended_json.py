@@ -16,8 +16,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bson_strategies import DOCUMENTS, VALUES
-from tailrace.capture.formats import extended_json
 from tailrace.errors import EventUnconvertible
+from tailrace.raw import extended_json
 
 NUMBERS = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 STRICT = JSONOptions(json_mode=JSONMode.LEGACY, strict_number_long=True)
