@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.engine import Dialect
 from tailrace.errors import BadFrame
+from tailrace.gateway.command import Command
 from tailrace.gateway.compression import COMPRESSORS
 from tailrace.gateway.wire import OP_COMPRESSED, OP_MSG, OP_QUERY, Message, parse, read_message
 
@@ -41,14 +43,16 @@ def test_document_sequences_pass_through():
     section = b"\x01" + struct.pack("<i", 4 + len(name) + len(documents)) + name + documents
     payload = b"\x00\x00\x00\x00" + section + b"\x00" + bson.encode({"insert": "c", "$db": "shop"})
     message = parse(payload, OP_MSG, 1)
-    assert (message.command_name, message.database, message.sequences) == ("insert", "shop", section)
+    command = Command.parse(message, Dialect.of("6.0.5"))
+    assert (command.name, command.database, message.sequences) == ("insert", "shop", section)
     assert parse(message.to_upstream()[16:], OP_MSG, 1) == message
 
 
 def test_a_legacy_handshake_is_answered_in_kind():
     payload = b"\x00\x00\x00\x00admin.$cmd\x00" + struct.pack("<ii", 0, -1) + bson.encode({"isMaster": 1})
     message = parse(payload, OP_QUERY, 3)
-    assert (message.command_name, message.database) == ("isMaster", "admin")
+    command = Command.parse(message, Dialect.of("6.0.5"))
+    assert (command.name, command.database) == ("isMaster", "admin")
     length, _, response_to, opcode = struct.unpack_from("<iiii", message.reply(bson.encode({"ok": 1})))
     assert (length, response_to, opcode) == (36 + len(bson.encode({"ok": 1})), 3, 1)
 

@@ -11,9 +11,9 @@ from tailrace.engine.options import parse_command
 from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, StreamRefused, TailraceError
 from tailrace.gateway import replies
+from tailrace.gateway.command import Command
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.streams import AnySubscription
-from tailrace.gateway.wire import Message
 from tailrace.hub import Batch, read_positions
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ class ChangeStreamCommands:
         self._conversation = conversation
         self._gateway = conversation.gateway
 
-    async def aggregate(self, message: Message) -> Reply | None:
+    async def aggregate(self, asked: Command) -> Reply | None:
         """Open a change stream; any other aggregation goes on to the upstream."""
-        if not _begins_with_change_stream(message.body) or message.sequences:
-            return await self._conversation.pass_on(message)
-        command = raw.to_python(raw.DOCUMENT, message.body)
+        if not _begins_with_change_stream(asked.message.body) or asked.message.sequences:
+            return await self._conversation.pass_on(asked)
+        command = asked.fields
         if self._is_left_to_upstream(command):
-            return await self._conversation.pass_on(message)
+            return await self._conversation.pass_on(asked)
         batch_size = _first_batch_size(command)
-        spec = parse_command(command, message.database, self._gateway.hub.dialect)
+        spec = parse_command(command, asked.database, self._gateway.hub.dialect)
         refused = await self._conversation.refused_by_upstream(command)
         if refused is not None:
             return refused
@@ -56,7 +56,7 @@ class ChangeStreamCommands:
         cursor_id, namespace = 0, spec.scope.namespace
         if not subscription.is_closed:
             owner = await self._conversation.users()
-            opened_by = message.body if self._gateway.requires_auth else b""
+            opened_by = command if self._gateway.requires_auth else None
             session = _session(command)
             cursor_id = self._gateway.cursors.open(subscription, namespace, session, owner, opened_by).id
         return self._reply(b"firstBatch", batch, cursor_id, namespace)
@@ -68,13 +68,13 @@ class ChangeStreamCommands:
             is_odd_comment and not self._gateway.hub.dialect.since(4, 4)
         )
 
-    async def get_more(self, message: Message) -> Reply | None:
+    async def get_more(self, asked: Command) -> Reply | None:
         """Read on in a change stream; any other cursor is the upstream's."""
-        command = raw.to_python(raw.DOCUMENT, message.body)
+        command = asked.fields
         cursor = self._gateway.cursors.get(int(command["getMore"]))
         if cursor is None:
-            return await self._conversation.pass_on(message)
-        await self._check_owner(cursor, command)
+            return await self._conversation.pass_on(asked)
+        await self._check_owner(cursor, asked)
         refused = await self._still_refused(cursor)
         if refused is not None:
             await self._close(cursor)
@@ -101,16 +101,16 @@ class ChangeStreamCommands:
             return self._reply(b"nextBatch", batch, 0, cursor.namespace)
         return self._reply(b"nextBatch", batch, cursor.id, cursor.namespace)
 
-    async def kill_cursors(self, message: Message) -> bytes | None:
+    async def kill_cursors(self, asked: Command) -> bytes | None:
         """Close change streams; the ids of other cursors go on to the upstream."""
-        ids = [int(number) for number in raw.to_python(raw.DOCUMENT, message.body).get("cursors", ())]
+        ids = [int(number) for number in asked.fields.get("cursors", ())]
         own = [cursor for cursor in map(self._gateway.cursors.get, ids) if cursor is not None]
         users = await self._conversation.users()
         for cursor in own:
             if cursor.owner == users:
                 await self._close(cursor)
         if len(own) < len(ids):
-            return await self._conversation.pass_on(message)
+            return await self._conversation.pass_on(asked)
         lists = {"cursorsKilled": ids, "cursorsNotFound": [], "cursorsAlive": [], "cursorsUnknown": []}
         elements = [
             raw.element(raw.ARRAY, name.encode(), raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in listed]))
@@ -118,14 +118,13 @@ class ChangeStreamCommands:
         ]
         return self._conversation.with_times(replies.ok(*elements))
 
-    async def end_sessions(self, message: Message) -> bytes | None:
+    async def end_sessions(self, asked: Command) -> bytes | None:
         """Close the streams of sessions that end."""
-        command = raw.to_python(raw.DOCUMENT, message.body)
-        ended = [_session({"lsid": session}) for session in command.get(message.command_name, ())]
+        ended = [_session({"lsid": session}) for session in asked.fields.get(asked.name, ())]
         for cursor in self._gateway.cursors:
             if cursor.session is not None and cursor.session in ended:
                 await self._close(cursor)
-        return await self._conversation.pass_on(message)
+        return await self._conversation.pass_on(asked)
 
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))
@@ -142,27 +141,26 @@ class ChangeStreamCommands:
         except TailraceError as error:
             raise ChangeStreamError(error.message, server_code=_HOST_UNREACHABLE) from error
 
-    async def _check_owner(self, cursor: Cursor, command: Mapping[str, Any]) -> None:
+    async def _check_owner(self, cursor: Cursor, asked: Command) -> None:
         """Refuse a cursor to all but the user, session and namespace that it was opened for."""
-        asked = f"{command.get('$db', 'admin')}.{command.get('collection')}"
-        if asked != cursor.namespace:
-            message = f"Requested getMore on namespace '{asked}', but cursor belongs to a different namespace"
+        namespace = f"{asked.database}.{asked.fields.get('collection')}"
+        if namespace != cursor.namespace:
+            message = f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace"
             raise StreamRefused(f"{message} {cursor.namespace}", server_code=13, server_code_name="Unauthorized")
         if cursor.owner != await self._conversation.users():
             message = f"cursor id {cursor.id} was not created by the authenticated user"
             raise StreamRefused(message, server_code=13, server_code_name="Unauthorized")
-        if cursor.session != _session(command):
+        if cursor.session != _session(asked.fields):
             message = f"Cannot run getMore on cursor {cursor.id}, which was created in another session"
             raise StreamRefused(message, server_code=50738)
 
     async def _still_refused(self, cursor: Cursor) -> bytes | None:
         """Ask the upstream now and then whether the client may still watch what it watches."""
         now = time.monotonic()
-        if not cursor.opened_by or now - cursor.checked_at < self._gateway.options.seconds_between_checks:
+        if cursor.opened_by is None or now - cursor.checked_at < self._gateway.options.seconds_between_checks:
             return None
         cursor.checked_at = now
-        command = raw.to_python(raw.DOCUMENT, cursor.opened_by)
-        return await self._conversation.refused_by_upstream(command, from_now=True)
+        return await self._conversation.refused_by_upstream(cursor.opened_by, from_now=True)
 
     async def _close(self, cursor: Cursor) -> None:
         self._gateway.cursors.remove(cursor)

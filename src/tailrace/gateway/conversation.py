@@ -12,6 +12,7 @@ from tailrace import raw
 from tailrace.errors import BsonMalformed, ChangeStreamError
 from tailrace.gateway import replies
 from tailrace.gateway.change_streams import ChangeStreamCommands, Reply
+from tailrace.gateway.command import Command
 from tailrace.gateway.compression import NAMES
 from tailrace.gateway.connection import Connection
 from tailrace.gateway.fail_points import FailPoint
@@ -38,9 +39,14 @@ _OF_A_REPLICA_SET: Final = (
     b"secondaryDelaySecs", b"slaveDelay",
 )  # fmt: skip
 """What a member of a replica set says of itself in a handshake, and a router does not."""
-_OWN_ANSWER: Final = ("speculativeAuthenticate", "saslSupportedMechs", "loadBalanced")
+_OWN_ANSWER: Final = (b"speculativeAuthenticate", b"saslSupportedMechs", b"loadBalanced")
 """What makes a handshake one that only the upstream can answer."""
 _STARTS: Final = ("resumeAfter", "startAfter", "startAtOperationTime")
+_X509: Final = "MONGODB-X509"
+_NO_X509: Final = (
+    "MONGODB-X509 does not go through this gateway: the client's certificate ends here. "
+    "Authenticate with SCRAM-SHA-256 or another SASL mechanism, or connect to the server itself"
+)
 _UNAUTHORIZED: Final = 13
 _LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 
@@ -84,31 +90,33 @@ class Conversation:
     # --- answers
 
     async def _answer(self, message: Message) -> Reply | None:
-        name = message.command_name
-        failing = self.gateway.fail_points.hit(name, self.app_name)
-        if failing is None:
-            return await self._run(name, message)
-        failed = await self._fail(failing)
-        if failed is not None or self._is_over:
-            return failed
-        reply = await self._run(name, message)
-        return reply if reply is None else _with_write_concern_error(reply, failing.data)
-
-    async def _run(self, name: str, message: Message) -> Reply | None:
         try:
-            of_streams = _OF_STREAMS.get(name)
-            if of_streams is not None:
-                return await of_streams(ChangeStreamCommands(self), message)
-            return await _ANSWERS.get(name, Conversation.pass_on)(self, message)
+            command = Command.parse(message, self.gateway.hub.dialect)
+            failing = self.gateway.fail_points.hit(command.name, self.app_name)
+            if failing is None:
+                return await self._run(command)
+            failed = await self._fail(failing)
+            if failed is not None or self._is_over:
+                return failed
+            reply = await self._run(command)
+            return reply if reply is None else _with_write_concern_error(reply, failing.data)
         except ChangeStreamError as error:
             says_resumable = self.gateway.hub.dialect.since(4, 4)
             return self.with_times(replies.refusal(error, says_resumable=says_resumable))
         except BsonMalformed as error:
             return replies.failure(f"a command that is no BSON: {error.message}", 22, "InvalidBSON")
 
-    async def pass_on(self, message: Message) -> bytes | None:
-        """Let the upstream answer, on the client's own connection."""
-        name = message.command_name
+    async def _run(self, command: Command) -> Reply | None:
+        of_streams = _OF_STREAMS.get(command.name)
+        if of_streams is not None:
+            return await of_streams(ChangeStreamCommands(self), command)
+        return await _ANSWERS.get(command.name, Conversation.pass_on)(self, command)
+
+    async def pass_on(self, command: Command) -> bytes | None:
+        """Let the upstream answer the very bytes that came, on the client's own connection."""
+        return await self._relay(command.name, command.message)
+
+    async def _relay(self, name: str, message: Message) -> bytes | None:
         if self.gateway.options.watch_only and name not in _ALWAYS_PASSED | _HELLO:
             return replies.failure(
                 f"this gateway serves change streams only (--watch-only): send {name} to the server itself",
@@ -134,25 +142,28 @@ class Conversation:
                 await self._upstream.exchange(Message(self._greeting, request_id=1))
         return self._upstream
 
-    async def _hello(self, message: Message) -> bytes | None:
+    async def _hello(self, command: Command) -> bytes | None:
         """Let the upstream answer the handshake (it may begin to authenticate), then speak as a router.
 
         Clients that only watch, and those that only look whether the gateway is alive, all get the answer that the
         upstream gave to one of them a moment ago, and so have no connection there.
         """
-        asked = raw.to_python(raw.DOCUMENT, message.body)
+        asked, message = command.fields, command.message
         self.app_name = self.app_name or str(asked.get("client", {}).get("application", {}).get("name", ""))
         self._users = None
-        greeting = message.with_body(raw.without(message.body, b"compression", b"topologyVersion", b"maxAwaitTimeMS"))
-        if self._upstream is None and not any(name in asked for name in _OWN_ANSWER):
+        left_out = [b"compression", b"topologyVersion", b"maxAwaitTimeMS"]
+        if _mechanism(asked.get("speculativeAuthenticate")) == _X509:
+            left_out.append(b"speculativeAuthenticate")  # the client then sends `authenticate`, and learns why not
+        greeting = message.with_body(raw.without(message.body, *left_out))
+        if self._upstream is None and not any(raw.find(greeting.body, name) for name in _OWN_ANSWER):
             self._greeting = self._greeting or greeting.body
-            reply: bytes | None = await self.gateway.upstream.greeting(message.command_name)
+            reply: bytes | None = await self.gateway.upstream.greeting(command.name)
         else:
-            reply = await self.pass_on(greeting)
+            reply = await self._relay(command.name, greeting)
         if reply is None or raw.find(reply, b"maxWireVersion") is None:
             return reply
         said = raw.without(reply, *_OF_A_REPLICA_SET, b"ismaster", b"isWritablePrimary")
-        writable = b"isWritablePrimary" if message.command_name == "hello" else b"ismaster"
+        writable = b"isWritablePrimary" if command.name == "hello" else b"ismaster"
         shared = [name for name in asked.get("compression", ()) if name in NAMES]
         added = [
             raw.element(raw.BOOL, writable, raw.boolean(True)),
@@ -162,9 +173,11 @@ class Conversation:
             added.append(raw.element(raw.ARRAY, b"compression", raw.from_python(shared).data))
         return raw.append(said, *added)
 
-    async def _authenticate(self, message: Message) -> bytes | None:
+    async def _authenticate(self, command: Command) -> bytes | None:
         self._users = None
-        return await self.pass_on(message)
+        if command.name == "authenticate" or _mechanism(command.fields) == _X509:
+            return self.with_times(replies.failure(_NO_X509, 334, "MechanismUnavailable"))
+        return await self.pass_on(command)
 
     async def users(self) -> frozenset[str]:
         """Ask the upstream who this client is, once after each time it authenticated."""
@@ -213,12 +226,11 @@ class Conversation:
 
     # --- fail points
 
-    async def _configure_fail_point(self, message: Message) -> bytes | None:
-        command = raw.to_python(raw.DOCUMENT, message.body)
-        known = self.gateway.fail_points.knows(command["configureFailPoint"])
+    async def _configure_fail_point(self, command: Command) -> bytes | None:
+        known = self.gateway.fail_points.knows(command.fields["configureFailPoint"])
         if not known or not self.gateway.options.test_commands:
-            return await self.pass_on(message)
-        self.gateway.fail_points.configure(command)
+            return await self.pass_on(command)
+        self.gateway.fail_points.configure(command.fields)
         return self.with_times(replies.ok())
 
     async def _fail(self, point: FailPoint) -> bytes | None:
@@ -239,6 +251,11 @@ class Conversation:
         return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, name, labels))
 
 
+def _mechanism(asked: Any) -> str:
+    """Give the mechanism that a command wants to authenticate with."""
+    return str(asked.get("mechanism", "")).upper() if isinstance(asked, Mapping) else ""
+
+
 def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:
     """Add what a fail point wants to be told beside the answer of a command that has run."""
     whole = reply if isinstance(reply, bytes) else b"".join(reply)
@@ -246,12 +263,12 @@ def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:
     return raw.append(whole, raw.body(bson.encode(added)))
 
 
-_ANSWERS: Final[dict[str, Callable[[Conversation, Message], Awaitable[bytes | None]]]] = {
+_ANSWERS: Final[dict[str, Callable[[Conversation, Command], Awaitable[bytes | None]]]] = {
     **dict.fromkeys(_HELLO, Conversation._hello),
     **dict.fromkeys(_AUTHENTICATION, Conversation._authenticate),
     "configureFailPoint": Conversation._configure_fail_point,
 }
-_OF_STREAMS: Final[dict[str, Callable[[ChangeStreamCommands, Message], Awaitable[Reply | None]]]] = {
+_OF_STREAMS: Final[dict[str, Callable[[ChangeStreamCommands, Command], Awaitable[Reply | None]]]] = {
     **dict.fromkeys(_END_SESSIONS, ChangeStreamCommands.end_sessions),
     "aggregate": ChangeStreamCommands.aggregate,
     "getMore": ChangeStreamCommands.get_more,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace.gateway.streams import AnySubscription
 
@@ -21,7 +22,7 @@ class Cursor:
     """The id of the session that opened it."""
     owner: frozenset[str]
     """The users who opened it, as `user@database`."""
-    opened_by: bytes = field(default=b"", repr=False)
+    opened_by: Mapping[str, Any] | None = field(default=None, repr=False)
     """The command, where the upstream is asked again whether it is allowed."""
     checked_at: float = field(default_factory=time.monotonic)
     used_at: float = field(default_factory=time.monotonic)
@@ -46,7 +47,7 @@ class Cursors:
         namespace: str,
         session: bytes | None,
         owner: frozenset[str],
-        opened_by: bytes = b"",
+        opened_by: Mapping[str, Any] | None = None,
     ) -> Cursor:
         """Give a subscription an id that no upstream cursor has: 62 bits by chance."""
         cursor = Cursor(secrets.randbits(62) | 1, subscription, namespace, session, owner, opened_by)

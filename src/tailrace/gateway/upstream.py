@@ -128,13 +128,15 @@ def _is_writable(greeting: bytes) -> bool:
 
 
 def _tls_context(uri: str) -> ssl.SSLContext | None:
-    """Give the TLS settings of a URI for connections that pymongo does not make."""
+    """Give the TLS settings of a URI for the connections of clients.
+
+    The gateway's own certificate is left out: mongod would take whoever speaks on such a connection for the gateway
+    as soon as it asks for MONGODB-X509.
+    """
     options = parse_uri(uri)["options"]
     if not options.get("tls"):
         return None
     context = ssl.create_default_context(cafile=options.get("tlsCAFile"))
-    if options.get("tlsCertificateKeyFile"):
-        context.load_cert_chain(options["tlsCertificateKeyFile"], password=options.get("tlsCertificateKeyFilePassword"))
     if options.get("tlsAllowInvalidHostnames") or options.get("tlsAllowInvalidCertificates"):
         context.check_hostname = False
     if options.get("tlsAllowInvalidCertificates"):

@@ -50,33 +50,22 @@ class Message:
     """Sections of kind 1, with their kind bytes."""
     compressor: Compressor | None = None
     """How the other side packed it, and so how it wants the answer."""
-    is_legacy: bool = False
-    """Whether it came as OP_QUERY, and so must be answered with OP_REPLY."""
+    legacy_database: str | None = None
+    """The database of a command that came as OP_QUERY, and so must be answered with OP_REPLY."""
 
     @property
     def expects_reply(self) -> bool:
         """Whether the sender waits for an answer."""
         return not self.flags & MORE_TO_COME
 
-    @property
-    def command_name(self) -> str:
-        """The name of the command: the first field of the body."""
-        end = self.body.find(b"\x00", 5)
-        if end < 0 or len(self.body) < 7:
-            raise BadFrame("a command without a name")
-        return self.body[5:end].decode("utf-8", "replace")
-
-    @property
-    def database(self) -> str:
-        """The database the command is for."""
-        found = raw.find(self.body, b"$db")
-        if found is None or found[0] != raw.STRING:
-            return "admin"
-        return raw.string_at(self.body, found[1]).decode("utf-8", "replace")
-
     def with_body(self, body: bytes) -> Message:
         """Give the same message with another body."""
         return replace(self, body=body)
+
+    def as_modern(self) -> Message:
+        """Give a legacy command with its database in the body, where OP_MSG has it."""
+        database = raw.string(self.legacy_database or "")
+        return self.with_body(raw.append(self.body, raw.element(raw.STRING, b"$db", database)))
 
     def to_upstream(self) -> bytes:
         """Give the frame for a server: plain OP_MSG, and one reply for one command."""
@@ -90,7 +79,7 @@ class Message:
     def reply_parts(self, body: Sequence[bytes]) -> Sequence[bytes]:
         """Give that frame in parts: those of the body are not copied, for others may send the same ones."""
         request_id = next(_request_ids) & 0x7FFFFFFF
-        if self.is_legacy:
+        if self.legacy_database is not None:
             return _head(request_id, self.request_id, OP_REPLY, _REPLY.pack(8, 0, 0, 1), body), *body
         if self.compressor is None:
             return _head(request_id, self.request_id, OP_MSG, _NO_FLAGS, body), *body
@@ -204,7 +193,4 @@ def _query(payload: bytes, request_id: int) -> Message:
         raise BadFrame("a legacy query that is no command")
     start = end + 9
     body = payload[start : raw.document_end(payload, start)]
-    if raw.find(body, b"$db") is None:
-        database = namespace.removesuffix(b".$cmd")
-        body = raw.append(body, raw.element(raw.STRING, b"$db", raw.string(database)))
-    return Message(body, request_id, is_legacy=True)
+    return Message(body, request_id, legacy_database=namespace.removesuffix(b".$cmd").decode("utf-8", "replace"))

@@ -10,10 +10,11 @@ from tailrace.errors import MissingExtra
 
 @dataclass(frozen=True, slots=True)
 class ThrowAwayCA:
-    """The files that a server and its clients need: the authority, and one certificate with its key."""
+    """The files that a server and its clients need: the authority, and a certificate with its key for each side."""
 
     ca_file: Path
     certificate_key_file: Path
+    client_certificate_key_file: Path
 
     @classmethod
     def make(cls, folder: Path) -> ThrowAwayCA:
@@ -24,7 +25,9 @@ class ThrowAwayCA:
             raise MissingExtra("TLS needs trustme", hint="pip install 'tailrace[stand]'") from error
         authority = trustme.CA()
         certificate = authority.issue_cert("localhost", "127.0.0.1")
-        made = cls(folder / "ca.pem", folder / "server.pem")
+        client = authority.issue_cert(common_name="client", organization_name="clients")
+        made = cls(folder / "ca.pem", folder / "server.pem", folder / "client.pem")
         authority.cert_pem.write_to_path(str(made.ca_file))
         certificate.private_key_and_cert_chain_pem.write_to_path(str(made.certificate_key_file))
+        client.private_key_and_cert_chain_pem.write_to_path(str(made.client_certificate_key_file))
         return made

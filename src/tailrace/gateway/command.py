@@ -1,0 +1,78 @@
+"""A client's command, parsed once and strictly.
+
+A document may name a field twice, and two readers may then see two different commands: one takes the first, the other
+the last. So every command is read here and nowhere else. A field that stands twice is refused, as mongod does, and
+what is authorised upstream and what is executed are both taken from the same `Command`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+from tailrace import raw
+from tailrace.engine.dialect import Dialect
+from tailrace.engine.server_types import type_name
+from tailrace.errors import StreamRefused
+from tailrace.gateway.wire import Message
+
+MAX_FIELDS: Final = 256
+"""No command of any server has as many; reading more would let one client hold up the others."""
+_FAILED_TO_PARSE: Final = 9
+
+
+class Command:
+    """One command: its name, its database and its fields, all from the same bytes."""
+
+    def __init__(self, message: Message, name: str, database: str) -> None:
+        self.message = message
+        self.name = name
+        self.database = database
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """The command as Python values, decoded when it is first looked at."""
+        decoded: dict[str, Any] = raw.to_python(raw.DOCUMENT, self.message.body)
+        return decoded
+
+    @classmethod
+    def parse(cls, message: Message, dialect: Dialect) -> Command:
+        """Read a command, or refuse it as the server does.
+
+        Seen on 4.2.6 and 6.0.5: a field that stands twice is 40413 (whichever it is), a missing `$db` 40571, one that
+        is no string 13111, and a `$db` in a legacy query 40621; the connection stays open after each.
+        """
+        fields: dict[bytes, raw.Span] = {}
+        for kind, name, begin, end in raw.elements(message.body):
+            if name in fields:
+                raise _duplicate(name, dialect)
+            fields[name] = kind, begin, end
+            if len(fields) > MAX_FIELDS:
+                raise StreamRefused(
+                    f"a command cannot have more than {MAX_FIELDS} fields", server_code=_FAILED_TO_PARSE
+                )
+        database = message.legacy_database
+        if database is not None:
+            if b"$db" in fields:
+                raise StreamRefused("$db is not allowed in OP_QUERY requests", server_code=40621)
+            message = message.as_modern()
+        elif b"$db" in fields:
+            database = _database(message.body, fields[b"$db"])
+        else:
+            raise StreamRefused("OP_MSG requests require a $db argument", server_code=40571)
+        name = next(iter(fields), b"")
+        return cls(message, name.decode("utf-8", "replace"), database)
+
+
+def _duplicate(name: bytes, dialect: Dialect) -> StreamRefused:
+    struct = "APIParametersFromClient" if dialect.since(5, 0) else "OperationSessionInfo"
+    field = f"{struct}.{name.decode('utf-8', 'replace')}"
+    return StreamRefused(f"BSON field '{field}' is a duplicate field", server_code=40413)
+
+
+def _database(body: bytes, span: raw.Span) -> str:
+    kind, begin, end = span
+    value = raw.to_python(kind, body[begin:end])
+    if kind != raw.STRING:
+        raise StreamRefused(f"wrong type for field ($db) {type_name(value)} != string", server_code=13111)
+    return str(value)
