@@ -48,6 +48,7 @@ Document = dict[str, Any]
 # Dates stay numbers until they are written: making datetimes would cost more and reject years over 9999.
 _OPTIONS: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _DATETIMES: Final[CodecOptions[Document]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+_READ_OPTIONS: Final = JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _LAST_YEAR_MS: Final = 253402300799999
 _CODE: Final = 0x0D
 _CODE_WITH_SCOPE: Final = 0x0F
@@ -161,6 +162,36 @@ def _dumps_deep(value: Any, options: JSONOptions) -> bytes:
         return json_util.dumps(value, json_options=options, ensure_ascii=False, separators=(",", ":")).encode()
     except (ValueError, TypeError, RecursionError) as error:
         raise EventUnconvertible(f"the event cannot be written as JSON: {error}") from error
+
+
+# --- reading
+
+
+def loads(text: str | bytes) -> Any:
+    """Read Extended JSON of every spelling as what `bson` encodes; dates stay numbers, whatever their year."""
+    return _read(orjson.loads(text))
+
+
+def _read(value: Any) -> Any:
+    """Turn parsed Extended JSON into values of BSON, from the inside out."""
+    if isinstance(value, dict):
+        inner = {name: _read(item) for name, item in value.items()}
+        if inner and next(iter(inner)).startswith("$"):
+            return _special(inner)
+        return inner
+    if isinstance(value, list):
+        return [_read(item) for item in value]
+    return value
+
+
+def _special(form: Document) -> Any:
+    date = form.get("$date")
+    if isinstance(date, str):
+        moment = datetime.fromisoformat(date)
+        return DatetimeMS(round(moment.timestamp() * 1000))
+    if isinstance(date, int):
+        return DatetimeMS(int(date))
+    return json_util.object_hook(form, _READ_OPTIONS)
 
 
 # --- one value

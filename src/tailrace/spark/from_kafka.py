@@ -9,9 +9,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from tailrace.capture.formats import decoder_of
+from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, RecordDecoder
 from tailrace.errors import SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
-from tailrace.spark.kafka_events import WHOLE_IN_VALUE, KafkaRecord, Reader, ReadEvent, reader_of
 from tailrace.spark.task import task
 
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
@@ -72,7 +73,7 @@ def kafka_records(
     Where the value says it all, the rest of a record is left behind: headers are what costs Spark most on the way to
     Python.
     """
-    is_value_enough = format in WHOLE_IN_VALUE
+    is_value_enough = decoder_of(format).is_whole_in_value
     chosen = {
         "kafka.bootstrap.servers": servers,
         "includeHeaders": str(not is_value_enough).lower(),
@@ -90,7 +91,7 @@ def kafka_records(
 
 def event_reader(format: str, schema: StructType | str, *, keep_bad_records: bool = False) -> Conversion:
     """Give the function that makes rows of events out of rows of records, in tasks or elsewhere."""
-    return _converter(reader_of(format), _schema(schema), keep_bad_records=keep_bad_records)
+    return _converter(decoder_of(format), _schema(schema), keep_bad_records=keep_bad_records)
 
 
 def _schema(schema: StructType | str | None) -> StructType:
@@ -117,25 +118,25 @@ def _subscription(topics: Sequence[str] | str) -> dict[str, str]:
     return {"subscribe": ",".join(names)}
 
 
-def _converter(read: Reader, schema: StructType, *, keep_bad_records: bool) -> Conversion:
+def _converter(decoder: RecordDecoder, schema: StructType, *, keep_bad_records: bool) -> Conversion:
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = EventColumns(schema)
         with task():
             for batch in batches:
-                yield from _converted(batch, read, columns, keep_bad_records=keep_bad_records)
+                yield from _converted(batch, decoder, columns, keep_bad_records=keep_bad_records)
 
     return convert
 
 
 def _converted(
-    batch: pa.RecordBatch, read: Reader, columns: EventColumns, *, keep_bad_records: bool
+    batch: pa.RecordBatch, decoder: RecordDecoder, columns: EventColumns, *, keep_bad_records: bool
 ) -> Iterator[pa.RecordBatch]:
     events: list[ReadEvent] = []
     bad: list[tuple[bytes, str]] = []
     for record in _records(batch):
         try:
-            event = read(record)
+            event = decoder.event(record)
         except Exception as error:
             if not keep_bad_records:
                 raise

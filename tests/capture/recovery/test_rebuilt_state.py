@@ -9,8 +9,8 @@ import pytest
 from bson import Int64
 from pymongo.database import Database
 
-from tailrace.capture.formats import make_format, recovered_delete
-from tailrace.capture.formats.stored_records import StoredRecord, codec_of
+from tailrace.capture.formats import decoder_of, make_format, recovered_delete
+from tailrace.capture.formats.stored_records import StoredRecord
 from tailrace.capture.formats.update_description import apply_update
 from tailrace.capture.recovery.rebuilt_state import RebuiltState, id_of
 from tailrace.capture.source.namespaces import Namespaces
@@ -90,17 +90,17 @@ def test_deltas_rebuild_what_the_server_has(database: Database[dict[str, Any]], 
     collection.replace_one({"_id": 3}, {"only": bson.Decimal128("1.5")})
     collection.insert_one({"_id": "gone"})
     collection.delete_one({"_id": "gone"})
-    state, codec, format_ = RebuiltState(), codec_of(name), make_format(name)
+    state, decoder, format_ = RebuiltState(), decoder_of(name), make_format(name)
     stream = source.open(Start(token))
     for batch in stream.batches():
         for event in batch.events:
             for made in format_.records(event):
                 if made.value is not None and made.key is not None:
-                    state.apply(codec.read(made.key, made.value), made.cluster_time)
+                    state.apply(decoder.read(made.key, made.value), made.cluster_time)
         if not batch.events and state.newest:
             break
     stream.close()
-    expected = [codec.spelled(bson.encode(document)) for document in collection.find().sort("_id")]
+    expected = [decoder.spelled(bson.encode(document)) for document in collection.find().sort("_id")]
     assert documents(state, namespace) == expected
     state.close()
 
@@ -122,5 +122,5 @@ def test_recovered_deletes_are_read_as_deletes() -> None:
     event = recovered_delete("d.c", bson.encode({"_id": "x"}), time_token(Timestamp(9, 1)), Timestamp(9, 1))
     (made,) = make_format("json").records(event)
     assert made.value is not None
-    found = codec_of("json").read(made.key or b"", made.value)
+    found = decoder_of("json").read(made.key or b"", made.value)
     assert (found.operation, found.document_key) == ("delete", {"_id": "x"})

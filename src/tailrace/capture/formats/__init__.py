@@ -1,11 +1,11 @@
-"""How an event is written: json, canonical, bson, flat, debezium, or a user's own function.
+"""How an event is written and read back: json, canonical, bson, flat, debezium, or a user's own function.
 
-Belongs here: turning the bytes of one event into the key, value and headers of records. Does not: where records go
-(sinks) and which topic they go to (topics).
+Belongs here: turning the bytes of one event into the key, value and headers of records, and records into events; one
+file holds both ways of a format. Does not: where records go (sinks) and which topic they go to (topics).
 """
 
 from tailrace.capture.formats.format import Format
 from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
-from tailrace.capture.formats.make import FormatOptions, make_format
+from tailrace.capture.formats.make import FormatOptions, decoder_of, make_format
 
-__all__ = ["Format", "FormatOptions", "make_format", "recovered_delete", "snapshot_event"]
+__all__ = ["Format", "FormatOptions", "decoder_of", "make_format", "recovered_delete", "snapshot_event"]

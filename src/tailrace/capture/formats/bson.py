@@ -1,8 +1,10 @@
-"""Events as they are: the BSON bytes of the server, untouched."""
+"""Events as they are, there and back: the BSON bytes of the server, untouched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+import orjson
 
 from tailrace import raw
 from tailrace.capture.formats.event_fields import (
@@ -17,9 +19,12 @@ from tailrace.capture.formats.event_fields import (
     text_at,
 )
 from tailrace.capture.formats.format import Format
+from tailrace.capture.formats.json import CanonicalDecoder
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.plain_event import Cutter, PlainEvent
+from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, StoredRecord, state_of_event
 from tailrace.capture.record import Record, new_record
+from tailrace.raw import extended_json
 
 
 class BsonFormat(Format):
@@ -82,3 +87,18 @@ class BsonFormat(Format):
 
 def _not_plain(_: bytes) -> None:
     """Keys from a field of the document need the document."""
+
+
+class BsonDecoder(CanonicalDecoder):
+    """Reads `bson`; its documents are compared as canonical Extended JSON."""
+
+    name = "bson"
+
+    def read(self, key: bytes, value: bytes) -> StoredRecord:
+        """Give what a record says of the state."""
+        decoded = extended_json.decode(value)
+        return state_of_event(orjson.loads(extended_json.canonical(decoded)), decoded.get("documentKey"))
+
+    def _event(self, record: KafkaRecord) -> ReadEvent:
+        """Decode it: that looks at every byte, at a tenth of the cost of doing so here."""
+        return ReadEvent(record.value, extended_json.decode(record.value))

@@ -1,4 +1,4 @@
-"""Small flat records: a few chosen fields, for consumers that want a table."""
+"""Small flat records: a few chosen fields, for consumers that want a table; and what can be read back of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ from bson.timestamp import Timestamp
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.event_fields import OP_CODES, Place, namespace_of
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule, is_missing, value_at
+from tailrace.capture.formats.stored_records import (
+    OPERATIONS,
+    KafkaRecord,
+    ReadEvent,
+    RecordDecoder,
+    StoredRecord,
+    event_of_parts,
+    operation_of,
+)
 from tailrace.errors import EventUnconvertible
 from tailrace.raw import extended_json
 
@@ -120,3 +129,55 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, Timestamp):
         return value.time << 32 | value.inc
     return str(value)
+
+
+class FlatDecoder(RecordDecoder):
+    """Reads `flat`: only a few fields, so that keys can be compared and documents cannot."""
+
+    name = "flat"
+    carries_documents = False
+
+    def read(self, key: bytes, value: bytes) -> StoredRecord:
+        """Give what a record says of the state; the field `key` has lost its type, so the record's own key is used."""
+        row = orjson.loads(value)
+        found = extended_json.loads(key)
+        return StoredRecord(row["ns"], OPERATIONS.get(row["op"], row["op"]), found if "_id" in found else None)
+
+    def _event(self, record: KafkaRecord) -> ReadEvent:
+        row = orjson.loads(record.value)
+        cluster_time, image = row.pop("cluster_time"), row.pop("image")
+        operation = operation_of(record, row.pop("op"), is_replace=image == "full")
+        database, _, collection = row.pop("ns").partition(".")
+        key, milliseconds = row.pop("key"), row.pop("ts_ms")
+        return event_of_parts(
+            record,
+            operation,
+            Timestamp(cluster_time >> 32, cluster_time & 0xFFFFFFFF),
+            {"db": database, **({"coll": collection} if collection else {})},
+            {"wallTime": DatetimeMS(milliseconds), "documentKey": {"_id": key}, **_images(image, key, row)},
+        )
+
+
+def _images(image: str, key: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the fields of an event that the chosen fields of a row are from."""
+    if image == "full":
+        return {"fullDocument": {"_id": key, **_unflattened(row)}}
+    if image == "before":
+        return {"fullDocumentBeforeChange": {"_id": key, **_unflattened(row)}}
+    if image == "delta":
+        removed = [path for path, value in row.items() if value is None]
+        updated = {path: value for path, value in row.items() if value is not None}
+        return {"updateDescription": {"updatedFields": updated, "removedFields": removed}}
+    return {}
+
+
+def _unflattened(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn `{"a.b": 1}` into `{"a": {"b": 1}}`."""
+    document: dict[str, Any] = {}
+    for path, value in row.items():
+        *parents, name = path.split(".")
+        target = document
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[name] = value
+    return document

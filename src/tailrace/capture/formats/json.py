@@ -1,15 +1,26 @@
-"""Events as Extended JSON: `json` is relaxed, `canonical` keeps every type."""
+"""Events as Extended JSON, and back: `json` is relaxed, `canonical` keeps every type."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import bson
+import orjson
+
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.event_fields import Place
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.plain_event import Cutter
 from tailrace.capture.formats.plain_json import plain_json_records
+from tailrace.capture.formats.stored_records import (
+    KafkaRecord,
+    Plain,
+    ReadEvent,
+    RecordDecoder,
+    StoredRecord,
+    state_of_event,
+)
 from tailrace.capture.record import Record
 from tailrace.raw import extended_json
 
@@ -53,3 +64,38 @@ class CanonicalFormat(DecodedFormat):
 
     def _key_text(self, key: Mapping[str, Any], event: bytes) -> bytes:
         return extended_json.canonical(key)
+
+
+class JsonDecoder(RecordDecoder):
+    """Reads `json`; and any spelling of Extended JSON."""
+
+    name = "json"
+    is_whole_in_value = True
+
+    def read(self, key: bytes, value: bytes) -> StoredRecord:
+        """Give what a record says of the state."""
+        event = orjson.loads(value)
+        found = event.get("documentKey")
+        return state_of_event(event, None if found is None else extended_json.loads(orjson.dumps(found)))
+
+    def _event(self, record: KafkaRecord) -> ReadEvent:
+        event = extended_json.loads(record.value)
+        if not isinstance(event, dict) or "operationType" not in event:
+            raise ValueError("no operationType")
+        return ReadEvent(bson.encode(event))
+
+
+class CanonicalDecoder(JsonDecoder):
+    """Reads `canonical`."""
+
+    name = "canonical"
+
+    def spelled(self, document: bytes) -> Plain:
+        """Give a document with the types of its numbers."""
+        return canonically_spelled(document)
+
+
+def canonically_spelled(document: bytes) -> Plain:
+    """Give a document as canonical Extended JSON, parsed."""
+    spelled: Plain = orjson.loads(extended_json.canonical(extended_json.decode(document)))
+    return spelled

@@ -1,22 +1,26 @@
-"""From the settings to a format."""
+"""From the settings to a format, and from its name to its decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tailrace.capture.formats.bson import BsonFormat
-from tailrace.capture.formats.debezium import DebeziumFormat
-from tailrace.capture.formats.flat import FlatFormat
+from tailrace.capture.formats.bson import BsonDecoder, BsonFormat
+from tailrace.capture.formats.debezium import DebeziumDecoder, DebeziumFormat
+from tailrace.capture.formats.flat import FlatDecoder, FlatFormat
 from tailrace.capture.formats.format import Format
 from tailrace.capture.formats.function import FunctionFormat
-from tailrace.capture.formats.json import CanonicalFormat, JsonFormat
+from tailrace.capture.formats.json import CanonicalDecoder, CanonicalFormat, JsonDecoder, JsonFormat
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.plugins import load_object
 from tailrace.errors import SettingsError
 
-NAMES = ("json", "canonical", "bson", "flat", "debezium")
+_DECODERS: Mapping[str, type[RecordDecoder]] = {
+    decoder.name: decoder for decoder in (JsonDecoder, CanonicalDecoder, BsonDecoder, FlatDecoder, DebeziumDecoder)
+}
+NAMES = tuple(_DECODERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +71,12 @@ class FormatOptions:
 def make_format(name: str, **options: Any) -> Format:
     """Make the format called `name`; the options are those of `FormatOptions`."""
     return FormatOptions(name, **options).make()
+
+
+def decoder_of(name: str) -> RecordDecoder:
+    """Give the decoder of a format; records of a user's own function cannot be read back."""
+    if name not in _DECODERS:
+        raise SettingsError(
+            f"records of the format {name!r} cannot be read back", hint=f"Possible with {', '.join(NAMES)}."
+        )
+    return _DECODERS[name]()

@@ -1,32 +1,77 @@
-"""Read records back: which document they are about, what they did to it, and the document after them."""
+"""The contract of decoders: a record of a topic in, the change event or the state that it tells out.
+
+The decoder of a format stands beside its encoder, in one file. Every one gives the BSON of a change event, so that one
+piece of code makes columns of it. What a format has dropped cannot come back: `json` writes an int64 like an int32,
+`flat` has chosen fields only, and Debezium's own records have no resume token. Events without one get a token of their
+place in the topic: it sorts as Kafka's offsets do, so of two records of one key the later is the newer, which is the
+order that Kafka guarantees.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
 
 import bson
 import orjson
-from bson import json_util
-from bson.codec_options import CodecOptions, DatetimeConversion
-from bson.json_util import JSONMode, JSONOptions
+from bson.timestamp import Timestamp
 
-from tailrace.errors import SettingsError
+from tailrace import raw
+from tailrace.capture.formats.event_fields import OP_CODES
+from tailrace.errors import EventUnconvertible
 from tailrace.raw import extended_json
+from tailrace.token import ResumeToken
 
 Plain = Mapping[str, Any]
 """A document as JSON values, in the spelling that a format's documents are compared in."""
 
-_READ: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
-_JSON = JSONOptions(json_mode=JSONMode.RELAXED, datetime_conversion=DatetimeConversion.DATETIME_MS)
-_LETTERS = {"c": "insert", "u": "update", "d": "delete", "r": "read"}
+OPERATIONS: Mapping[str, str] = {"c": "insert", "u": "update", "d": "delete", "r": "read"}
+"""The operations behind the letters of flat records and Debezium's."""
+_FULL_NAMES = set(OP_CODES) | {"drop", "rename", "dropDatabase", "invalidate"}
+
+
+class KafkaRecord(NamedTuple):
+    """One record of a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes
+    key: bytes | None = None
+    headers: Mapping[str, bytes] = MappingProxyType({})
+
+    @property
+    def token(self) -> bytes | None:
+        """The resume token in the headers of our own records, as BSON."""
+        text = self.headers.get("token")
+        return None if text is None else ResumeToken.from_hex(text).to_bson()
+
+    @property
+    def place(self) -> bytes:
+        """A token that sorts by offset; it is no position in MongoDB."""
+        return raw.document(raw.element(raw.STRING, b"_data", raw.string(f"82{self.offset:016X}")))
+
+    @property
+    def operation(self) -> str | None:
+        """The operation in the headers of our own records."""
+        found = self.headers.get("operationType")
+        return None if found is None else found.decode()
+
+
+class ReadEvent(NamedTuple):
+    """An event out of a record."""
+
+    bytes: bytes
+    fields: Mapping[str, Any] | None = None
+    """The same decoded, with dates as DatetimeMS, where reading it brought that about."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record of a topic, understood."""
+    """What one record of a topic says of the state."""
 
     namespace: str
     operation: str
@@ -38,117 +83,65 @@ class StoredRecord:
     """updateDescription, when there is one."""
 
 
-class RecordCodec(ABC):
-    """Understands the records of one format, whose keys are the documentKey."""
+class RecordDecoder(ABC):
+    """Understands the records of one format."""
 
-    carries_documents = True
+    name: ClassVar[str]
+    is_whole_in_value: ClassVar[bool] = False
+    """Whether values are whole events, so that keys and headers say nothing that is not in there."""
+    carries_documents: ClassVar[bool] = True
 
     @abstractmethod
     def read(self, key: bytes, value: bytes) -> StoredRecord:
-        """Understand a record."""
+        """Give what a record, whose key is the documentKey, says of the state."""
+
+    @abstractmethod
+    def _event(self, record: KafkaRecord) -> ReadEvent | None:
+        """Give the event of a record; None for one that is no event."""
+
+    def event(self, record: KafkaRecord) -> ReadEvent | None:
+        """Give the event of a record, None for one that is no event; EventUnconvertible when it cannot be read."""
+        try:
+            return self._event(record)
+        except (EventUnconvertible, ValueError, KeyError, TypeError, AttributeError, bson.errors.BSONError) as error:
+            place = f"{record.topic}/{record.partition}@{record.offset}"
+            raise EventUnconvertible(
+                f"record {place} is not of the format {self.name}: {type(error).__name__} {error}",
+                hint="Check the format, or let bad records go to the dead letters.",
+            ) from error
 
     def spelled(self, document: bytes) -> Plain:
         """Give a document of the source (BSON) as this format's documents are compared."""
-        decoded = bson.decode(document, _READ)
-        spelled: Plain = orjson.loads(extended_json.relaxed(decoded, document))
+        spelled: Plain = orjson.loads(extended_json.relaxed_document(document))
         return spelled
 
 
-class JsonCodec(RecordCodec):
-    """`json`: relaxed Extended JSON."""
-
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
-        """Understand a record."""
-        event = orjson.loads(value)
-        found = event.get("documentKey")
-        return _of_event(event, None if found is None else _decoded(orjson.dumps(found)))
-
-
-class CanonicalCodec(JsonCodec):
-    """`canonical`: Extended JSON that keeps every type."""
-
-    def spelled(self, document: bytes) -> Plain:
-        """Give a document with the types of its numbers."""
-        spelled: Plain = orjson.loads(extended_json.canonical(bson.decode(document, _READ)))
-        return spelled
+def operation_of(record: KafkaRecord, code: str, *, is_replace: bool) -> str:
+    """Give operationType: the header has it; a letter alone leaves open whether `u` replaced the document."""
+    if record.operation is not None:
+        return record.operation
+    if code == "u":
+        return "replace" if is_replace else "update"
+    if code not in OPERATIONS and code not in _FULL_NAMES:
+        raise ValueError(f"there is no operation {code!r}")
+    return OPERATIONS.get(code, code)
 
 
-class BsonCodec(CanonicalCodec):
-    """`bson`: the event's own bytes, compared as canonical Extended JSON."""
-
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
-        """Understand a record."""
-        decoded = bson.decode(value, _READ)
-        return _of_event(orjson.loads(extended_json.canonical(decoded)), decoded.get("documentKey"))
-
-
-class DebeziumCodec(RecordCodec):
-    """`debezium`: documents are strings of strict Extended JSON, compared in the relaxed spelling."""
-
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
-        """Understand a record."""
-        envelope = orjson.loads(value)
-        source = envelope["source"]
-        document = _relaxed(envelope["after"])
-        described = envelope["updateDescription"]
-        update = None if described is None else {**described, "updatedFields": orjson.loads(described["updatedFields"])}
-        operation = _LETTERS.get(envelope["op"], envelope["op"])
-        namespace = f"{source['db']}.{source['collection']}"
-        return StoredRecord(namespace, operation, self._key(key, document), document, update)
-
-    def _key(self, key: bytes, document: Plain | None) -> Plain | None:
-        found = orjson.loads(key)
-        if "id" in found:
-            return {"_id": json_util.loads(found["id"], json_options=_JSON)}
-        return None if document is None else _decoded(orjson.dumps({"_id": document["_id"]}))
+def event_of_parts(
+    record: KafkaRecord, operation: str, time: Timestamp, namespace: Mapping[str, Any], parts: Mapping[str, Any]
+) -> ReadEvent:
+    """Make an event of what a record without the whole event tells."""
+    token = record.token or record.place
+    fields = {"operationType": operation, "clusterTime": time, "ns": namespace}
+    given = {name: value for name, value in parts.items() if value is not None}
+    body = raw.body(bson.encode({**fields, **given}))
+    return ReadEvent(raw.document(raw.element(raw.DOCUMENT, b"_id", token), body))
 
 
-class FlatCodec(RecordCodec):
-    """`flat`: only a few fields, so that keys can be compared and documents cannot."""
-
-    carries_documents = False
-
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
-        """Understand a record; the field `key` has lost its type, so the record's own key is used."""
-        row = orjson.loads(value)
-        found = _decoded(key)
-        return StoredRecord(row["ns"], _LETTERS.get(row["op"], row["op"]), found if "_id" in found else None)
-
-
-_CODECS: Mapping[str, type[RecordCodec]] = {
-    "json": JsonCodec,
-    "canonical": CanonicalCodec,
-    "bson": BsonCodec,
-    "debezium": DebeziumCodec,
-    "flat": FlatCodec,
-}
-
-
-def codec_of(format_name: str) -> RecordCodec:
-    """Give the codec of a format; records of a user's own function cannot be read back."""
-    if format_name not in _CODECS:
-        raise SettingsError(
-            f"records of the format {format_name!r} cannot be read back", hint=f"Possible with {', '.join(_CODECS)}."
-        )
-    return _CODECS[format_name]()
-
-
-def _of_event(event: Mapping[str, Any], key: Plain | None) -> StoredRecord:
+def state_of_event(event: Mapping[str, Any], key: Plain | None) -> StoredRecord:
+    """Give what an event says of the state; its documents are in the spelling of the format, its key is decoded."""
     ns = event.get("ns") or {}
     namespace = f"{ns['db']}.{ns['coll']}" if "coll" in ns else str(ns.get("db", ""))
     return StoredRecord(
         namespace, event["operationType"], key, event.get("fullDocument"), event.get("updateDescription")
     )
-
-
-def _decoded(text: bytes) -> Plain:
-    decoded: Plain = json_util.loads(text, json_options=_JSON)
-    return decoded
-
-
-def _relaxed(strict: str | None) -> Plain | None:
-    if strict is None:
-        return None
-    options = JSONOptions(json_mode=JSONMode.LEGACY, datetime_conversion=DatetimeConversion.DATETIME_MS)
-    plain: Plain = orjson.loads(extended_json.relaxed_of(json_util.loads(strict, json_options=options)))
-    return plain

@@ -13,8 +13,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from tailrace.capture.backoff import BackoffPolicy
-from tailrace.capture.formats import FormatOptions
-from tailrace.capture.formats.stored_records import codec_of
+from tailrace.capture.formats import FormatOptions, decoder_of
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import Position, open_store, this_process
 from tailrace.capture.producer.delivery import Hook, no_hook
@@ -117,7 +116,7 @@ class Capture:
         if chosen.inventory is not None:
             return LocalInventory(Path(chosen.inventory))
         if self.kafka is not None:
-            return TopicInventory(self.kafka, self.topic_names, codec_of(chosen.format))
+            return TopicInventory(self.kafka, self.topic_names, decoder_of(chosen.format))
         return NoInventory()
 
     def topic_names(self) -> list[str]:
@@ -133,7 +132,7 @@ class Capture:
         show: Callable[[int], None] = lambda _: None,
     ) -> list[Comparison]:
         """Compare collections with what the topics tell of them at a time."""
-        verification = Verification(self.source.documents(), codec_of(self._settings.format))
+        verification = Verification(self.source.documents(), decoder_of(self._settings.format))
         try:
             verification.read(self._kafka(), list(topics) if topics else self.topic_names(), at, show)
             return [verification.compare(name, at) for name in collections or verification.namespaces()]

@@ -10,7 +10,7 @@ from queue import Empty, Queue
 from typing import ClassVar, TypeVar
 
 from tailrace import raw
-from tailrace.capture.formats.stored_records import RecordCodec
+from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.record import Record
 from tailrace.capture.recovery.local_inventory import LocalKeys
@@ -45,10 +45,10 @@ class TopicInventory(KeyInventory):
     Needs topics that keep at least the last record of every key: compacted, or without an end of retention.
     """
 
-    def __init__(self, address: KafkaAddress, topics: Callable[[], list[str]], codec: RecordCodec) -> None:
+    def __init__(self, address: KafkaAddress, topics: Callable[[], list[str]], decoder: RecordDecoder) -> None:
         self._address = address
         self._topics = topics
-        self._codec = codec
+        self._decoder = decoder
         self.description = f"the records in Kafka at {address.servers}"
 
     def keys(self) -> Iterator[tuple[str, bytes]]:
@@ -58,7 +58,7 @@ class TopicInventory(KeyInventory):
             for message in read_topics(self._address, self._topics()):
                 if message.value is None:
                     continue  # a tombstone follows the delete, which said the same
-                state.apply(self._codec.read(message.key, message.value), message.cluster_time)
+                state.apply(self._decoder.read(message.key, message.value), message.cluster_time)
             for namespace in state.namespaces():
                 for _, known in state.documents(namespace):
                     yield namespace, known.document_key

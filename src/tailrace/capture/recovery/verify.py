@@ -12,7 +12,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from tailrace import raw
-from tailrace.capture.formats.stored_records import RecordCodec
+from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.recovery.rebuilt_state import RebuiltState, id_of_value
 from tailrace.capture.recovery.topic_reader import read_topics
@@ -62,10 +62,10 @@ class Comparison:
 class Verification:
     """Rebuilds the state once and compares any number of collections with it."""
 
-    def __init__(self, client: MongoClient[Any], codec: RecordCodec) -> None:
+    def __init__(self, client: MongoClient[Any], decoder: RecordDecoder) -> None:
         self._reader = ChunkReader(client)
-        self._codec = codec
-        self._state = RebuiltState(with_documents=codec.carries_documents)
+        self._decoder = decoder
+        self._state = RebuiltState(with_documents=decoder.carries_documents)
         self._later: set[tuple[str, bytes]] = set()
         self.records = 0
 
@@ -82,7 +82,7 @@ class Verification:
                 show(self.records)
             if message.value is None:
                 continue
-            record = self._codec.read(message.key, message.value)
+            record = self._decoder.read(message.key, message.value)
             if message.cluster_time <= limit:
                 self._state.apply(record, message.cluster_time)
             elif record.document_key is not None:
@@ -123,9 +123,9 @@ class Verification:
         return known is not None
 
     def _same(self, known: bytes | None, document: bytes) -> bool:
-        if not self._codec.carries_documents:
+        if not self._decoder.carries_documents:
             return True
-        return known is not None and orjson.loads(known) == self._codec.spelled(document)
+        return known is not None and orjson.loads(known) == self._decoder.spelled(document)
 
     def _find_extra(self, result: Comparison, namespace: str, at: Timestamp) -> None:
         there = set()
