@@ -29,10 +29,16 @@ hypothesis.settings.load_profile("tailrace")
 
 
 @pytest.fixture(scope="session")
+def recordings() -> Path:
+    """The folder with what real servers made of real oplogs."""
+    return Path(__file__).parent / "data" / "recordings"
+
+
+@pytest.fixture(scope="session")
 def shared_dir() -> Path:
-    """The folder with recordings and conformance data; tests that need it skip without it."""
+    """The folder with conformance data that is not ours to publish; tests that need it skip without it."""
     if not (SHARED / "DESIGN.md").exists():
-        pytest.skip("the folder ../shared with recordings and conformance data is not here")
+        pytest.skip("the folder ../shared with conformance data is not here")
     return SHARED
 
 

@@ -11,14 +11,14 @@ import pytest
 from tailrace.cli.app import run
 
 
-def test_the_last_line_counts_and_the_exit_code_tells(shared_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recording = shared_dir / "recordings" / "sharded-6.0.5.jsonl.gz"
+def test_the_last_line_counts_and_the_exit_code_tells(recordings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = recordings / "sharded-6.0.5.jsonl.gz"
     assert run(["engine", "replay", str(recording)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2300 identical, 0 different, 0 skipped"
 
 
-def test_json_counts_per_stream_and_operation_type(shared_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recording = shared_dir / "recordings" / "sharded-6.0.5.jsonl.gz"
+def test_json_counts_per_stream_and_operation_type(recordings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = recordings / "sharded-6.0.5.jsonl.gz"
     assert run(["engine", "replay", "--json", str(recording)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["operation_types"]["insert"] == sum(
@@ -28,9 +28,9 @@ def test_json_counts_per_stream_and_operation_type(shared_dir: Path, capsys: pyt
 
 
 def test_a_difference_is_shown_with_both_versions(
-    shared_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recording = shared_dir / "recordings" / "sharded-6.0.5.jsonl.gz"
+    recording = recordings / "sharded-6.0.5.jsonl.gz"
     lines = gzip.decompress(recording.read_bytes()).decode().splitlines()
     at = next(n for n, line in enumerate(lines) if json.loads(line)["kind"] == "event")
     lines[at] = json.dumps(json.loads(lines[at]) | {"bson": "BQAAAAA="})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,24 @@ from pymongo.database import Database
 
 from driver.shells import SHELLS
 from tailrace.driver import ResumeRules
+from tailrace.errors import StandError
 from tailrace.stand import MONGODB_VERSIONS
+from tailrace.stand.cache import SourceDistribution, say, unpacked_source
 
-SPEC_TESTS = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "spec-tests"
+BESIDE = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "spec-tests"
+"""Older sets, that of the first format among them: no package on a registry has those."""
+PYMONGO = SourceDistribution("pymongo", "4.17.0", "70ffa08ba641468cc068cf46c06b34f01a8ce3489f6411309fcb5ceabe6b2fc0")
+"""Its tests have the specification's, in the unified format."""
+_IN_PYMONGO = {
+    "unified": ("change_streams/unified/*.json",),
+    "related": (
+        "retryable_reads/unified/changeStreams-*.json",
+        "csot/change-streams.json",
+        "load_balancer/cursors.json",
+        "unified-test-format/valid-pass/poc-change-streams.json",
+    ),
+}
+NOT_HERE = pytest.mark.skip("this set of the specification's tests is not here, and cannot be fetched")
 TOPOLOGIES = ("replicaset", "single")
 """What exists here; no registry has a `mongos` to make the others."""
 
@@ -55,14 +71,34 @@ class Server:
 def load(*folders: str) -> list[Case]:
     """Read all tests in these folders; a test that several sets have in the same words is one case."""
     found: dict[str, Case] = {}
-    for folder in folders:
-        for path in sorted((SPEC_TESTS / folder).rglob("*.json"), reverse=True):
-            content = json_util.loads(path.read_text(), json_options=EXTENDED_JSON)
-            header = {key: value for key, value in content.items() if key != "tests"}
-            for test in content["tests"]:
-                case = Case(str(path.relative_to(SPEC_TESTS).with_suffix("")), header, test)
-                found.setdefault(f"{case.rules} {json_util.dumps([header, test])}", case)
+    for name, path in (file for folder in folders for file in _files(folder)):
+        content = json_util.loads(path.read_text(), json_options=EXTENDED_JSON)
+        header = {key: value for key, value in content.items() if key != "tests"}
+        for test in content["tests"]:
+            case = Case(name, header, test)
+            found.setdefault(f"{case.rules} {json_util.dumps([header, test])}", case)
     return list(found.values())
+
+
+def _files(folder: str) -> Iterator[tuple[str, Path]]:
+    """Give the files of a set, fetched ones first, each with a name that tells it from others."""
+    fetched = _fetched() if folder in _IN_PYMONGO else None
+    if fetched is not None:
+        for pattern in _IN_PYMONGO[folder]:
+            for path in sorted(fetched.glob(pattern)):
+                yield f"{folder}/{path.relative_to(fetched).with_suffix('')}", path
+    for path in sorted((BESIDE / folder).rglob("*.json"), reverse=True):
+        yield str(path.relative_to(BESIDE).with_suffix("")), path
+
+
+@cache
+def _fetched() -> Path | None:
+    """Give the folder of pymongo's tests, None where it cannot be fetched."""
+    try:
+        return unpacked_source(PYMONGO) / "test"
+    except StandError as error:
+        say(f"the specification's tests are not here: {error}")
+        return None
 
 
 def parameters(cases: Iterable[Case], requirements: Requirements) -> list[Any]:
@@ -71,9 +107,9 @@ def parameters(cases: Iterable[Case], requirements: Requirements) -> list[Any]:
     `make conformance` runs all of them. `make test` leaves out what repeats: the first format says the same as
     the unified one, and what differs between the shells is not what differs between servers.
     """
-    if not SPEC_TESTS.is_dir():
-        skip = pytest.mark.skip("the folder ../shared with the conformance data is not here")
-        return [pytest.param(None, None, None, marks=skip)]
+    cases = list(cases)
+    if not cases:
+        return [pytest.param(None, None, None, marks=NOT_HERE)]
     return [parameter for case in cases for parameter in _of_case(case, list(requirements(case)))]
 
 

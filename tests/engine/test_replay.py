@@ -14,9 +14,9 @@ from tailrace.engine.replay import READS_DOCUMENTS, replay
 from tailrace.errors import RecordingInvalid
 
 
-@pytest.mark.parametrize("name", ["4.2.6", "5.0.4", "6.0.5", "sharded-6.0.5"])
-def test_the_engine_agrees_with_the_server_in_everything(shared_dir: Path, name: str) -> None:
-    [files] = group_files([shared_dir / "recordings" / f"{name}.jsonl.gz"])
+@pytest.mark.parametrize("name", ["4.2.6", "5.0.4", "6.0.5", "7.0.28", "sharded-6.0.5"])
+def test_the_engine_agrees_with_the_server_in_everything(recordings: Path, name: str) -> None:
+    [files] = group_files([recordings / f"{name}.jsonl.gz"])
     identical = 0
     for result in replay(read_recording(files)):
         assert not result.differences, str(result.differences[0])
@@ -25,9 +25,8 @@ def test_the_engine_agrees_with_the_server_in_everything(shared_dir: Path, name:
     assert identical > 2_000
 
 
-def test_an_extra_file_brings_its_main_file(shared_dir: Path) -> None:
-    folder = shared_dir / "recordings"
-    main, extra = folder / "6.0.5.jsonl.gz", folder / "6.0.5.extra.jsonl.gz"
+def test_an_extra_file_brings_its_main_file(recordings: Path) -> None:
+    main, extra = recordings / "6.0.5.jsonl.gz", recordings / "6.0.5.extra.jsonl.gz"
     assert group_files([extra]) == group_files([main, extra]) == [[main, extra]]
 
 
@@ -35,9 +34,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
-def _cut_recording(shared_dir: Path, change: dict[str, Any], tmp_path: Path) -> Path:
+def _cut_recording(recordings: Path, change: dict[str, Any], tmp_path: Path) -> Path:
     """Write the sharded recording again with one line changed."""
-    lines = _lines(shared_dir / "recordings" / "sharded-6.0.5.jsonl.gz")
+    lines = _lines(recordings / "sharded-6.0.5.jsonl.gz")
     at = next(n for n, line in enumerate(lines) if line["kind"] == change["kind"])
     lines[at] |= change
     path = tmp_path / "changed.jsonl"
@@ -54,8 +53,8 @@ def _cut_recording(shared_dir: Path, change: dict[str, Any], tmp_path: Path) -> 
         ({"kind": "stream", "error": {"code": 9, "codeName": "X", "labels": [], "msg": "m"}}, "error"),
     ],
 )
-def test_every_difference_is_found(shared_dir: Path, tmp_path: Path, change: dict[str, Any], what: str) -> None:
-    recording = read_recording([_cut_recording(shared_dir, change, tmp_path)])
+def test_every_difference_is_found(recordings: Path, tmp_path: Path, change: dict[str, Any], what: str) -> None:
+    recording = read_recording([_cut_recording(recordings, change, tmp_path)])
     differences = [found for result in replay(recording) for found in result.differences]
     assert [found.what for found in differences] == [what]
     assert differences[0].server != differences[0].engine

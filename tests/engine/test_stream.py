@@ -123,6 +123,53 @@ def test_topology_changes_are_for_routers() -> None:
     assert older["$sortKey"] == older["_id"]
 
 
+@pytest.mark.parametrize(("version", "is_closed"), [("4.2.6", False), ("5.0.4", False), ("6.0.5", True)])
+@pytest.mark.parametrize(
+    ("collection", "ending"),
+    [("orders", {"drop": "orders"}), (None, {"dropDatabase": 1})],
+    ids=["drop", "dropDatabase"],
+)
+def test_before_6_0_a_router_closes_the_streams_of_its_shards(
+    version: str, is_closed: bool, collection: str | None, ending: dict[str, object]
+) -> None:
+    """So says each of them when it is asked with `fromMongos` and `needsMerge`."""
+    log = insert(1, 1), command(2, "shop", ending), insert(3, 2)
+    router = {"fromMongos": True, "needsMerge": True}
+    stream = open_small(*log, version=version, collection=collection, command_fields=router)
+    types = ["insert", next(iter(ending)), "invalidate"]
+    assert types_of(stream) == (types if is_closed else [*types, "insert"])
+    assert stream.is_closed == is_closed
+    assert types_of(open_small(*log, version=version, collection=collection)) == types
+
+
+BATCH = entry(1, "c", "admin.$cmd", {"applyOps": [operation(1), operation("x", "shop.other"), operation(2)]}, ui=None)
+
+
+def test_writes_that_7_0_logs_together_are_shown_without_a_transaction() -> None:
+    """A multi-delete, for one; the same entry of an older server was a client's own command, and shows as nothing."""
+    events = events_of(open_small(BATCH, version="7.0.28"))
+    assert [event["documentKey"]["_id"] for event in events] == [1, 2]
+    assert {next(iter(event)) for event in events} == {"_id"}
+    assert [ResumeToken.parse(event["_id"]).decode().txn_op_index for event in events] == [0, 2]
+    assert events_of(open_small(BATCH, version="6.0.27")) == []
+
+
+INDEX_BUILD = (
+    command(1, "shop", {"startIndexBuild": "orders", "indexes": [{"v": 2, "key": {"a": 1}, "name": "a_1"}]}),
+    command(2, "shop", {"abortIndexBuild": "orders", "indexes": [{"v": 2, "key": {"a": 1}, "name": "a_1"}]}),
+)
+
+
+def test_the_start_of_an_index_build_is_a_system_event_of_7_0() -> None:
+    system = {"showExpandedEvents": True, "showSystemEvents": True}
+    [event] = events_of(open_small(*INDEX_BUILD, version="7.0.28", **system))
+    assert event["operationType"] == "startIndexBuild"
+    assert event["operationDescription"] == {"indexes": [{"v": 2, "key": {"a": 1}, "name": "a_1"}]}
+    assert types_of(open_small(*INDEX_BUILD, version="7.0.28", showExpandedEvents=True)) == []
+    assert types_of(open_small(*INDEX_BUILD, version="7.0.28", showSystemEvents=True)) == []
+    assert types_of(open_small(*INDEX_BUILD, version="6.0.27", **system)) == []
+
+
 # --- batches and positions
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.errors import ChecksumMismatch, DownloadFailed
 from tailrace.stand import cache
-from tailrace.stand.cache import Wheel, cache_folder, made_once, unpacked_wheel
+from tailrace.stand.cache import SourceDistribution, Wheel, cache_folder, made_once, unpacked_source, unpacked_wheel
 
 SMALL = Wheel("iniconfig", "2.1.0", "9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760", platform="any")
 
@@ -36,6 +36,13 @@ def test_another_file_than_the_pinned_one_is_refused_and_leaves_nothing(tmp_path
 def test_a_package_that_does_not_exist_gives_a_clear_error():
     with pytest.raises(DownloadFailed, match="pip could not fetch"):
         unpacked_wheel(replace(SMALL, version="0.0.999"))
+
+
+SOURCE = SourceDistribution("iniconfig", "2.1.0", "3abbd2e30b36733fee78f9c7f7308f2d0050e88f0087fd25c2645f63c773e1c7")
+
+
+def test_a_source_distribution_is_unpacked():
+    assert (unpacked_source(SOURCE) / "src" / "iniconfig" / "__init__.py").exists()
 
 
 def test_a_half_finished_folder_is_never_seen():

@@ -95,11 +95,18 @@ def _create_indexes(_: OplogEntry, command: bytes, __: bytes, namespace: bytes) 
 
 
 def _commit_index_build(op: OplogEntry, command: bytes, _: bytes, namespace: bytes) -> Described:
+    return Described(b"createIndexes", namespace, _indexes_of_build(op, command))
+
+
+def _start_index_build(op: OplogEntry, command: bytes, _: bytes, namespace: bytes) -> Described:
+    return Described(b"startIndexBuild", namespace, _indexes_of_build(op, command))
+
+
+def _indexes_of_build(op: OplogEntry, command: bytes) -> bytes:
     indexes = raw.field(command, b"indexes")
     if indexes is None or indexes.kind != raw.ARRAY:
-        raise OplogEntryInvalid("a committed index build without its indexes", entry=op.raw)
-    description = raw.document(raw.element(raw.ARRAY, b"indexes", indexes.data))
-    return Described(b"createIndexes", namespace, description)
+        raise OplogEntryInvalid("an index build without its indexes", entry=op.raw)
+    return raw.document(raw.element(raw.ARRAY, b"indexes", indexes.data))
 
 
 def _drop_indexes(operation: OplogEntry, _: bytes, __: bytes, namespace: bytes) -> Described:
@@ -135,6 +142,7 @@ _COMMANDS: Final[dict[bytes, Callable[[OplogEntry, bytes, bytes, bytes], Describ
     b"renameCollection": _rename,
     b"create": _create,
     b"createIndexes": _create_indexes,
+    b"startIndexBuild": _start_index_build,
     b"commitIndexBuild": _commit_index_build,
     b"dropIndexes": _drop_indexes,
     b"collMod": _coll_mod,

@@ -12,8 +12,8 @@ from tailrace.errors import StreamRefused
 
 OLDEST = (4, 2, 0)
 """The oldest server whose oplog is understood."""
-TOO_NEW = (7, 0, 0)
-"""The first server that makes other tokens and events than those that are understood."""
+TOO_NEW = (7, 1, 0)
+"""The first server whose tokens and events nobody has compared with the engine's."""
 _AFTER_6_0_5 = (6, 0, 6)
 """Where 6.0.5 and 6.0.27 differ, the releases between them are taken to be like the newer one."""
 
@@ -61,6 +61,16 @@ class Dialect:
         return self.since(6, 1)
 
     @cached_property
+    def logs_batches_of_writes(self) -> bool:
+        """Writes without a transaction may be logged together, as one `applyOps` without a session."""
+        return self.since(7, 0)
+
+    @cached_property
+    def shows_index_builds(self) -> bool:
+        """`showSystemEvents` shows where an index build starts, but not where it is aborted."""
+        return self.since(7, 0)
+
+    @cached_property
     def counts_view_catalog_as_system(self) -> bool:
         """`showSystemEvents` shows `system.views` too: its making and dropping, and dropped views."""
         return self.since(*_AFTER_6_0_5)
@@ -69,6 +79,11 @@ class Dialect:
     def shows_new_shard_to_all(self) -> bool:
         """A shard shows `kNewShardDetected` on every stream, not only to a router."""
         return not self.since(6, 0)
+
+    @cached_property
+    def closes_for_routers(self) -> bool:
+        """An invalidate ends a stream that a router reads, too; before, the router closes it."""
+        return self.since(6, 0)
 
     @cached_property
     def sort_key_is_array(self) -> bool:
@@ -83,6 +98,11 @@ class Dialect:
     # --- tokens
 
     @cached_property
+    def default_token_version(self) -> int:
+        """The version of the tokens that a stream gets when nobody asks for another one."""
+        return 2 if self.since(7, 0) else 1
+
+    @cached_property
     def newest_token_version(self) -> int:
         """The newest token version the server reads."""
         return 2 if self.since(6, 0) else 1
@@ -91,6 +111,16 @@ class Dialect:
     def keeps_token_version(self) -> bool:
         """Until the position is passed, events get tokens of the client's version."""
         return self.since(6, 0)
+
+    @cached_property
+    def keeps_version_of_marks(self) -> bool:
+        """It does so for a client that comes with a bare high-water mark, too."""
+        return self.keeps_token_version and not self.since(7, 0)
+
+    @cached_property
+    def refuses_to_be_asked_for_version_2(self) -> bool:
+        """`$_generateV2ResumeTokens` may only be false: version 2 is what there is."""
+        return self.since(7, 0)
 
     @cached_property
     def keeps_token_version_by_operation(self) -> bool:

@@ -27,10 +27,15 @@ class Invalidate:
     made again, because the resume stage has to find (and swallow) it, but it does not end the
     stream. Should another ending event come first, from another shard at the same time, its
     invalidate is left out: the client knows already.
+
+    Where the router closes the streams of its shards (`closes` is false), events follow behind an invalidate.
     """
 
-    def __init__(self, events: Iterable[Event | None], scope: Scope, start_after: TokenData | None) -> None:
+    def __init__(
+        self, events: Iterable[Event | None], scope: Scope, start_after: TokenData | None, *, closes: bool = True
+    ) -> None:
         self._events = events
+        self._closes = closes
         self._ending = _ENDING[scope.kind]
         self._start_after = start_after if start_after and start_after.from_invalidate else None
         self.token: ResumeToken | None = None
@@ -47,8 +52,10 @@ class Invalidate:
                 continue
             token = invalidate_token(event)
             if self._start_after is None:
-                self.token = token
                 yield invalidate_event(event, token)
+                if not self._closes:
+                    continue
+                self.token = token
                 return
             is_known = token.decode() == self._start_after
             self._start_after = None

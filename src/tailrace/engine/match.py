@@ -14,6 +14,7 @@ from tailrace.oplog import transactions
 from tailrace.oplog.entry import OplogEntry, command_name, command_target
 
 _EXPANDED_COMMANDS: Final = frozenset({b"create", b"createIndexes", b"commitIndexBuild", b"dropIndexes", b"collMod"})
+_INDEX_BUILDS: Final = frozenset({b"startIndexBuild"})
 _MIGRATED_COMMANDS: Final = frozenset({b"create", b"createIndexes"})
 _EXPANDED_NOTES: Final = frozenset({b"shardCollection", b"refineCollectionShardKey", b"reshardCollection"})
 _RESHARDING_NOTES: Final = frozenset({b"reshardBegin", b"reshardDoneCatchUp"})
@@ -41,14 +42,17 @@ class Relevant:
         )
         self._is_collection = spec.scope.kind is ScopeKind.COLLECTION
         self._expanded = options.show_expanded_events
+        index_builds = options.show_system_events and dialect.shows_index_builds
+        self._expanded_commands = _EXPANDED_COMMANDS | _INDEX_BUILDS if index_builds else _EXPANDED_COMMANDS
         self._system = options.show_system_events
         self._migrations = options.show_migration_events
+        self._batches = dialect.logs_batches_of_writes
         self._new_shards = spec.from_router or dialect.shows_new_shard_to_all
 
     def __call__(self, entry: OplogEntry) -> Relevance:
         """Judge an entry of the oplog."""
         op = entry.op
-        if op == b"c" and transactions.is_commit(entry):
+        if op == b"c" and transactions.is_commit(entry, batches=self._batches):
             return Relevance.COMMIT
         if not self.operation(entry, op):
             return Relevance.NONE
@@ -78,7 +82,7 @@ class Relevant:
             return False
         if name == b"renameCollection":
             return target in self._namespaces or self._renamed_to(command) in self._namespaces
-        if name == b"drop" or (self._expanded and name in _EXPANDED_COMMANDS):
+        if name == b"drop" or (self._expanded and name in self._expanded_commands):
             return self._namespaces.has_collection(target)
         return False
 

@@ -54,7 +54,8 @@ class StreamSpec:
     batch_size: int | None = None
     from_router: bool = False
     """A router merges the stream: events carry `$sortKey`, and topology changes are shown."""
-    v2_tokens: bool = False
+    token_version: int | None = None
+    """The version of the tokens, where the client asked for one."""
     start_token: TokenData | None = None
     """What is inside the token to start from."""
 
@@ -103,10 +104,21 @@ def parse_command(command: Document, database: str, dialect: Dialect) -> StreamS
         stages=pipeline[1:],
         batch_size=command.get("cursor", {}).get("batchSize"),
         from_router=bool(command.get("fromMongos") and command.get("needsMerge")),
-        v2_tokens=bool(command.get("$_generateV2ResumeTokens"))
-        or (dialect.splits_large_events and any(_SPLIT in stage for stage in pipeline)),
+        token_version=_token_version(command, pipeline, dialect),
         start_token=start,
     )
+
+
+def _token_version(command: Document, pipeline: Sequence[Document], dialect: Dialect) -> int | None:
+    """Tell which version of tokens the client wants: by name, or by stages that only one has."""
+    wants_2 = command.get("$_generateV2ResumeTokens")
+    if dialect.refuses_to_be_asked_for_version_2:
+        if wants_2:
+            raise refusals.version_2_is_asked_for()
+        return 1 if wants_2 is not None else None
+    if wants_2 or (dialect.splits_large_events and any(_SPLIT in stage for stage in pipeline)):
+        return 2
+    return None
 
 
 def _pipeline(command: Document) -> list[Document]:

@@ -122,6 +122,11 @@ def no_uuid(dialect: Dialect) -> InvalidResumeToken:
     )
 
 
+def version_2_is_asked_for() -> StreamRefused:
+    """The client asks for the tokens that it would get anyway."""
+    return StreamRefused("Invalid request for v2 tokens", server_code=6528200)
+
+
 def fragment_without_split() -> StreamFatal:
     """The position is a part of an event, and the stream does not split events."""
     return StreamFatal(

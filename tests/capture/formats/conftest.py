@@ -13,15 +13,15 @@ import pytest
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
-RECORDINGS = ("4.2.6", "5.0.4", "6.0.5", "6.0.5.extra", "sharded-6.0.5")
+RECORDINGS = ("4.2.6", "5.0.4", "6.0.5", "6.0.5.extra", "7.0.28", "sharded-6.0.5")
 
 TAGS = ["a" * 60, "b" * 60, "c" * 60]
 
 
 @pytest.fixture(params=RECORDINGS)
-def recorded(request: pytest.FixtureRequest, shared_dir: Path) -> list[bytes]:
+def recorded(request: pytest.FixtureRequest, recordings: Path) -> list[bytes]:
     """All events of a recording whose strings are UTF-8."""
-    file = shared_dir / "recordings" / f"{request.param}.jsonl.gz"
+    file = recordings / f"{request.param}.jsonl.gz"
     with gzip.open(file) as lines:
         read = [json.loads(line) for line in lines]
     events = [base64.b64decode(line["bson"]) for line in read if line["kind"] == "event" and "bson" in line]

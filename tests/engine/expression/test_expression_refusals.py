@@ -101,11 +101,11 @@ def test_decimals_are_refused_where_only_the_decimal_library_of_the_server_knows
     assert caught.value.server_code_name == "NotImplemented"
 
 
-@pytest.mark.parametrize("version", ["4.2.6", "5.0.4", "6.0.5"])
-def test_recorded_refusals(shared_dir: Path, version: str) -> None:
+@pytest.mark.parametrize("version", ["4.2.6", "5.0.4", "6.0.5", "7.0.28"])
+def test_recorded_refusals(recordings: Path, version: str) -> None:
     """Pipelines that a server refused on opening are refused with the same code and message."""
     checked = 0
-    with gzip.open(shared_dir / "recordings" / f"{version}.extra.jsonl.gz", "rt") as lines:
+    with gzip.open(recordings / f"{version}.extra.jsonl.gz", "rt") as lines:
         for line in lines:
             record = json.loads(line)
             error = record.get("error")
