@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any, Final
 
+from bson.regex import Regex
 from bson.timestamp import Timestamp
 
 from tailrace import raw
@@ -29,6 +32,30 @@ def compile_stages(
         cluster_time=cluster_time,
         database=spec.scope.database.decode(),
     )
+
+
+_QUICK_STAGES: Final = frozenset({"$match", "$project", "$unset"})
+_QUICK_OPERATORS: Final = frozenset(
+    {"$and", "$or", "$nor", "$not", "$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$exists", "$type"}
+)
+_QUICK_PARTS: Final = 200
+
+
+def are_quick(stages: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether stages do no more than compare and pick fields: no patterns, no expressions, not too many parts."""
+    parts: list[Any] = [value for stage in stages for value in stage.values()]
+    if any(name not in _QUICK_STAGES for stage in stages for name in stage):
+        return False
+    for number, part in enumerate(parts):
+        if isinstance(part, re.Pattern | Regex) or number > _QUICK_PARTS:
+            return False
+        if isinstance(part, Mapping):
+            if any(name.startswith("$") and name not in _QUICK_OPERATORS for name in part):
+                return False
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+    return True
 
 
 class FilterEvents:

@@ -20,7 +20,7 @@ from tailrace.token.resume_token import ResumeToken
 AnyHub: TypeAlias = Hub | ClusterHub
 AnySubscription: TypeAlias = ChannelReader | MergedSubscription
 
-_WORKERS: Final = 8
+_WORKERS: Final = 32
 _REPLY_BYTES: Final = 256 * 1024 * 1024
 _LEAST_REPLY_BYTES: Final = 256 * 1024
 """All clients together may have so much on its way to them; a few of them each what a server sends, up to 16 MB."""
@@ -107,12 +107,11 @@ class Streams:
         for channel in subscription.channels:
             if not channel.has_news:
                 continue
-            if channel.is_quick:
-                channel.make_events()
-            else:
+            if not channel.make_events_without_waiting():
                 await self._make_events(channel)
-        if subscription.is_shared:
-            return subscription.poll(max_events, self._max_bytes, make_events=False)
+        batch = subscription.poll_made(max_events, self._max_bytes)
+        if batch is not None:
+            return batch
         return await self._loop.run_in_executor(self._workers, subscription.poll, max_events, self._max_bytes)
 
     @property

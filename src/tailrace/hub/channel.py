@@ -18,6 +18,7 @@ from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.scope import Scope
 from tailrace.engine.stream import EngineStream, to_timestamp
+from tailrace.engine.user_stages import are_quick
 from tailrace.errors import TailraceError
 from tailrace.hub.event_log import EventLog
 from tailrace.oplog.source import OplogBatch
@@ -81,7 +82,7 @@ class Channel(EventLog):
         self._inbox_lock = threading.Lock()
         self._entries: list[bytes] = []
         self._entry_bytes = 0
-        self._looks_up = looks_up or AddImages.are_asked_for(spec.options)
+        self._takes_time = looks_up or AddImages.are_asked_for(spec.options) or not are_quick(spec.stages)
         self._has_commands = False
         self._inbox = _Inbox(entry_at)
         since = replace(
@@ -109,40 +110,38 @@ class Channel(EventLog):
         return bool(self._entries) or self.fed > self.reached
 
     @property
-    def is_quick(self) -> bool:
-        """Whether events are made from what waits within a millisecond or two: nothing is looked up for them."""
-        if not self._entries:
-            return True
-        return not self._looks_up and not self._has_commands and self._entry_bytes < _QUICK_BYTES
-
-    @property
     def held_bytes(self) -> int:
         """How many bytes of entries and events are held."""
         return self._entry_bytes + self._event_bytes
 
     # --- emptied by the readers
 
-    def make_events(self) -> None:
+    def _make_events(self, *, only_quick: bool) -> bool:
         """Make events of what is in the inbox. This may look up images, and so take its time."""
-        with self._lock:
-            with self._inbox_lock:
-                entries, self._entries = self._entries, []
-                self._entry_bytes, reached = 0, self.fed
-                self._has_commands = False
-            if self.is_ended or self.error or self.is_broken:
-                return
-            if not entries:
-                self.reached = max(self.reached, reached)
-                return
+        with self._inbox_lock:
+            if only_quick and not self._is_quick():
+                return False
+            entries, self._entries = self._entries, []
+            self._entry_bytes, reached = 0, self.fed
+            self._has_commands = False
+        if self.is_ended or self.error or self.is_broken:
+            return True
+        made: list[Event] = []
+        if entries:
             self._inbox.put(OplogBatch(entries, reached))
             try:
                 made = self._stream.next_batch(None, _NO_LIMIT)
             except TailraceError as error:
                 self.error = error
-                return
-            self.is_ended = self._stream.is_closed
-            self.reached = max(self.reached, reached)
-            self._append(made)
+                return True
+        self._append(made, reached, is_ended=self._stream.is_closed)
+        return True
+
+    def _is_quick(self) -> bool:
+        """Tell whether events are made of what waits within a millisecond or two: nothing is looked up for them."""
+        if not self._entries:
+            return True
+        return not self._takes_time and not self._has_commands and self._entry_bytes < _QUICK_BYTES
 
     @property
     def end_position(self) -> ResumeToken:

@@ -9,12 +9,11 @@ from abc import ABC, abstractmethod
 from copy import copy
 from typing import Any, NamedTuple, Protocol
 
-from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import MAX_BATCH_BYTES, to_int
 from tailrace.hub.batch import Batch
 from tailrace.hub.channel import encode_elements
-from tailrace.hub.event_log import EventLog
+from tailrace.hub.event_log import EventLog, Reading
 from tailrace.token.resume_token import ResumeToken
 
 
@@ -98,10 +97,8 @@ class ChannelReader(ABC):
         """The channels whose news it waits for."""
         return () if self._channel is None else (self._channel,)
 
-    def poll(
-        self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES, *, make_events: bool = True
-    ) -> Batch:
-        """Give the events that are there now, without waiting for more; maybe only those that are made already.
+    def poll(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Batch:
+        """Give the events that are there now, without waiting for more.
 
         After an invalidate, and after an error, the subscription is closed.
         """
@@ -109,9 +106,8 @@ class ChannelReader(ABC):
             return Batch([], self.position, b"")
         try:
             if self._channel is not None:
-                if make_events:
-                    self._channel.make_events()
-                batch = self._read_channel(self._channel, max_events, max_bytes)
+                self._channel.make_events()
+                batch = self._read_channel(self._channel, max_events, max_bytes, is_last=True)
                 if batch is not None:
                     return batch
                 self._leave()
@@ -120,6 +116,13 @@ class ChannelReader(ABC):
         except BaseException:
             self.close()
             raise
+
+    def poll_made(self, max_events: int | None, max_bytes: int) -> Batch | None:
+        """Give events that are made already, from memory alone; None when it takes a `poll` to go on, or to end."""
+        if self.is_closed or max_events == 0:
+            return Batch([], self.position, b"")
+        channel = self._channel
+        return None if channel is None else self._read_channel(channel, max_events, max_bytes, is_last=False)
 
     def close(self) -> None:
         """Stop; a second call does nothing."""
@@ -149,41 +152,47 @@ class ChannelReader(ABC):
             self._home.leave(self, self._channel)
             self._channel = None
 
-    def _read_channel(self, channel: EventLog, max_events: int | None, max_bytes: int) -> Batch | None:
-        """Read on in the channel; whoever stood at the same place before has made the batch already."""
+    def _read_channel(
+        self, channel: EventLog, max_events: int | None, max_bytes: int, *, is_last: bool
+    ) -> Batch | None:
+        """Read on in the channel; whoever stood at the same place before has made the batch already.
+
+        What has ended the channel is left to `poll`, unless this is it (`is_last`): the reader then hangs up.
+        """
         key = (self._index, max_events or 0, max_bytes, channel.end)
         known: _Step | None = channel.shared(key)
         if known is not None and channel.has(self._index):
             self._index, self.position, self.promise = known.behind, known.batch.position, known.promise
             return known.batch
-        events = channel.read(self._index, max_events, max_bytes)
-        if events is None:
+        reading = channel.read(self._index, max_events, max_bytes)
+        if reading is None or ((reading.is_ended or reading.error is not None) and not is_last):
             return None
+        events = reading.events
         self._index += len(events)
         if events:
             self.position = self.promise = ResumeToken.parse(events[-1].token)
-        if self._index == channel.end:
-            self._move_to_end(channel, events)
+        if self._index == reading.end:
+            self._move_to_end(reading)
         batch = Batch(events, self.position, encode_elements(events))
-        if events and not self.is_closed and channel.error is None:
+        if events and not self.is_closed and reading.error is None:
             channel.share(key, _Step(batch, self._index, self.promise), len(batch.elements))
         return batch
 
-    def _move_to_end(self, channel: EventLog, events: list[Event]) -> None:
+    def _move_to_end(self, reading: Reading) -> None:
         """Stand where the channel stands; whatever ended it is told once all its events have been given."""
-        if channel.is_ended:
-            self._stand_behind_the_last(channel)
+        if reading.is_ended:
+            self._stand_behind_the_last(reading)
             self.close()
-        elif channel.error is not None:
-            if not events:
-                raise copy(channel.error)
+        elif reading.error is not None:
+            if not reading.events:
+                raise copy(reading.error)
         else:
-            self._stand_at_the_end(channel, events)
+            self._stand_at_the_end(reading)
 
     @abstractmethod
-    def _stand_behind_the_last(self, channel: EventLog) -> None:
+    def _stand_behind_the_last(self, reading: Reading) -> None:
         """Take the position of a stream that has ended."""
 
     @abstractmethod
-    def _stand_at_the_end(self, channel: EventLog, events: list[Event]) -> None:
+    def _stand_at_the_end(self, reading: Reading) -> None:
         """Take the position of the channel, all of whose events have been given; the last ones just now."""

@@ -6,11 +6,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec, read_token
 from tailrace.hub.batch import Batch
 from tailrace.hub.channel_reader import ChannelReader
-from tailrace.hub.event_log import EventLog
+from tailrace.hub.event_log import EventLog, Reading
 from tailrace.router.merge import Hold
 from tailrace.token.resume_token import ResumeToken
 
@@ -95,10 +94,10 @@ class ClusterSubscription(ChannelReader):
         if self._channel is None:
             self._merge.close()
 
-    def _stand_behind_the_last(self, channel: EventLog) -> None:
+    def _stand_behind_the_last(self, reading: Reading) -> None:
         """Stand at the invalidate, which was the last event."""
 
-    def _stand_at_the_end(self, channel: EventLog, events: list[Event]) -> None:
-        self.promise = max(self.position, channel.end_position)
-        if not events:
+    def _stand_at_the_end(self, reading: Reading) -> None:
+        self.promise = max(self.position, reading.end_position)
+        if not reading.events:
             self.position = self.promise

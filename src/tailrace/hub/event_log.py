@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from operator import attrgetter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tailrace.engine.event import Event
 from tailrace.errors import TailraceError
@@ -29,10 +29,23 @@ class Reader(Protocol):
         """The index of the event it will read next."""
 
 
+class Reading(NamedTuple):
+    """Events read from a log, and how the log stood at that very moment."""
+
+    events: list[Event]
+    end: int
+    reached: int
+    end_position: ResumeToken
+    is_ended: bool
+    error: TailraceError | None
+
+
 class EventLog(ABC):
     """All events behind the time `low`, as many as fit into its bytes; what no reader needs any more is dropped.
 
     When readers are too slow the oldest events are dropped all the same: such a reader has to find them elsewhere.
+    One lock is held while events are made, which may take its time; another one for the moment in which they are
+    appended or read, so that readers never wait for a server.
     """
 
     def __init__(self, low: int, max_bytes: int) -> None:
@@ -45,6 +58,7 @@ class EventLog(ABC):
         self.error: TailraceError | None = None
         self.is_ended = False
         self.readers: set[Reader] = set()
+        self._making = threading.Lock()
         self._lock = threading.Lock()
         self._events: list[Event] = []
         self._first = 0
@@ -56,14 +70,23 @@ class EventLog(ABC):
     def has_news(self) -> bool:
         """Whether there is something to make events of, or time has passed."""
 
-    @property
     @abstractmethod
-    def is_quick(self) -> bool:
-        """Whether that is done within a few milliseconds: nothing is looked up for it."""
+    def _make_events(self, *, only_quick: bool) -> bool:
+        """Make events of what there is, on one thread at a time; False when that may take its time and should not."""
 
-    @abstractmethod
     def make_events(self) -> None:
         """Make events of what there is. This may ask servers, and so take its time."""
+        with self._making:
+            self._make_events(only_quick=False)
+
+    def make_events_without_waiting(self) -> bool:
+        """Make events if that takes a few milliseconds at most; False when others are at it or it may take longer."""
+        if not self._making.acquire(blocking=False):
+            return False
+        try:
+            return self._make_events(only_quick=True)
+        finally:
+            self._making.release()
 
     @property
     @abstractmethod
@@ -91,38 +114,45 @@ class EventLog(ABC):
                 return None
             return self._first + bisect_right(self._events, time, key=_cluster_time)
 
-    def read(self, index: int, max_events: int | None, max_bytes: int) -> list[Event] | None:
+    def read(self, index: int, max_events: int | None, max_bytes: int) -> Reading | None:
         """Give events from an index on, at least one whatever its size; None when they are gone."""
         with self._lock:
             if not self.has(index):
                 return None
             found = self._events[index - self._first :][:max_events]
+            reading = Reading(found, self.end, self.reached, self.end_position, self.is_ended, self.error)
         if sum(len(event.raw) for event in found) <= max_bytes:
-            return found
+            return reading
         size = 0
         for count, event in enumerate(found):
             size += len(event.raw)
             if size > max_bytes and count:
-                return found[:count]
-        return found
+                return reading._replace(events=found[:count])
+        return reading
 
     def shared(self, key: tuple[int, ...]) -> Any:
         """Give what a reader at the same place has made of the same events before, if that is still here."""
-        found = self._shared.get(key)
+        with self._lock:
+            found = self._shared.get(key)
         return None if found is None else found[0]
 
     def share(self, key: tuple[int, ...], made: Any, size: int) -> None:
         """Keep what one reader made, for those who come to the same place next."""
-        self._shared[key] = made, size
-        while len(self._shared) > 1 and (
-            len(self._shared) > _SHARED or sum(size for _, size in self._shared.values()) > self.max_bytes // _SPARE
-        ):
-            self._shared.popitem(last=False)
+        with self._lock:
+            self._shared[key] = made, size
+            while len(self._shared) > 1 and (
+                len(self._shared) > _SHARED or sum(size for _, size in self._shared.values()) > self.max_bytes // _SPARE
+            ):
+                self._shared.popitem(last=False)
 
-    def _append(self, events: list[Event]) -> None:
-        self._events += events
-        self._event_bytes += sum(len(event.raw) for event in events)
-        self._drop_oldest()
+    def _append(self, events: list[Event], reached: int, *, is_ended: bool) -> None:
+        """Take events and the time they reach to, as one step for all who read."""
+        with self._lock:
+            self.reached = max(self.reached, reached)
+            self.is_ended |= is_ended
+            self._events += events
+            self._event_bytes += sum(len(event.raw) for event in events)
+            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         """Drop what all have read, now and then; and what some have not, when it is too much."""

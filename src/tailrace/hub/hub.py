@@ -201,7 +201,7 @@ class Hub:
             known = self._usable(sharing_key(spec))
             if known is None:
                 base = self._whole_channel(replace(spec, stages=()), latest, now)
-                known = StagedChannel(base, pipeline, self.dialect)
+                known = StagedChannel(base, spec.stages, pipeline, self.dialect)
                 base.readers.add(known)
                 base.derived.add(known)
                 self._keep(spec, known)

@@ -93,10 +93,9 @@ class MergedSubscription:
         """The channels it reads from."""
         return tuple(channel for part in tuple(self._parts.values()) if (channel := part.channel) is not None)
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether a `poll` reads from memory alone: never, for a new shard may have to be opened."""
-        return False
+    def poll_made(self, max_events: int | None, max_bytes: int) -> Batch | None:
+        """Give events from memory alone: never, for a new shard may have to be opened."""
+        return None
 
     @property
     def is_level(self) -> bool:
@@ -115,14 +114,6 @@ class MergedSubscription:
         return bool(self._waiting) or any(part.has_news for name, part in parts if self._wants(name))
 
     @property
-    def is_quick(self) -> bool:
-        """Whether the next `poll` is done within a few milliseconds: no shard is opened, and nothing looked up."""
-        if any(not part.is_quick for part in tuple(self._parts.values())):
-            return False
-        config = self._parts.get(CONFIG)
-        return config is None or config.channel is None or config.channel.end == config.index
-
-    @property
     def is_settled(self) -> bool:
         """Whether all that was read has been given, and the position it began at was found."""
         return not self._waiting and not self.is_closed and (self._search is None or self._search.is_met)
@@ -134,9 +125,7 @@ class MergedSubscription:
 
     # --- reading
 
-    def poll(
-        self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES, *, make_events: bool = True
-    ) -> Batch:
+    def poll(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Batch:
         """Give the events that may leave now, without waiting for more."""
         if self.is_closed or max_events == 0:
             return Batch([], self.position, b"")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import attrgetter
 
+from tailrace.engine.event import Event
 from tailrace.errors import TailraceError
 from tailrace.hub.event_log import EventLog
 from tailrace.hub.merged import MergedSubscription
@@ -19,6 +20,7 @@ class MergedChannel(EventLog):
     def __init__(self, merge: MergedSubscription, max_bytes: int) -> None:
         super().__init__(merge.position_time, max_bytes)
         self.merge = merge
+        self._end_position = merge.reached
         self._behind = merge.reached.key
         """Behind which token all events are here."""
 
@@ -28,37 +30,38 @@ class MergedChannel(EventLog):
         return self.merge.has_news
 
     @property
-    def is_quick(self) -> bool:
-        """Whether no shard has to be asked to make events of it."""
-        return self.merge.is_quick
-
-    @property
     def end_position(self) -> ResumeToken:
-        """How far the merged stream has come."""
-        return self.merge.reached
+        """How far the merged stream has come with the events that are here."""
+        return self._end_position
 
     @property
     def goes_on(self) -> bool:
         """Whether more will come."""
         return not (self.is_broken or self.is_ended or self.error)
 
-    def make_events(self) -> None:
-        """Merge what the shards have."""
+    def _make_events(self, *, only_quick: bool) -> bool:
+        """Merge what the shards have; a new one may have to be opened for it."""
+        if only_quick:
+            return False
+        if not self.goes_on:
+            return True
+        try:
+            events = self.merge.take()
+        except TailraceError as error:
+            self.error = error
+            return True
+        self._append(events, self.merge.position_time, is_ended=self.merge.is_closed)
+        return True
+
+    def _append(self, events: list[Event], reached: int, *, is_ended: bool) -> None:
+        position = self.merge.reached
+        super()._append(events, reached, is_ended=is_ended)
         with self._lock:
-            if not self.goes_on:
-                return
-            try:
-                events = self.merge.take()
-            except TailraceError as error:
-                self.error = error
-                return
-            self.is_ended = self.merge.is_closed
-            self.reached = self.merge.position_time
-            self._append(events)
+            self._end_position = position
 
     def close(self) -> None:
         """Stop to merge."""
-        with self._lock:
+        with self._making:
             self.is_ended = True
             self.merge.close()
 

@@ -6,7 +6,8 @@ on the oplog's bytes a channel of its own is cheaper: most entries then never be
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Event
@@ -15,7 +16,7 @@ from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.sieve import sieve_of
 from tailrace.engine.split import LimitSize
-from tailrace.engine.user_stages import UserStages
+from tailrace.engine.user_stages import UserStages, are_quick
 from tailrace.errors import ChangeStreamError
 from tailrace.hub.channel import Channel
 from tailrace.hub.event_log import EventLog
@@ -36,11 +37,14 @@ def may_be_staged(spec: StreamSpec, pipeline: Pipeline | None) -> bool:
 class StagedChannel(EventLog):
     """The events of a channel, as a user's stages leave them; `index` is the event of the base that is next."""
 
-    def __init__(self, base: Channel, pipeline: Pipeline, dialect: Dialect) -> None:
+    def __init__(
+        self, base: Channel, stages: Sequence[Mapping[str, Any]], pipeline: Pipeline, dialect: Dialect
+    ) -> None:
         low, self.index = base.place()
         super().__init__(low, base.max_bytes)
         self.base = base
         self._pipeline = pipeline
+        self._quick_events = _QUICK_EVENTS if are_quick(stages) else 0
         self._dialect = dialect
 
     def has(self, index: int) -> bool:
@@ -53,11 +57,6 @@ class StagedChannel(EventLog):
         return self.base.has_news or self.base.end > self.index or self.base.reached > self.reached
 
     @property
-    def is_quick(self) -> bool:
-        """Whether that is done within a few milliseconds."""
-        return self.base.is_quick and self.base.end - self.index < _QUICK_EVENTS
-
-    @property
     def held_bytes(self) -> int:
         """How many bytes of events are held here, beside those of the base."""
         return self._event_bytes
@@ -67,30 +66,30 @@ class StagedChannel(EventLog):
         """Where a stream stands that has ended with this channel."""
         return self.base.end_position
 
-    def make_events(self) -> None:
+    def _make_events(self, *, only_quick: bool) -> bool:
         """Run the stages on what the base has made since."""
-        self.base.make_events()
-        with self._lock:
-            if self.is_ended or self.error or self.is_broken:
-                return
-            reached, failed, ended = self.base.reached, self.base.error, self.base.is_ended
-            events = self.base.read(self.index, None, _NO_LIMIT)
-            if events is None or (failed and not events):
-                # What the base cannot make, a stream of its own may: its stages may leave out what is too large.
-                self.is_broken = True
-                return
-            self.index += len(events)
-            try:
-                made = self._staged(events)
-            except ChangeStreamError as error:
-                message = error.message.removeprefix(self._dialect.first_batch_prefix)
-                error.message = self._dialect.next_batch_prefix + message
-                error.args = (error.message,)
-                self.error = error
-                return
-            self.is_ended = ended
-            self.reached = max(self.reached, reached)
-            self._append(made)
+        if not only_quick:
+            self.base.make_events()
+        elif not self.base.make_events_without_waiting() or self.base.end - self.index > self._quick_events:
+            return False
+        if self.is_ended or self.error or self.is_broken:
+            return True
+        read = self.base.read(self.index, None, _NO_LIMIT)
+        if read is None or (read.error and not read.events):
+            # What the base cannot make, a stream of its own may: its stages may leave out what is too large.
+            self.is_broken = True
+            return True
+        self.index = read.end
+        try:
+            made = self._staged(read.events)
+        except ChangeStreamError as error:
+            message = error.message.removeprefix(self._dialect.first_batch_prefix)
+            error.message = self._dialect.next_batch_prefix + message
+            error.args = (error.message,)
+            self.error = error
+            return True
+        self._append(made, read.reached, is_ended=read.is_ended)
+        return True
 
     def _staged(self, events: list[Event]) -> list[Event]:
         staged = LimitSize(UserStages(events, self._pipeline))

@@ -10,13 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec, read_token
 from tailrace.engine.stream import EngineStream, to_timestamp
 from tailrace.hub.batch import Batch
 from tailrace.hub.channel import encode_elements
 from tailrace.hub.channel_reader import ChannelReader
-from tailrace.hub.event_log import EventLog
+from tailrace.hub.event_log import Reading
 from tailrace.token.resume_token import ResumeToken
 
 if TYPE_CHECKING:
@@ -37,12 +36,6 @@ class Subscription(ChannelReader):
         self._spec = replace(spec, token_version=self._version)
         self.position = self.promise = self._scan.post_batch_resume_token
         self._join()
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether the next `poll` is done within a few milliseconds."""
-        channel = self._channel
-        return channel is not None and channel.has(self._index) and channel.is_quick
 
     # --- by itself
 
@@ -89,14 +82,14 @@ class Subscription(ChannelReader):
 
     # --- with others
 
-    def _stand_behind_the_last(self, channel: EventLog) -> None:
+    def _stand_behind_the_last(self, reading: Reading) -> None:
         if self._hub.dialect.ends_at_invalidate:
-            self.position = channel.end_position
+            self.position = reading.end_position
 
-    def _stand_at_the_end(self, channel: EventLog, events: list[Event]) -> None:
-        if channel.reached > self.position_time:
-            self.position = ResumeToken.high_water_mark(to_timestamp(channel.reached), self._version)
-        self._promise_behind(channel.reached)
+    def _stand_at_the_end(self, reading: Reading) -> None:
+        if reading.reached > self.position_time:
+            self.position = ResumeToken.high_water_mark(to_timestamp(reading.reached), self._version)
+        self._promise_behind(reading.reached)
 
     def _promise_behind(self, reached: int) -> None:
         """Everything up to a time was given, so that what comes next is later than that."""

@@ -1,0 +1,85 @@
+"""What one stream costs is paid by its own watchers: everybody else is answered meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from gateway.running_gateway import RunningGateway
+from tailrace.engine import Dialect
+from tailrace.engine.live import LiveImages
+from tailrace.gateway import GatewayOptions
+from tailrace.hub import Hub
+from tailrace.oplog.tail import LiveOplog
+from tailrace.stand import ReplicaSet
+
+_PATIENCE = 60
+
+
+class GatedImages:
+    """The images of a live server, behind a gate that a test opens."""
+
+    def __init__(self, live: LiveImages) -> None:
+        self._live = live
+        self.is_asked = threading.Event()
+        self.gate = threading.Event()
+
+    def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
+        self.is_asked.set()
+        assert self.gate.wait(_PATIENCE)
+        return self._live.current_document(namespace, uuid, key, since)
+
+    def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
+        return self._live.pre_image(uuid, time, index)
+
+    def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
+        return self._live.shard_key(uuid)
+
+
+@contextmanager
+def slow_lookups(mongodb: ReplicaSet) -> Iterator[tuple[RunningGateway, GatedImages]]:
+    client: MongoClient[dict[str, Any]] = MongoClient(mongodb.uri)
+    images = GatedImages(LiveImages(client))
+    dialect = Dialect.of(client.server_info()["version"])
+    hub = Hub(LiveOplog(client, await_ms=200), dialect, images=images)
+    running = RunningGateway(mongodb.uri, GatewayOptions(), hub)
+    try:
+        yield running, images
+    finally:
+        images.gate.set()
+        running.close()
+        client.close()
+
+
+def test_a_lookup_that_takes_its_time_holds_back_nobody_else(mongodb: ReplicaSet, database: Database[Any]) -> None:
+    database.orders.insert_one({"_id": 1})
+    database.other.insert_one({"_id": 0})
+    with slow_lookups(mongodb) as (running, images), running.client() as client, ThreadPoolExecutor(2) as threads:
+        watched = client[database.name].orders
+        streams = [watched.watch(full_document="updateLookup", max_await_time_ms=500) for _ in range(2)]
+        while any(reader.is_catching_up for reader in tuple(running.hub.subscribers)):
+            assert all(stream.try_next() is None for stream in streams)
+        database.orders.update_one({"_id": 1}, {"$set": {"a": 1}})
+        first = threads.submit(next, streams[0])
+        assert images.is_asked.wait(_PATIENCE)
+
+        database.other.insert_one({"_id": 1})  # no entry for the channel, but time goes on for those who share it
+        second = threads.submit(next, streams[1])
+        with running.client(socketTimeoutMS=15_000) as bystander:
+            for number in range(20):
+                bystander.admin.command("ping")
+                with bystander[database.name].other.watch(max_await_time_ms=100) as stream:
+                    database.other.insert_one({"number": number})
+                    assert next(stream)["fullDocument"]["number"] == number
+            assert not images.gate.is_set()
+        images.gate.set()
+        for looked_up in (first, second):
+            assert looked_up.result(_PATIENCE)["fullDocument"] == {"_id": 1, "a": 1}
+        for each in streams:
+            each.close()
