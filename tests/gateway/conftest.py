@@ -30,6 +30,23 @@ def start_gateway() -> Iterator[Callable[..., RunningGateway]]:
         )
 
 
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """A replica set with authentication that tests of this process share: `ann` and `ben` may read `pub`, and `host`
+    may kill the cursors and sessions of others. All have the password `secret`."""
+    with ReplicaSet.start("6.0.5", auth=True, folder=tmp_path_factory.mktemp("secured")) as made:
+        readers = [{"role": "read", "db": "pub"}]
+        for user, roles in {
+            "ann": readers,
+            "ben": readers,
+            "host": [*readers, {"role": "hostManager", "db": "admin"}],
+        }.items():
+            made.add_user(user, "secret", roles)
+        with made.client() as root:
+            root.pub.create_collection("c")
+        yield made
+
+
 @pytest.fixture
 def gateway(start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet) -> RunningGateway:
     """A gateway before `mongodb`."""

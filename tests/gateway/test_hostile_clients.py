@@ -15,10 +15,12 @@ from typing import Any
 
 import bson
 import pytest
+from bson import Int64
 from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
 from gateway.test_many_watchers import resident_bytes
+from gateway.wire_client import WireClient
 from tailrace.stand import ReplicaSet
 
 Document = dict[str, Any]
@@ -121,3 +123,42 @@ def test_ten_thousand_idle_clients_cost_a_few_kilobytes_each(
         while gateway.gateway.counts.connections > 10:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+NONSENSE: list[Document] = [
+    {"getMore": "x", "collection": "c"},
+    {"getMore": None, "collection": 5},
+    {"getMore": Int64(1), "collection": "c", "maxTimeMS": "soon"},
+    {"killCursors": "c", "cursors": 5},
+    {"killCursors": "c", "cursors": ["x"]},
+    {"killCursors": 5, "cursors": [[]]},
+    {"endSessions": 5},
+    {"endSessions": [None]},
+    {"killAllSessions": [5]},
+    {"killAllSessionsByPattern": {"a": 1}},
+    {"aggregate": "c", "pipeline": [{"$changeStream": 5}], "cursor": {}},
+    {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {"batchSize": float("nan")}},
+    {"hello": 1, "client": 5},
+    {"hello": 1, "client": {"application": 5}},
+    {"hello": 1, "compression": 5},
+    {"isMaster": 1, "speculativeAuthenticate": 5},
+    {"saslStart": 1, "mechanism": 5},
+    {"saslContinue": "x"},
+    {"configureFailPoint": 5},
+    {"configureFailPoint": "failCommand", "mode": [], "data": 5},
+    {"configureFailPoint": "failCommand", "mode": {"times": "x"}, "data": {}},
+]
+
+
+def test_nonsense_in_commands_is_answered_and_the_connection_stays(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback in the log, and each answer is an error or none, as the server would give."""
+    gateway = start_gateway(mongodb.uri)
+    with WireClient(gateway.port) as client:
+        for command in NONSENSE:
+            assert "ok" in client.command({**command, "$db": "test"}), command
+            assert client.command({"ping": 1, "$db": "admin"}) == {"ok": 1}
+        client.command({"configureFailPoint": "failCommand", "mode": "off", "$db": "admin"})
+    written = capsys.readouterr()
+    assert "Traceback" not in written.out + written.err

@@ -1,4 +1,4 @@
-"""The commands of change streams: aggregate, getMore, killCursors, and what ends their sessions."""
+"""The commands of change streams: aggregate and getMore."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tailrace import raw
 from tailrace.engine.options import parse_command
 from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, StreamRefused, TailraceError
-from tailrace.gateway import replies
 from tailrace.gateway.command import Command
 from tailrace.gateway.cursors import Cursor
+from tailrace.gateway.sessions import SessionCommands, SessionId
 from tailrace.gateway.streams import AnySubscription
 from tailrace.hub import Batch, read_positions
 
@@ -57,7 +57,7 @@ class ChangeStreamCommands:
         if not subscription.is_closed:
             owner = await self._conversation.users()
             opened_by = command if self._gateway.requires_auth else None
-            session = _session(command)
+            session = SessionId.of(command.get("lsid"), owner)
             cursor_id = self._gateway.cursors.open(subscription, namespace, session, owner, opened_by).id
         return self._reply(b"firstBatch", batch, cursor_id, namespace)
 
@@ -77,7 +77,7 @@ class ChangeStreamCommands:
         await self._check_owner(cursor, asked)
         refused = await self._still_refused(cursor)
         if refused is not None:
-            await self._close(cursor)
+            await SessionCommands(self._conversation).close(cursor)
             return refused
         if cursor.in_use:
             raise StreamRefused(f"cursor id {cursor.id} is already in use", server_code=12051)
@@ -101,31 +101,6 @@ class ChangeStreamCommands:
             return self._reply(b"nextBatch", batch, 0, cursor.namespace)
         return self._reply(b"nextBatch", batch, cursor.id, cursor.namespace)
 
-    async def kill_cursors(self, asked: Command) -> bytes | None:
-        """Close change streams; the ids of other cursors go on to the upstream."""
-        ids = [int(number) for number in asked.fields.get("cursors", ())]
-        own = [cursor for cursor in map(self._gateway.cursors.get, ids) if cursor is not None]
-        users = await self._conversation.users()
-        for cursor in own:
-            if cursor.owner == users:
-                await self._close(cursor)
-        if len(own) < len(ids):
-            return await self._conversation.pass_on(asked)
-        lists = {"cursorsKilled": ids, "cursorsNotFound": [], "cursorsAlive": [], "cursorsUnknown": []}
-        elements = [
-            raw.element(raw.ARRAY, name.encode(), raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in listed]))
-            for name, listed in lists.items()
-        ]
-        return self._conversation.with_times(replies.ok(*elements))
-
-    async def end_sessions(self, asked: Command) -> bytes | None:
-        """Close the streams of sessions that end."""
-        ended = [_session({"lsid": session}) for session in asked.fields.get(asked.name, ())]
-        for cursor in self._gateway.cursors:
-            if cursor.session is not None and cursor.session in ended:
-                await self._close(cursor)
-        return await self._conversation.pass_on(asked)
-
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))
         if self._gateway.streams.stopping.is_set() and not batch.events:
@@ -147,10 +122,11 @@ class ChangeStreamCommands:
         if namespace != cursor.namespace:
             message = f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace"
             raise StreamRefused(f"{message} {cursor.namespace}", server_code=13, server_code_name="Unauthorized")
-        if cursor.owner != await self._conversation.users():
+        users = await self._conversation.users()
+        if cursor.owner != users:
             message = f"cursor id {cursor.id} was not created by the authenticated user"
             raise StreamRefused(message, server_code=13, server_code_name="Unauthorized")
-        if cursor.session != _session(asked.fields):
+        if cursor.session != SessionId.of(asked.fields.get("lsid"), users):
             message = f"Cannot run getMore on cursor {cursor.id}, which was created in another session"
             raise StreamRefused(message, server_code=50738)
 
@@ -161,11 +137,6 @@ class ChangeStreamCommands:
             return None
         cursor.checked_at = now
         return await self._conversation.refused_by_upstream(cursor.opened_by, from_now=True)
-
-    async def _close(self, cursor: Cursor) -> None:
-        self._gateway.cursors.remove(cursor)
-        if not cursor.in_use:
-            await self._gateway.streams.close(cursor.subscription)
 
     def _reply(self, name: bytes, batch: Batch, cursor_id: int, namespace: str) -> Reply:
         counts = self._gateway.counts
@@ -203,8 +174,3 @@ def _first_batch_size(command: Mapping[str, Any]) -> int:
 def _seconds_to_wait(command: Mapping[str, Any]) -> float:
     given = command.get("maxTimeMS")
     return _DEFAULT_AWAIT if given is None else int(given) / 1000
-
-
-def _session(command: Mapping[str, Any]) -> bytes | None:
-    session = command.get("lsid")
-    return bytes(session["id"]) if isinstance(session, Mapping) and "id" in session else None

@@ -19,6 +19,7 @@ from tailrace.gateway.wire import Message
 MAX_FIELDS: Final = 256
 """No command of any server has as many; reading more would let one client hold up the others."""
 _FAILED_TO_PARSE: Final = 9
+UNAUTHORIZED: Final = 13
 
 
 class Command:
@@ -62,6 +63,11 @@ class Command:
             raise StreamRefused("OP_MSG requests require a $db argument", server_code=40571)
         name = next(iter(fields), b"")
         return cls(message, name.decode("utf-8", "replace"), database)
+
+
+def unauthorized(message: str) -> StreamRefused:
+    """Give the refusal of what a client has no privilege for."""
+    return StreamRefused(message, server_code=UNAUTHORIZED, server_code_name="Unauthorized")
 
 
 def _duplicate(name: bytes, dialect: Dialect) -> StreamRefused:

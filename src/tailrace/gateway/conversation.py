@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import bson
 
 from tailrace import raw
-from tailrace.errors import BsonMalformed, ChangeStreamError
+from tailrace.errors import BadFrame, BsonMalformed, ChangeStreamError, ServerUnreachable
 from tailrace.gateway import replies
 from tailrace.gateway.change_streams import ChangeStreamCommands, Reply
-from tailrace.gateway.command import Command
+from tailrace.gateway.command import UNAUTHORIZED, Command, unauthorized
 from tailrace.gateway.compression import NAMES
 from tailrace.gateway.connection import Connection
 from tailrace.gateway.fail_points import FailPoint
+from tailrace.gateway.quiet_log import describe
+from tailrace.gateway.sessions import SessionCommands
 from tailrace.gateway.upstream import UpstreamConnection
 from tailrace.gateway.wire import Message
 
@@ -26,13 +28,20 @@ T = TypeVar("T")
 
 _HELLO: Final = frozenset({"hello", "ismaster", "isMaster"})
 _AUTHENTICATION: Final = frozenset({"saslStart", "saslContinue", "authenticate", "logout"})
-_END_SESSIONS: Final = frozenset({"endSessions", "killSessions"})
+_END_SESSIONS: Final = frozenset({"endSessions", "killSessions", "killAllSessions", "killAllSessionsByPattern"})
 _ALWAYS_PASSED: Final = (
     _AUTHENTICATION
     | _END_SESSIONS
     | {"ping", "buildInfo", "buildinfo", "connectionStatus", "startSession", "refreshSessions", "whatsmyuri"}
 )
 """What a gateway that only serves change streams still passes on: who the client is, and how the server is."""
+_BEFORE_LOGIN: Final = (
+    _HELLO
+    | (_AUTHENTICATION - {"logout"})
+    | {"ping", "buildInfo", "buildinfo", "connectionStatus", "whatsmyuri", "getnonce", "listCommands"}
+)
+"""What a server with authentication answers to clients that have not authenticated. Nothing else is passed on for
+them: on the server's own host, before it has users, it would take them for its administrator (localhost exception)."""
 _OF_A_REPLICA_SET: Final = (
     b"setName", b"setVersion", b"hosts", b"passives", b"arbiters", b"primary", b"secondary", b"me", b"electionId",
     b"lastWrite", b"topologyVersion", b"compression", b"tags", b"isreplicaset", b"arbiterOnly", b"passive", b"hidden",
@@ -47,7 +56,6 @@ _NO_X509: Final = (
     "MONGODB-X509 does not go through this gateway: the client's certificate ends here. "
     "Authenticate with SCRAM-SHA-256 or another SASL mechanism, or connect to the server itself"
 )
-_UNAUTHORIZED: Final = 13
 _LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 
 
@@ -90,23 +98,38 @@ class Conversation:
     # --- answers
 
     async def _answer(self, message: Message) -> Reply | None:
+        """Answer a message; whatever goes wrong with it is an error of its own, and ends neither client nor gateway."""
         try:
             command = Command.parse(message, self.gateway.hub.dialect)
-            failing = self.gateway.fail_points.hit(command.name, self.app_name)
-            if failing is None:
-                return await self._run(command)
-            failed = await self._fail(failing)
-            if failed is not None or self._is_over:
-                return failed
-            reply = await self._run(command)
-            return reply if reply is None else _with_write_concern_error(reply, failing.data)
+            return await self._answer_command(command)
         except ChangeStreamError as error:
             says_resumable = self.gateway.hub.dialect.since(4, 4)
             return self.with_times(replies.refusal(error, says_resumable=says_resumable))
         except BsonMalformed as error:
             return replies.failure(f"a command that is no BSON: {error.message}", 22, "InvalidBSON")
+        except (BadFrame, ServerUnreachable, ConnectionError):
+            raise  # the connection is over
+        except Exception as error:
+            self.gateway.counts.failed += 1
+            self.gateway.log.warning("command_failed", peer=self._connection.peer, reason=describe(error))
+            return replies.failure("the gateway failed to run this command", 1, "InternalError")
+
+    async def _answer_command(self, command: Command) -> Reply | None:
+        failing = self.gateway.fail_points.hit(command.name, self.app_name)
+        if failing is None:
+            return await self._run(command)
+        failed = await self._fail(failing)
+        if failed is not None or self._is_over:
+            return failed
+        reply = await self._run(command)
+        return reply if reply is None else _with_write_concern_error(reply, failing.data)
 
     async def _run(self, command: Command) -> Reply | None:
+        if self.gateway.requires_auth and command.name not in _BEFORE_LOGIN and not await self.users():
+            raise unauthorized(f"command {command.name} requires authentication")
+        of_sessions = _OF_SESSIONS.get(command.name)
+        if of_sessions is not None:
+            return await of_sessions(SessionCommands(self), command)
         of_streams = _OF_STREAMS.get(command.name)
         if of_streams is not None:
             return await of_streams(ChangeStreamCommands(self), command)
@@ -149,13 +172,14 @@ class Conversation:
         upstream gave to one of them a moment ago, and so have no connection there.
         """
         asked, message = command.fields, command.message
-        self.app_name = self.app_name or str(asked.get("client", {}).get("application", {}).get("name", ""))
+        self.app_name = self.app_name or _app_name(asked.get("client"))
         self._users = None
         left_out = [b"compression", b"topologyVersion", b"maxAwaitTimeMS"]
         if _mechanism(asked.get("speculativeAuthenticate")) == _X509:
             left_out.append(b"speculativeAuthenticate")  # the client then sends `authenticate`, and learns why not
         greeting = message.with_body(raw.without(message.body, *left_out))
-        if self._upstream is None and not any(raw.find(greeting.body, name) for name in _OWN_ANSWER):
+        needs_own_answer = any(raw.find(greeting.body, name) for name in _OWN_ANSWER) or not _is_usual(asked)
+        if self._upstream is None and not needs_own_answer:
             self._greeting = self._greeting or greeting.body
             reply: bytes | None = await self.gateway.upstream.greeting(command.name)
         else:
@@ -164,7 +188,8 @@ class Conversation:
             return reply
         said = raw.without(reply, *_OF_A_REPLICA_SET, b"ismaster", b"isWritablePrimary")
         writable = b"isWritablePrimary" if command.name == "hello" else b"ismaster"
-        shared = [name for name in asked.get("compression", ()) if name in NAMES]
+        offered = asked.get("compression")
+        shared = [name for name in offered if name in NAMES] if isinstance(offered, list) else []
         added = [
             raw.element(raw.BOOL, writable, raw.boolean(True)),
             raw.element(raw.STRING, b"msg", raw.string("isdbgrid")),
@@ -190,6 +215,16 @@ class Conversation:
             self._users = frozenset(f"{user['user']}@{user['db']}" for user in found)
         return self._users
 
+    async def may_kill_any_cursor(self) -> bool:
+        """Ask the upstream whether this client may kill the cursors of others."""
+        upstream = await self._connected()
+        status = await upstream.command({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"})
+        return any(
+            "killAnyCursor" in privilege["actions"]
+            and (privilege["resource"].get("cluster") or privilege["resource"].get("anyResource"))
+            for privilege in status.get("authInfo", {}).get("authenticatedUserPrivileges", ())
+        )
+
     async def refused_by_upstream(self, command: Mapping[str, Any], *, from_now: bool = False) -> bytes | None:
         """Let the upstream open the same stream without reading, and give its refusal if it has one.
 
@@ -209,7 +244,7 @@ class Conversation:
             return None
         answer = raw.to_python(raw.DOCUMENT, reply.body)
         if answer.get("ok") != 1:
-            return reply.body if not from_now or answer.get("code") == _UNAUTHORIZED else None
+            return reply.body if not from_now or answer.get("code") == UNAUTHORIZED else None
         opened = answer["cursor"]
         kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": command["$db"]}
         await upstream.command(kill | {name: command[name] for name in ("lsid",) if name in command})
@@ -251,6 +286,17 @@ class Conversation:
         return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, name, labels))
 
 
+def _app_name(metadata: Any) -> str:
+    application = metadata.get("application") if isinstance(metadata, Mapping) else None
+    return str(application.get("name", "")) if isinstance(application, Mapping) else ""
+
+
+def _is_usual(asked: Mapping[str, Any]) -> bool:
+    """Tell whether a client presents itself as drivers do; the upstream answers all others itself."""
+    metadata = asked.get("client", {})
+    return isinstance(metadata, Mapping) and all(isinstance(part, Mapping | str) for part in metadata.values())
+
+
 def _mechanism(asked: Any) -> str:
     """Give the mechanism that a command wants to authenticate with."""
     return str(asked.get("mechanism", "")).upper() if isinstance(asked, Mapping) else ""
@@ -269,8 +315,10 @@ _ANSWERS: Final[dict[str, Callable[[Conversation, Command], Awaitable[bytes | No
     "configureFailPoint": Conversation._configure_fail_point,
 }
 _OF_STREAMS: Final[dict[str, Callable[[ChangeStreamCommands, Command], Awaitable[Reply | None]]]] = {
-    **dict.fromkeys(_END_SESSIONS, ChangeStreamCommands.end_sessions),
     "aggregate": ChangeStreamCommands.aggregate,
     "getMore": ChangeStreamCommands.get_more,
-    "killCursors": ChangeStreamCommands.kill_cursors,
+}
+_OF_SESSIONS: Final[dict[str, Callable[[SessionCommands, Command], Awaitable[bytes | None]]]] = {
+    **dict.fromkeys(_END_SESSIONS, SessionCommands.end_sessions),
+    "killCursors": SessionCommands.kill_cursors,
 }

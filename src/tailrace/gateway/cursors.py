@@ -6,9 +6,12 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.gateway.streams import AnySubscription
+
+if TYPE_CHECKING:
+    from tailrace.gateway.sessions import SessionId
 
 
 @dataclass(slots=True, eq=False)
@@ -18,8 +21,8 @@ class Cursor:
     id: int
     subscription: AnySubscription
     namespace: str
-    session: bytes | None
-    """The id of the session that opened it."""
+    session: SessionId | None
+    """The session that opened it."""
     owner: frozenset[str]
     """The users who opened it, as `user@database`."""
     opened_by: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -45,7 +48,7 @@ class Cursors:
         self,
         subscription: AnySubscription,
         namespace: str,
-        session: bytes | None,
+        session: SessionId | None,
         owner: frozenset[str],
         opened_by: Mapping[str, Any] | None = None,
     ) -> Cursor:

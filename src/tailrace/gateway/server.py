@@ -20,6 +20,7 @@ from tailrace.gateway.connection import Connection
 from tailrace.gateway.conversation import Conversation
 from tailrace.gateway.cursors import Cursors
 from tailrace.gateway.fail_points import FailPoints
+from tailrace.gateway.quiet_log import QuietLog, describe
 from tailrace.gateway.replies import SharedReplies
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
@@ -60,6 +61,8 @@ class GatewayCounts:
     commands: int = 0
     passed: int = 0
     """Commands that went on to the upstream."""
+    failed: int = 0
+    """Commands that failed in a way that is a defect of the gateway."""
     events: int = 0
     event_bytes: int = 0
 
@@ -80,6 +83,8 @@ class Gateway:
         self.fail_points = FailPoints()
         self.counts = GatewayCounts()
         self._clients: dict[Connection, asyncio.Task[None]] = {}
+        self.log = QuietLog()
+        """For what clients cause, as often as they like."""
         self._log = structlog.get_logger()
         self.port = 0
 
@@ -123,7 +128,7 @@ class Gateway:
     def _accept(self, connection: Connection) -> None:
         """Begin a conversation with a client that has connected."""
         if len(self._clients) >= self.options.max_connections:
-            self._log.warning("client_refused", peer=connection.peer, reason="too many connections")
+            self.log.warning("client_refused", peer=connection.peer, reason="too many connections")
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._converse(connection))
@@ -136,11 +141,14 @@ class Gateway:
             await conversation.run()
         except BadFrame as error:
             self.counts.dropped += 1
-            self._log.warning("client_dropped", peer=connection.peer, reason=error.message)
+            self.log.warning("client_dropped", peer=connection.peer, reason=error.message)
         except ServerUnreachable as error:
-            self._log.warning("upstream_lost", peer=connection.peer, reason=error.message)
+            self.log.warning("upstream_lost", peer=connection.peer, reason=error.message)
         except (ConnectionError, asyncio.CancelledError):
             pass  # the client has gone, or the gateway stops
+        except Exception as error:
+            self.counts.dropped += 1
+            self.log.warning("client_dropped", peer=connection.peer, reason=describe(error))
         finally:
             del self._clients[connection]
             self.counts.connections -= 1

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
 from tailrace import raw
-from tailrace.errors import ServerUnreachable
+from tailrace.errors import BadFrame, ServerUnreachable
 from tailrace.gateway.wire import Message, read_message
 
 _UNAUTHORIZED: Final = 13
@@ -104,7 +104,10 @@ class UpstreamConnection:
             raise ServerUnreachable("the upstream closed the connection") from error
         if not message.expects_reply:
             return None
-        reply = await read_message(self._reader, seconds=_SECONDS_FOR_A_MESSAGE)
+        try:
+            reply = await read_message(self._reader, seconds=_SECONDS_FOR_A_MESSAGE)
+        except BadFrame as error:
+            raise ServerUnreachable(f"the upstream does not speak the wire protocol: {error.message}") from error
         if reply is None:
             raise ServerUnreachable("the upstream closed the connection")
         return reply

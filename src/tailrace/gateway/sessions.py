@@ -1,0 +1,156 @@
+"""Who may end a cursor: killCursors, and the commands that end sessions.
+
+Cursors and sessions belong to the user who made them. Whether somebody may end another's is the upstream's to say: it
+answers the command first, and only what it allowed is then done to the gateway's own cursors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from tailrace import raw
+from tailrace.gateway import replies
+from tailrace.gateway.command import Command, unauthorized
+from tailrace.gateway.cursors import Cursor
+from tailrace.gateway.wire import MORE_TO_COME
+
+if TYPE_CHECKING:
+    from tailrace.gateway.conversation import Conversation
+
+_KILLED, _NOT_FOUND, _ALIVE, _UNKNOWN = "cursorsKilled", "cursorsNotFound", "cursorsAlive", "cursorsUnknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionId:
+    """A logical session: its id counts only together with the user it belongs to."""
+
+    user: bytes
+    id: bytes
+
+    @classmethod
+    def of(cls, lsid: Any, users: frozenset[str]) -> SessionId | None:
+        """Read an `lsid`; one without a user's digest is of who sent it."""
+        if not isinstance(lsid, Mapping) or not isinstance(lsid.get("id"), bytes):
+            return None
+        user = lsid.get("uid")
+        return cls(bytes(user) if isinstance(user, bytes) else user_digest(users), bytes(lsid["id"]))
+
+
+def user_digest(users: frozenset[str]) -> bytes:
+    """Give what a server knows a session's user by; sessions are of one user, or of nobody."""
+    return sha256(min(users, default="").encode()).digest()
+
+
+class SessionCommands:
+    """Answers one client's commands that end cursors and sessions."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._cursors = conversation.gateway.cursors
+        self._streams = conversation.gateway.streams
+
+    async def kill_cursors(self, asked: Command) -> bytes | None:
+        """Close change streams; the ids of other cursors go on to the upstream.
+
+        Seen on 4.2.6 and 6.0.5: one cursor of another user refuses the whole command, and none is killed.
+        """
+        ids = asked.fields.get("cursors")
+        if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids) or asked.message.sequences:
+            return await self._conversation.pass_on(asked)
+        own = {each: cursor for each in ids if (cursor := self._cursors.get(each)) is not None}
+        if not own:
+            return await self._conversation.pass_on(asked)
+        await self._check_may_kill(list(own.values()), asked)
+        others = [each for each in ids if each not in own]
+        found: Mapping[str, Any] = {}
+        if others:
+            listed = raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in others])
+            body = raw.append(raw.without(asked.message.body, b"cursors"), raw.element(raw.ARRAY, b"cursors", listed))
+            rest = Command(asked.message.with_body(body), asked.name, asked.database)
+            reply = await self._conversation.pass_on(rest)
+            if reply is not None and not _is_ok(reply):
+                return reply
+            found = {} if reply is None else raw.to_python(raw.DOCUMENT, reply)
+        for cursor in own.values():
+            await self.close(cursor)
+        return self._conversation.with_times(_killed(ids, set(own), found))
+
+    async def _check_may_kill(self, cursors: list[Cursor], asked: Command) -> None:
+        users = await self._conversation.users()
+        if all(cursor.owner == users for cursor in cursors) or await self._conversation.may_kill_any_cursor():
+            return
+        ids = ", ".join(map(str, asked.fields["cursors"]))
+        shown = f'{{ killCursors: "{asked.fields["killCursors"]}", cursors: [ {ids} ], $db: "{asked.database}" }}'
+        raise unauthorized(f"not authorized on {asked.database} to execute command {shown}")
+
+    async def end_sessions(self, asked: Command) -> bytes | None:
+        """Let the upstream end sessions, and close the streams of those that it may end."""
+        waited_for = replace(asked.message, flags=asked.message.flags & ~MORE_TO_COME)
+        reply = await self._conversation.pass_on(Command(waited_for, asked.name, asked.database))
+        if reply is None or not _is_ok(reply) or asked.message.sequences:
+            return reply
+        named = asked.fields[asked.name]
+        users = await self._conversation.users()
+        for cursor in self._cursors:
+            if cursor.session is not None and _is_ended(cursor.session, asked.name, named, users):
+                await self.close(cursor)
+        return reply
+
+    async def close(self, cursor: Cursor) -> None:
+        """Forget a cursor; whoever reads from it closes its stream, for it may not be closed meanwhile."""
+        self._cursors.remove(cursor)
+        if not cursor.in_use:
+            await self._streams.close(cursor.subscription)
+
+
+def _is_ended(session: SessionId, command: str, named: Any, users: frozenset[str]) -> bool:
+    """Tell whether a command that the upstream has allowed ends a session.
+
+    Without names `killSessions` ends all sessions of the user, and `killAllSessions` and `killAllSessionsByPattern`
+    those of everybody.
+    """
+    if not isinstance(named, list):
+        return False
+    if command == "killAllSessions":
+        return not named or any(session.user == user_digest(_user_in(each)) for each in named)
+    if command == "killAllSessionsByPattern":
+        return not named or any(_fits(session, each, users) for each in named)
+    if command == "killSessions" and not named:
+        return session.user == user_digest(users)
+    return any(session == SessionId.of(each, users) for each in named)
+
+
+def _user_in(named: Any) -> frozenset[str]:
+    return frozenset({f"{named.get('user')}@{named.get('db')}"}) if isinstance(named, Mapping) else frozenset({"@"})
+
+
+def _fits(session: SessionId, pattern: Any, users: frozenset[str]) -> bool:
+    if not isinstance(pattern, Mapping):
+        return False
+    if "lsid" in pattern:
+        return session == SessionId.of(pattern["lsid"], users)
+    return "uid" not in pattern or session.user == pattern["uid"]
+
+
+def _is_ok(reply: bytes) -> bool:
+    found = raw.find(reply, b"ok")
+    return found is not None and raw.number_at(reply, found[0], found[1]) == 1
+
+
+def _killed(ids: list[int], own: set[int], found: Mapping[str, Any]) -> bytes:
+    """Give one reply for the gateway's cursors and the upstream's, in the order of the ids."""
+    lists: dict[str, list[int]] = {_KILLED: [], _NOT_FOUND: [], _ALIVE: [], _UNKNOWN: []}
+    for each in ids:
+        if each in own:
+            own.discard(each)
+            lists[_KILLED].append(each)
+        else:
+            lists[next((name for name in lists if each in found.get(name, ())), _NOT_FOUND)].append(each)
+    elements = [
+        raw.element(raw.ARRAY, name.encode(), raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in listed]))
+        for name, listed in lists.items()
+    ]
+    return replies.ok(*elements)
