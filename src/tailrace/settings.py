@@ -133,6 +133,14 @@ class GatewaySettings(Section):
     watch_only: bool = Field(False, description="Refuse everything but change streams.")
     allow_open: bool = Field(False, description="Listen beyond loopback although the upstream lets everybody in.")
     test_commands: bool = Field(False, description="Let clients configure the fail point failCommand.")
+    present: str = Field(
+        "mongos", pattern="^(mongos|replica-set)$", description="As whom it speaks to drivers: mongos, or replica-set."
+    )
+    advertise: str | None = Field(
+        None,
+        pattern=r"^(\[[^\]]+\]|[^:\s]+):\d+$",
+        description="HOST:PORT that drivers of a replica set are told; without, where they have connected to.",
+    )
     certificate: Path | None = Field(None, description="PEM file with certificate and key, for TLS.")
     max_connections: int = Field(20_000, gt=0, description="Clients beyond this are refused.")
     message_seconds: float = Field(30.0, gt=0, description="How long a client may take to send one message.")

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from gateway.running_gateway import RunningGateway
 from gateway.test_sharded import NAMESPACE, cut
+from tailrace.errors import SettingsError
+from tailrace.gateway import Presentation
 from tailrace.hub import ClusterHub
 from tailrace.stand import ReplicaSet, ShardedCluster
 
@@ -36,6 +39,8 @@ def test_a_router_as_upstream_leads_to_the_shards_behind_it(
     """A gateway before config servers says that it is a mongos, and answers `getShardMap` as one."""
     cluster = start_sharded("6.0.5", shards=2, parameters={"writePeriodicNoops": False})
     cut(cluster, 2)
+    with pytest.raises(SettingsError, match="replica set"):
+        start_gateway(cluster.config.uri, present=Presentation.REPLICA_SET)
     router = start_gateway(cluster.config.uri)
     gateway = start_gateway(router.uri)
     assert isinstance(gateway.hub, ClusterHub)

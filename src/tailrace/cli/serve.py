@@ -40,13 +40,20 @@ def serve(
     order: Annotated[
         str | None, typer.Option(help="Of several shards' events: strict, or per-key. [gateway.order]")
     ] = None,
+    present: Annotated[
+        str | None, typer.Option(help="As whom to speak to drivers: mongos, or replica-set. [gateway.present]")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="HOST:PORT for drivers of a replica set. [gateway.advertise]")
+    ] = None,
     test_commands: Annotated[bool, typer.Option("--test-commands", help="Honour failCommand.")] = False,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics. [monitor.metrics_port]")] = None,
 ) -> None:
     """Serve change streams to MongoDB drivers, as many as there are, from one scan of the oplog.
 
-    Drivers connect as to a mongos; what is no change stream goes on to the upstream. Needs the role `read` on the
-    database `local`. Ctrl-C and SIGTERM end it: its clients get a resumable error and go on at another gateway.
+    Drivers connect as to a mongos or, with --present replica-set, as to a replica set whose only member it is; what is
+    no change stream goes on to the upstream. Needs the role `read` on the database `local`. Ctrl-C and SIGTERM end it:
+    its clients get a resumable error and go on at another gateway.
     """
     import asyncio
     from contextlib import ExitStack
@@ -63,6 +70,8 @@ def serve(
         gateway__certificate=certificate,
         gateway__shards=_by_name(shard),
         gateway__order=order,
+        gateway__present=present,
+        gateway__advertise=advertise,
         gateway__test_commands=test_commands or None,
         monitor__metrics_port=metrics_port,
     )
@@ -109,7 +118,7 @@ def _hub(client: MongoClient[Any], uri: str, settings: GatewaySettings) -> Hub |
 
 
 def _options(settings: GatewaySettings) -> GatewayOptions:
-    from tailrace.gateway import GatewayOptions
+    from tailrace.gateway import GatewayOptions, Presentation
 
     return GatewayOptions(
         address=settings.address,
@@ -117,6 +126,8 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
         watch_only=settings.watch_only,
         allow_open=settings.allow_open,
         test_commands=settings.test_commands,
+        present=Presentation(settings.present),
+        advertise=settings.advertise,
         certificate=settings.certificate,
         max_connections=settings.max_connections,
         seconds_for_a_message=settings.message_seconds,

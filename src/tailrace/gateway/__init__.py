@@ -4,7 +4,8 @@ Here belong frames, the conversation with one client, cursors, and the connectio
 that is no change stream goes on unchanged. Making events is the engine's, sharing them the hub's.
 """
 
+from tailrace.gateway.hello import Presentation
 from tailrace.gateway.server import Gateway, GatewayCounts, GatewayOptions
 from tailrace.gateway.upstream import Upstream
 
-__all__ = ["Gateway", "GatewayCounts", "GatewayOptions", "Upstream"]
+__all__ = ["Gateway", "GatewayCounts", "GatewayOptions", "Presentation", "Upstream"]

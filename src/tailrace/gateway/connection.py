@@ -44,6 +44,11 @@ class Connection(asyncio.Protocol):
         """The client's address."""
         return self._transport.get_extra_info("peername")
 
+    @property
+    def local_address(self) -> object:
+        """The gateway's address, as the client reached it."""
+        return self._transport.get_extra_info("sockname")
+
     async def read(self) -> Message | None:
         """Give the next message; None when the client has gone."""
         while not self._messages:

@@ -16,6 +16,7 @@ from tailrace.gateway.command import UNAUTHORIZED, Command, unauthorized
 from tailrace.gateway.compression import NAMES
 from tailrace.gateway.connection import Connection
 from tailrace.gateway.fail_points import FailPoint
+from tailrace.gateway.hello import host_and_port
 from tailrace.gateway.quiet_log import describe
 from tailrace.gateway.sessions import SessionCommands
 from tailrace.gateway.upstream import UpstreamConnection
@@ -42,12 +43,6 @@ _BEFORE_LOGIN: Final = (
 )
 """What a server with authentication answers to clients that have not authenticated. Nothing else is passed on for
 them: on the server's own host, before it has users, it would take them for its administrator (localhost exception)."""
-_OF_A_REPLICA_SET: Final = (
-    b"setName", b"setVersion", b"hosts", b"passives", b"arbiters", b"primary", b"secondary", b"me", b"electionId",
-    b"lastWrite", b"topologyVersion", b"compression", b"tags", b"isreplicaset", b"arbiterOnly", b"passive", b"hidden",
-    b"secondaryDelaySecs", b"slaveDelay",
-)  # fmt: skip
-"""What a member of a replica set says of itself in a handshake, and a router does not."""
 _OWN_ANSWER: Final = (b"speculativeAuthenticate", b"saslSupportedMechs", b"loadBalanced")
 """What makes a handshake one that only the upstream can answer."""
 _STARTS: Final = ("resumeAfter", "startAfter", "startAtOperationTime")
@@ -166,7 +161,7 @@ class Conversation:
         return self._upstream
 
     async def _hello(self, command: Command) -> bytes | None:
-        """Let the upstream answer the handshake (it may begin to authenticate), then speak as a router.
+        """Let the upstream answer the handshake (it may begin to authenticate), then speak as the gateway.
 
         Clients that only watch, and those that only look whether the gateway is alive, all get the answer that the
         upstream gave to one of them a moment ago, and so have no connection there.
@@ -186,17 +181,11 @@ class Conversation:
             reply = await self._relay(command.name, greeting)
         if reply is None or raw.find(reply, b"maxWireVersion") is None:
             return reply
-        said = raw.without(reply, *_OF_A_REPLICA_SET, b"ismaster", b"isWritablePrimary")
-        writable = b"isWritablePrimary" if command.name == "hello" else b"ismaster"
+        options = self.gateway.options
+        address = options.advertise or host_and_port(self._connection.local_address)
         offered = asked.get("compression")
-        shared = [name for name in offered if name in NAMES] if isinstance(offered, list) else []
-        added = [
-            raw.element(raw.BOOL, writable, raw.boolean(True)),
-            raw.element(raw.STRING, b"msg", raw.string("isdbgrid")),
-        ]
-        if shared:
-            added.append(raw.element(raw.ARRAY, b"compression", raw.from_python(shared).data))
-        return raw.append(said, *added)
+        compressors = [name for name in offered if name in NAMES] if isinstance(offered, list) else []
+        return options.present.hello(reply, command.name, address, compressors)
 
     async def _authenticate(self, command: Command) -> bytes | None:
         self._users = None

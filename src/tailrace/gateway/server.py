@@ -20,10 +20,12 @@ from tailrace.gateway.connection import Connection
 from tailrace.gateway.conversation import Conversation
 from tailrace.gateway.cursors import Cursors
 from tailrace.gateway.fail_points import FailPoints
+from tailrace.gateway.hello import Presentation
 from tailrace.gateway.quiet_log import QuietLog, describe
 from tailrace.gateway.replies import SharedReplies
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
+from tailrace.hub import ClusterHub
 
 _BACKLOG: Final = 4_096
 """How many clients may be connecting at once: after a restart all of them do."""
@@ -41,6 +43,10 @@ class GatewayOptions:
     """Whether it may listen beyond loopback although the upstream lets everybody in."""
     test_commands: bool = False
     """Whether clients may configure `failCommand`."""
+    present: Presentation = Presentation.MONGOS
+    """As whom it speaks to drivers."""
+    advertise: str | None = None
+    """The host and port that drivers of a replica set are told; None is where each of them has connected to."""
     certificate: Path | None = None
     """A PEM file with the certificate and key that clients see; None is without TLS."""
     max_connections: int = 20_000
@@ -101,6 +107,11 @@ class Gateway:
             raise SettingsError(
                 f"the upstream lets everybody in, and so would the gateway at {options.address}",
                 hint="Listen at 127.0.0.1, switch authentication on upstream, or give --allow-open.",
+            )
+        if options.present is Presentation.REPLICA_SET and isinstance(hub, ClusterHub):
+            raise SettingsError(
+                "a gateway before a sharded cluster cannot present itself as a replica set",
+                hint='Leave gateway.present at "mongos".',
             )
         gateway = cls(hub, upstream, Streams(hub, client), options, requires_auth)
         try:
