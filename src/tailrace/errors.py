@@ -12,6 +12,7 @@
     ├── RecordingInvalid         recording-invalid        stop     a recording that cannot be read
     ├── ChangeStreamError        change-stream-error      stop     what a server answers to a change stream
     │   ├── StreamRefused        stream-refused           stop     it cannot be opened like this
+    │   │   └── PipelineUnsupported pipeline-unsupported  stop     a stage that only the server itself can run
     │   ├── InvalidResumeToken   resume-token-invalid     stop     260, and bytes that are no token
     │   ├── HistoryLost          history-lost             recover  286: the oplog begins after the position
     │   ├── StreamFatal          stream-fatal             stop     280: it can never go on from there
@@ -88,6 +89,7 @@ __all__ = [
     "Outcome",
     "PartGaveUp",
     "PipelineFailed",
+    "PipelineUnsupported",
     "PositionInvalid",
     "QueryFailed",
     "RebuildIncomplete",
@@ -254,6 +256,13 @@ class StreamRefused(ChangeStreamError):
 
     code = "stream-refused"
     default_hint = "Change the option or the stage that the message names."
+
+
+class PipelineUnsupported(StreamRefused):
+    """A stage of the user's pipeline is none that the engine knows; the server may."""
+
+    code = "pipeline-unsupported"
+    default_hint = "Open this stream on the server itself (`--source change-stream`), or write the stage otherwise."
 
 
 class InvalidResumeToken(ChangeStreamError):

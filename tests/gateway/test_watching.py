@@ -118,6 +118,40 @@ def test_everything_else_goes_to_the_server(gateway: RunningGateway, database: D
         assert client.topology_description.topology_type_name == "Sharded"
 
 
+def test_what_the_engine_does_not_know_is_left_to_the_server_for_that_stream_alone(
+    gateway: RunningGateway, database: Database[Document]
+) -> None:
+    collection = database.create_collection("c")
+    square = {"type": "Polygon", "coordinates": [[[0, 0], [0, 9], [9, 9], [9, 0], [0, 0]]]}
+    expression = {
+        "$function": {"body": "function(n) { return n % 2 == 1; }", "args": ["$fullDocument.n"], "lang": "js"}
+    }
+    pipelines: list[list[Document]] = [
+        [{"$match": {"$jsonSchema": {"properties": {"fullDocument": {"properties": {"n": {"minimum": 2}}}}}}}],
+        [{"$match": {"fullDocument.place": {"$geoWithin": {"$geometry": square}}}}],
+        [{"$addFields": {"odd": expression}}],
+    ]
+    with gateway.client() as client, client[database.name].c.watch() as known:
+        through, direct = (
+            each[database.name].get_collection("c", codec_options=RAW) for each in (client, database.client)
+        )
+        streams = [(through.watch(pipeline), direct.watch(pipeline)) for pipeline in pipelines]
+        assert gateway.gateway.counts.left_to_upstream == len(pipelines)
+        assert len(gateway.gateway.cursors) == 1
+        for number in range(4):
+            collection.insert_one({"_id": number, "n": number, "place": [number * 4, 1]})
+        for (here, there), count in zip(streams, (2, 3, 4), strict=True):
+            assert read(here, count) == read(there, count)
+            here.close()
+            there.close()
+        assert [next(known)["documentKey"]["_id"] for _ in range(4)] == [0, 1, 2, 3]
+        with pytest.raises(OperationFailure) as refused:
+            client[database.name].c.watch([{"$match": {"$noSuchOperator": 1}}])
+        with pytest.raises(OperationFailure) as by_server:
+            collection.watch([{"$match": {"$noSuchOperator": 1}}])
+        assert (refused.value.code, str(refused.value)[:60]) == (by_server.value.code, str(by_server.value)[:60])
+
+
 def test_the_server_has_one_cursor_for_many_watchers(gateway: RunningGateway, database: Database[Document]) -> None:
     database.create_collection("c")
     with gateway.client(maxPoolSize=100) as client:

@@ -177,6 +177,7 @@ def _show(gateway: Gateway, name: str, metrics: GatewayMetrics) -> None:
         dropped=counts.dropped,
         commands=counts.commands,
         passed=counts.passed,
+        left_to_upstream=counts.left_to_upstream,
         events=counts.events,
         size=counts.event_bytes,
     )

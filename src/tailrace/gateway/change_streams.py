@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tailrace import raw
 from tailrace.engine.options import parse_command
 from tailrace.engine.stream import FIRST_BATCH
-from tailrace.errors import ChangeStreamError, StreamRefused, TailraceError
+from tailrace.errors import ChangeStreamError, PipelineUnsupported, StreamRefused, TailraceError
 from tailrace.gateway.command import Command
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.sessions import SessionCommands, SessionId
@@ -43,7 +43,7 @@ class ChangeStreamCommands:
             return await self._conversation.pass_on(asked)
         command = asked.fields
         if self._is_left_to_upstream(command):
-            return await self._conversation.pass_on(asked)
+            return await self._leave_to_upstream(asked)
         batch_size = _first_batch_size(command)
         spec = parse_command(command, asked.database, self._gateway.hub.dialect)
         refused = await self._conversation.refused_by_upstream(command)
@@ -51,7 +51,10 @@ class ChangeStreamCommands:
             return refused
         stage = command["pipeline"][0]["$changeStream"]
         positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
-        subscription = await self._reachable(self._gateway.streams.open(spec, positions))
+        try:
+            subscription = await self._reachable(self._gateway.streams.open(spec, positions))
+        except PipelineUnsupported:
+            return await self._leave_to_upstream(asked)
         batch = await self._next_batch(subscription, batch_size, 0)
         cursor_id, namespace = 0, spec.scope.namespace
         if not subscription.is_closed:
@@ -67,6 +70,11 @@ class ChangeStreamCommands:
         return any(name in command for name in _LEFT_TO_UPSTREAM) or (
             is_odd_comment and not self._gateway.hub.dialect.since(4, 4)
         )
+
+    async def _leave_to_upstream(self, asked: Command) -> Reply | None:
+        """Let the upstream serve one stream itself: it knows what the engine does not."""
+        self._gateway.counts.left_to_upstream += 1
+        return await self._conversation.pass_on(asked)
 
     async def get_more(self, asked: Command) -> Reply | None:
         """Read on in a change stream; any other cursor is the upstream's."""

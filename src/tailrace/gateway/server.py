@@ -69,6 +69,8 @@ class GatewayCounts:
     """Commands that went on to the upstream."""
     failed: int = 0
     """Commands that failed in a way that is a defect of the gateway."""
+    left_to_upstream: int = 0
+    """Change streams that the upstream serves itself, because the engine does not know a stage or an option."""
     events: int = 0
     event_bytes: int = 0
 

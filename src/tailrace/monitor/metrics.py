@@ -115,6 +115,12 @@ _gateway_commands = Counter("tailrace_gateway_commands", "Commands of clients.",
 _gateway_passed = Counter(
     "tailrace_gateway_passed", "Commands that went on to the upstream.", _LISTENER, registry=REGISTRY
 )
+_gateway_left = Counter(
+    "tailrace_gateway_streams_left_to_upstream",
+    "Change streams that the upstream serves itself: the engine does not know a stage or an option of theirs.",
+    _LISTENER,
+    registry=REGISTRY,
+)
 _gateway_events = Counter("tailrace_gateway_events", "Events sent to clients.", _LISTENER, registry=REGISTRY)
 _gateway_bytes = Counter("tailrace_gateway_bytes", "Bytes of those events.", _LISTENER, registry=REGISTRY)
 _hub_entries = Counter("tailrace_hub_entries", "Oplog entries read.", _SHARD, registry=REGISTRY)
@@ -253,13 +259,14 @@ class GatewayMetrics:
         self._totals: dict[tuple[Counter, str], float] = {}
 
     def show_gateway(
-        self, *, connections: int, dropped: int, commands: int, passed: int, events: int, size: int
-    ) -> None:
+        self, *, connections: int, dropped: int, commands: int, passed: int, left_to_upstream: int, events: int,
+        size: int,
+    ) -> None:  # fmt: skip
         """Show what the gateway has done since it began."""
         _gateway_connections.labels(self._listener).set(connections)
         for counter, total in (
             (_gateway_dropped, dropped), (_gateway_commands, commands), (_gateway_passed, passed),
-            (_gateway_events, events), (_gateway_bytes, size),
+            (_gateway_left, left_to_upstream), (_gateway_events, events), (_gateway_bytes, size),
         ):  # fmt: skip
             self._count(counter, self._listener, total)
 

@@ -20,7 +20,7 @@ from tailrace.engine.expression.calendar import (
     days_in_month,
     iso_weekday,
 )
-from tailrace.engine.expression.failures import CONVERSION_FAILURE, NOT_IMPLEMENTED, fail
+from tailrace.engine.expression.failures import CONVERSION_FAILURE, NOT_IMPLEMENTED, fail, leave_to_server
 from tailrace.engine.expression.timezones import Zone
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -289,7 +289,7 @@ def parse(text: str) -> Parsed:
 def _unknown(text: str, parsed: Parsed, reason: str) -> None:
     """Tell a text that is no date from one that only the server can read."""
     if parsed.day is not None or _OTHER_FORMS.search(text):
-        fail(NOT_IMPLEMENTED, f"the form of the date string '{text}' is not supported")
+        leave_to_server(NOT_IMPLEMENTED, f"the form of the date string '{text}' is not supported")
     _bad(text, reason)
 
 

@@ -15,7 +15,7 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
 from tailrace.engine.expression.arithmetic import numeric
-from tailrace.engine.expression.failures import NOT_IMPLEMENTED, check, fail
+from tailrace.engine.expression.failures import NOT_IMPLEMENTED, check, fail, leave_to_server
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     as_double,
@@ -43,7 +43,7 @@ def square_root(value: Value) -> Value:
 def refuse_decimals(name: str, *values: Value) -> None:
     """Refuse to compute with decimals what the server's decimal library computes in its own way."""
     if any(type(value) is Decimal128 for value in values):
-        fail(NOT_IMPLEMENTED, f"{name} of a decimal is not supported; convert it with $toDouble")
+        leave_to_server(NOT_IMPLEMENTED, f"{name} of a decimal is not supported; convert it with $toDouble")
 
 
 @numeric("$exp")

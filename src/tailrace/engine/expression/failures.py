@@ -30,6 +30,15 @@ class Failure(Exception):
         self.message = message
 
 
+class Unsupported(Failure):
+    """The engine does not know this; the server may."""
+
+
+def leave_to_server(code: int, message: str) -> NoReturn:
+    """Fail with what a server would answer that does not know it either."""
+    raise Unsupported(code, message)
+
+
 def fail(code: int, message: str) -> NoReturn:
     """Fail with a code and a message of the server."""
     raise Failure(code, message)

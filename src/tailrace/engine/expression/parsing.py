@@ -17,6 +17,7 @@ from tailrace.engine.expression.failures import (
     Failure,
     check,
     fail,
+    leave_to_server,
 )
 from tailrace.engine.expression.nodes import (
     NO_SLOT,
@@ -180,7 +181,7 @@ def parse_expression(document: Document, scope: Scope) -> Node:
     name = name_text(names[0])
     parse = _lookup(name, scope.context.version)
     if parse is None:
-        fail(INVALID_PIPELINE_OPERATOR, f"Unrecognized expression '{name}'")
+        leave_to_server(INVALID_PIPELINE_OPERATOR, f"Unrecognized expression '{name}'")
     return parse(document.get(names[0]), scope)
 
 

@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Final, NoReturn
 
-from tailrace.engine.expression.failures import NOT_IMPLEMENTED, Failure
+from tailrace.engine.expression.failures import NOT_IMPLEMENTED, leave_to_server
 
 _WORD = "A-Za-z0-9_"
 _SPACE = " \\t\\n\\x0b\\f\\r"
@@ -41,7 +41,7 @@ class PatternError(Exception):
 
 
 def _refuse(what: str) -> NoReturn:
-    raise Failure(NOT_IMPLEMENTED, f"regular expressions with {what} are not supported")
+    leave_to_server(NOT_IMPLEMENTED, f"regular expressions with {what} are not supported")
 
 
 def _literal(character: str) -> str:

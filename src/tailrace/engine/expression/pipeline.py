@@ -32,8 +32,10 @@ from tailrace.engine.expression.failures import (
     ILLEGAL_OPERATION,
     TYPE_MISMATCH,
     Failure,
+    Unsupported,
     check,
     fail,
+    leave_to_server,
 )
 from tailrace.engine.expression.parsing import Context, Scope, Version
 from tailrace.engine.expression.reordering import move_matches_forward
@@ -46,7 +48,7 @@ from tailrace.engine.expression.stages import (
     is_forbidden,
 )
 from tailrace.engine.expression.values import Date, Document, Value, name_text
-from tailrace.errors import PipelineFailed, StreamRefused
+from tailrace.errors import PipelineFailed, PipelineUnsupported, StreamRefused
 
 _SPLIT_SINCE: Final[Version] = (6, 0, 9)
 _INTERNAL_DATABASES: Final = frozenset({"admin", "config", "local"})
@@ -173,23 +175,28 @@ def compile_pipeline(
 
     `now` and `cluster_time` are what `$$NOW` and `$$CLUSTER_TIME` mean for the whole stream; `database` is
     the one the stream was opened on. Raises `StreamRefused` with the server's code for stages that this
-    server, or the engine, would not run.
+    server would not run, and `PipelineUnsupported` for those that only the engine does not know.
     """
     version = _parse_version(server_version)
     scope = Scope(Context(version, _variables(now, cluster_time)))
     try:
         parsed, split = _parse_stages(list(stages), scope, database)
     except Failure as failure:
-        raise StreamRefused(failure.message, server_code=failure.code) from None
+        raise _refusal(failure, failure.message) from None
     try:
         for stage in parsed:
             stage.optimize()
     except Failure as failure:
         message = f"Failed to optimize pipeline :: caused by :: {failure.message}"
-        raise StreamRefused(message, server_code=failure.code) from None
+        raise _refusal(failure, message) from None
     prefix = "PlanExecutor error during aggregation :: caused by :: " if version >= (5, 0) else ""
     ordered = move_matches_forward(parsed, version)
     return Pipeline(ordered, scope.context.slot_count, prefix, split=split)
+
+
+def _refusal(failure: Failure, message: str) -> StreamRefused:
+    kind = PipelineUnsupported if isinstance(failure, Unsupported) else StreamRefused
+    return kind(message, server_code=failure.code)
 
 
 def _parse_version(text: str) -> Version:
@@ -217,7 +224,7 @@ def _parse_stages(
             check(last, 7182802, f"{SPLIT} must be the last stage in the pipeline")
             split = True
         elif name not in ALLOWED and not is_forbidden(name, version):
-            fail(40324, f"Unrecognized pipeline stage name: '{name}'")
+            leave_to_server(40324, f"Unrecognized pipeline stage name: '{name}'")
     parsed = [ALLOWED[name](name, value, scope) for name, value in specs if name in ALLOWED]
     for name, _ in specs:
         if name in ALLOWED or name == SPLIT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tailrace.engine.expression.failures import INVALID_PIPELINE_OPERATOR, Failure, check, fail
+from tailrace.engine.expression.failures import INVALID_PIPELINE_OPERATOR, Failure, check, fail, leave_to_server
 from tailrace.engine.expression.nodes import Node, split_path
 from tailrace.engine.expression.parsing import (
     Scope,
@@ -155,7 +155,7 @@ def _parse_object(spec: _Spec, parent: list[bytes], name: bytes, value: Document
         try:
             spec.names(names[0])
         except Failure:
-            fail(31325, f"Unknown expression {operator}")
+            leave_to_server(31325, f"Unknown expression {operator}")
     below = spec.open(parent, path)
     for key, item in value.items():
         _parse_element(spec, below, key, item)

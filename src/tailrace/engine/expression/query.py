@@ -20,8 +20,10 @@ from tailrace.engine.expression.failures import (
     BAD_VALUE,
     FAILED_TO_PARSE,
     Failure,
+    Unsupported,
     check,
     fail,
+    leave_to_server,
 )
 from tailrace.engine.expression.nodes import MAX_DEPTH
 from tailrace.engine.expression.numbers import as_double
@@ -48,7 +50,7 @@ def _parse(query: Document, scope: Scope, *, top: bool) -> Condition:
         if name.startswith(b"$"):
             parse = _PATHLESS.get(name)
             if parse is None or (name == b"$sampleRate" and scope.context.version < (4, 4, 2)):
-                fail(BAD_VALUE, f"unknown top level operator: {name_text(name)}{_hint(name, scope)}")
+                leave_to_server(BAD_VALUE, f"unknown top level operator: {name_text(name)}{_hint(name, scope)}")
             part = parse(name, value, scope, top)
             if part is not None:
                 parts.append(part)
@@ -142,7 +144,7 @@ def _parse_text(name: bytes, value: Value, scope: Scope, top: bool) -> Condition
 
 
 def _parse_schema(name: bytes, value: Value, scope: Scope, top: bool) -> Condition:
-    fail(BAD_VALUE, "unknown top level operator: $jsonSchema. It is not supported here.")
+    leave_to_server(BAD_VALUE, "unknown top level operator: $jsonSchema. It is not supported here.")
 
 
 Pathless = Callable[[bytes, Value, Scope, bool], Condition | None]
@@ -220,7 +222,7 @@ def _parse_operator(
         fail(BAD_VALUE, f"near must be first in: {render_document(siblings)}")
     if name == b"$where":
         fail(BAD_VALUE, "$where cannot be applied to a field")
-    raise Failure(BAD_VALUE, f"unknown operator: {operator}")
+    raise Unsupported(BAD_VALUE, f"unknown operator: {operator}")
 
 
 def _comparison(name: str, value: Value) -> Test:

@@ -46,7 +46,7 @@ def _context(stage: str) -> Iterator[None]:
     try:
         yield
     except Failure as failure:
-        fail(failure.code, f"Invalid {stage} :: caused by :: {failure.message}")
+        raise type(failure)(failure.code, f"Invalid {stage} :: caused by :: {failure.message}") from None
 
 
 def _slots(document: Document, count: int) -> Slots:
