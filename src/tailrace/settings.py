@@ -146,8 +146,18 @@ class GatewaySettings(Section):
     message_seconds: float = Field(30.0, gt=0, description="How long a client may take to send one message.")
     cursor_timeout_seconds: float = Field(600.0, gt=0, description="Cursors nobody asks for are closed after this.")
     privilege_seconds: float = Field(
-        30.0, gt=0, description="Clients with revoked privileges watch on at most so long."
+        0.0, ge=0, description="How old the upstream's word on a user's privileges may be; 0 asks at each getMore."
     )
+    client_ca: Path | None = Field(None, description="PEM file of authorities whose certificates clients must show.")
+    message_mb: int = Field(48, gt=0, le=48, description="Largest message of a client, also when it is unpacked.")
+    login_message_kb: int = Field(64, ge=16, description="The same before a client has authenticated.")
+    receive_mb: int = Field(256, ge=64, description="Unread messages of all clients; as much again while unpacked.")
+    connections_per_address: int = Field(0, ge=0, description="Connections of one address; 0 is no limit.")
+    connections_per_user: int = Field(0, ge=0, description="Connections of one user; 0 is no limit.")
+    streams_per_user: int = Field(0, ge=0, description="Streams of a user, or of an address without users; 0 is all.")
+    login_attempts: int = Field(10, ge=0, description="Failed logins before the next has to wait; 0 is no limit.")
+    idle_seconds: float = Field(0.0, ge=0, description="Clients that say nothing so long are dropped; 0 is never.")
+    access_log: bool = Field(True, description="Log who opens and closes which stream, from where.")
     shards: dict[str, str] = Field({}, description="URIs of shards by name; none means that they are found.")
     order: str = Field("strict", pattern="^(strict|per-key)$", description="How events of shards are ordered.")
     ring_mb: int = Field(64, gt=0, description="How much of the newest oplog is held for subscribers, per shard.")

@@ -29,10 +29,10 @@ Document = dict[str, Any]
 def is_dropped(port: int, data: bytes) -> bool:
     """Whether the gateway hangs up on who sends this."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
-        peer.sendall(data)
         try:
+            peer.sendall(data)
             return peer.recv(1) == b""
-        except ConnectionResetError:
+        except ConnectionError:
             return True
 
 

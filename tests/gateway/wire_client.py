@@ -9,6 +9,7 @@ import secrets
 import socket
 import ssl
 import struct
+import zlib
 from typing import Any
 
 import bson
@@ -27,8 +28,8 @@ def element(name: str, value: Any) -> bytes:
 class WireClient:
     """One connection, for frames made by hand."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0))
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
 
@@ -46,6 +47,10 @@ class WireClient:
         self.send_frame(b"\x00" * 5 + raw.document(*elements))
         return self.reply()
 
+    def send(self, document: dict[str, Any]) -> None:
+        """Send a command whose reply is read later."""
+        self.send_frame(b"\x00" * 5 + bson.encode(document))
+
     def command(self, document: dict[str, Any]) -> dict[str, Any]:
         return self.fields(raw.body(bson.encode(document)))
 
@@ -60,6 +65,11 @@ class WireClient:
         payload = self._exactly(length - 16)
         found: dict[str, Any] = bson.decode(payload[5 if opcode == OP_MSG else 20 :])
         return {name: value for name, value in found.items() if name not in ("$clusterTime", "operationTime")}
+
+    def packed_reply(self) -> dict[str, Any]:
+        """Read a reply that came compressed with zlib."""
+        length = struct.unpack("<iiii", self._exactly(16))[0]
+        return dict(bson.decode(zlib.decompress(self._exactly(length - 16)[9:])[5:]))
 
     def _exactly(self, count: int) -> bytes:
         got = b""

@@ -34,6 +34,9 @@ def serve(
         bool, typer.Option("--allow-open", help="Listen beyond loopback although the upstream lets everybody in.")
     ] = False,
     certificate: Annotated[str | None, typer.Option(help="PEM file, for TLS. [gateway.certificate]")] = None,
+    client_ca: Annotated[
+        str | None, typer.Option(help="PEM file: clients must show a certificate of these. [gateway.client_ca]")
+    ] = None,
     shard: Annotated[
         list[str] | None, typer.Option(help="NAME=URI of a shard, where they are not to be found out. [gateway.shards]")
     ] = None,
@@ -68,6 +71,7 @@ def serve(
         gateway__watch_only=watch_only or None,
         gateway__allow_open=allow_open or None,
         gateway__certificate=certificate,
+        gateway__client_ca=client_ca,
         gateway__shards=_by_name(shard),
         gateway__order=order,
         gateway__present=present,
@@ -133,6 +137,16 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
         seconds_for_a_message=settings.message_seconds,
         cursor_timeout=settings.cursor_timeout_seconds,
         seconds_between_checks=settings.privilege_seconds,
+        client_ca=settings.client_ca,
+        message_bytes=settings.message_mb * 1_000_000,
+        login_message_bytes=settings.login_message_kb * 1024,
+        receive_bytes=settings.receive_mb * 1024 * 1024,
+        connections_per_address=settings.connections_per_address,
+        connections_per_user=settings.connections_per_user,
+        streams_per_user=settings.streams_per_user,
+        login_attempts=settings.login_attempts,
+        idle_seconds=settings.idle_seconds,
+        access_log=settings.access_log,
     )
 
 
@@ -175,6 +189,9 @@ def _show(gateway: Gateway, name: str, metrics: GatewayMetrics) -> None:
     metrics.show_gateway(
         connections=counts.connections,
         dropped=counts.dropped,
+        refused=counts.refused,
+        failed_logins=counts.failed_logins,
+        failed=counts.failed,
         commands=counts.commands,
         passed=counts.passed,
         left_to_upstream=counts.left_to_upstream,

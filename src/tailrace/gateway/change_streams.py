@@ -10,7 +10,8 @@ from tailrace import raw
 from tailrace.engine.options import parse_command
 from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, PipelineUnsupported, StreamRefused, TailraceError
-from tailrace.gateway.command import Command
+from tailrace.gateway import replies
+from tailrace.gateway.command import UNAUTHORIZED, Command
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.sessions import SessionCommands, SessionId
 from tailrace.gateway.streams import AnySubscription
@@ -28,6 +29,7 @@ _LEFT_TO_UPSTREAM: Final = ("collation", "let", "explain")
 """Options whose streams the upstream serves itself."""
 _INTERRUPTED_AT_SHUTDOWN: Final = 11600
 _HOST_UNREACHABLE: Final = 6
+_NO_LOGIN: Final = "command getMore requires authentication"
 
 
 class ChangeStreamCommands:
@@ -46,7 +48,10 @@ class ChangeStreamCommands:
             return await self._leave_to_upstream(asked)
         batch_size = _first_batch_size(command)
         spec = parse_command(command, asked.database, self._gateway.hub.dialect)
-        refused = await self._conversation.refused_by_upstream(command)
+        login = self._conversation.login
+        self._gateway.cursors.check_room(await self._conversation.users(), self._conversation.address)
+        privileges = await login.privileges()
+        refused = await login.refused_by_upstream(command)
         if refused is not None:
             return refused
         stage = command["pipeline"][0]["$changeStream"]
@@ -55,14 +60,25 @@ class ChangeStreamCommands:
             subscription = await self._reachable(self._gateway.streams.open(spec, positions))
         except PipelineUnsupported:
             return await self._leave_to_upstream(asked)
-        batch = await self._next_batch(subscription, batch_size, 0)
-        cursor_id, namespace = 0, spec.scope.namespace
-        if not subscription.is_closed:
-            owner = await self._conversation.users()
-            opened_by = command if self._gateway.requires_auth else None
-            session = SessionId.of(command.get("lsid"), owner)
-            cursor_id = self._gateway.cursors.open(subscription, namespace, session, owner, opened_by).id
-        return self._reply(b"firstBatch", batch, cursor_id, namespace)
+        try:
+            batch = await self._next_batch(subscription, batch_size, 0)
+            return await self._first_reply(asked, subscription, batch, spec.scope.namespace, privileges)
+        except BaseException:
+            self._gateway.streams.close_soon(subscription)
+            raise
+
+    async def _first_reply(
+        self, asked: Command, subscription: AnySubscription, batch: Batch, namespace: str, privileges: bytes
+    ) -> Reply:
+        """Make the cursor, unless the stream has ended already."""
+        if subscription.is_closed:
+            return self._reply(b"firstBatch", batch, 0, namespace)
+        owner, address = await self._conversation.users(), self._conversation.address
+        session = SessionId.of(asked.fields.get("lsid"), owner)
+        cursors = self._gateway.cursors
+        cursor = cursors.open(subscription, namespace, session, owner, asked.fields, privileges, address)
+        cursor.events += len(batch.events)
+        return self._reply(b"firstBatch", batch, cursor.id, namespace)
 
     def _is_left_to_upstream(self, command: Mapping[str, Any]) -> bool:
         """Tell whether the upstream serves the stream, or refuses it: before 4.4 a comment had to be text."""
@@ -104,6 +120,7 @@ class ChangeStreamCommands:
         if self._gateway.cursors.get(cursor.id) is None:
             await self._gateway.streams.close(cursor.subscription)
             raise StreamRefused("operation was interrupted", server_code=237, server_code_name="CursorKilled")
+        cursor.events += len(batch.events)
         if cursor.subscription.is_closed:
             self._gateway.cursors.remove(cursor)
             return self._reply(b"nextBatch", batch, 0, cursor.namespace)
@@ -139,12 +156,18 @@ class ChangeStreamCommands:
             raise StreamRefused(message, server_code=50738)
 
     async def _still_refused(self, cursor: Cursor) -> bytes | None:
-        """Ask the upstream now and then whether the client may still watch what it watches."""
-        now = time.monotonic()
-        if cursor.opened_by is None or now - cursor.checked_at < self._gateway.options.seconds_between_checks:
+        """Ask the upstream whether the client may still watch what it watches, when its privileges have changed."""
+        login = self._conversation.login
+        privileges = await login.privileges()
+        if privileges == cursor.privileges:
             return None
-        cursor.checked_at = now
-        return await self._conversation.refused_by_upstream(cursor.opened_by, from_now=True)
+        refused = await login.refused_by_upstream(cursor.opened_by, from_now=True)
+        if refused is None:
+            cursor.privileges = privileges
+            return None
+        known = await self._conversation.users()
+        what = f"not authorized for getMore with cursor id {cursor.id}" if known else _NO_LOGIN
+        return self._conversation.with_times(replies.failure(what, UNAUTHORIZED, "Unauthorized"))
 
     def _reply(self, name: bytes, batch: Batch, cursor_id: int, namespace: str) -> Reply:
         counts = self._gateway.counts

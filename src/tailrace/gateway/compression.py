@@ -39,8 +39,11 @@ def _zstd() -> Compressor | None:
 
     def decompress(data: bytes, size: int) -> bytes:
         try:
-            with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-                return bytes(reader.read(size + 1))
+            told = zstandard.frame_content_size(data)
+            if told not in (-1, size):  # the size stands first, where it is known
+                raise BadFrame("a zstd frame with a wrong size")
+            # In one go: reading piece by piece would hold a window as large as the sender says.
+            return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1)))
         except zstandard.ZstdError as error:
             raise BadFrame(f"a frame that is no zstd: {error}") from None
 

@@ -13,22 +13,36 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar, cast
 
 from tailrace.errors import BadFrame
-from tailrace.gateway.wire import HEADER_SIZE, Message, parse, read_header
+from tailrace.gateway.frames import Frames
+from tailrace.gateway.wire import HEADER_SIZE, Message, read_header
 
 T = TypeVar("T")
 
 _MESSAGES_AHEAD: Final = 4
+_BYTES_AHEAD: Final = 1024 * 1024
 """A client that sends more before it has its answers has to wait."""
 
 
 class Connection(asyncio.Protocol):
     """Whole messages in, bytes out."""
 
-    def __init__(self, accept: Callable[[Connection], None]) -> None:
+    def __init__(self, accept: Callable[[Connection], None], frames: Frames, *, largest: int, seconds: float) -> None:
+        """Take messages of up to `largest` bytes, each within so many seconds."""
+        self.largest = largest
+        self._seconds = seconds
+        self._frames = frames
         self._accept = accept
         self._transport: asyncio.Transport
         self._incoming = bytearray()
-        self._messages: deque[Message] = deque()
+        self._whole: deque[bytes] = deque()
+        """Frames that nobody has read yet."""
+        self.held = 0
+        """How many bytes those and what has come of the next one have."""
+        self._unpacked = 0
+        """What the message that was read last takes of the budget."""
+        self._is_paused = False
+        self._asked_at = 0.0
+        """Since when the next message is waited for."""
         self._since: float | None = time.monotonic()
         """Since when a message is expected to be complete; None while the client may be idle."""
         self._waiter: asyncio.Future[None] | None = None
@@ -45,13 +59,21 @@ class Connection(asyncio.Protocol):
         return self._transport.get_extra_info("peername")
 
     @property
+    def address(self) -> str:
+        """The client's address, without its port."""
+        peer = self.peer
+        return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
+
+    @property
     def local_address(self) -> object:
         """The gateway's address, as the client reached it."""
         return self._transport.get_extra_info("sockname")
 
     async def read(self) -> Message | None:
         """Give the next message; None when the client has gone."""
-        while not self._messages:
+        self._forget_message()
+        self._asked_at = time.monotonic()
+        while not self._whole:
             if self._error is not None:
                 raise self._error
             if self._is_lost:
@@ -61,13 +83,21 @@ class Connection(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
-        message = self._messages.popleft()
-        if len(self._messages) < _MESSAGES_AHEAD:
-            self._transport.resume_reading()
+        frame = self._whole.popleft()
+        self._hold(-len(frame))
+        if self._is_paused and not self._is_ahead:
+            self._resume()
+        message, self._unpacked = await self._frames.open(frame, self.largest, self._seconds)
         return message
 
-    async def write(self, parts: Sequence[bytes]) -> None:
-        """Send a frame, and wait while the client does not take what was sent before."""
+    def _forget_message(self) -> None:
+        if self._unpacked:
+            self._frames.unpacked.give(self._unpacked)
+            self._unpacked = 0
+
+    async def write(self, message: Message, body: Sequence[bytes]) -> None:
+        """Answer a message, and wait while the client does not take what was sent before."""
+        parts = await self._frames.pack(message, body)
         if self._is_lost:
             raise ConnectionResetError
         self._transport.writelines(parts)
@@ -85,14 +115,25 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Hang up."""
+        self._forget_message()
         self._transport.close()
 
     # --- for whoever looks at all of them
 
-    def drop_if_late(self, now: float, seconds: float) -> None:
-        """Give up on a message that has been on its way for so long."""
-        if self._since is not None and now - self._since > seconds:
-            self._fail(BadFrame(f"a message that did not arrive within {seconds:g} s"))
+    def drop_if_late(self, now: float) -> None:
+        """Give up on a message that has been on its way for too long."""
+        if self._since is not None and now - self._since > self._seconds:
+            self.drop(f"a message that did not arrive within {self._seconds:g} s")
+
+    def drop_if_idle(self, now: float, seconds: float) -> None:
+        """Give up on a client that has its answers and has asked for nothing since."""
+        if self._waiter is not None and not self.held and now - self._asked_at > seconds:
+            self.drop(f"no message for {seconds:g} s")
+
+    def drop(self, reason: str) -> None:
+        """Give up on what has come of the next messages, and so on the client."""
+        self._whole.clear()
+        self._fail(BadFrame(reason))
 
     # --- called by the event loop
 
@@ -102,46 +143,57 @@ class Connection(asyncio.Protocol):
         self._accept(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take whole messages out of what has come."""
+        """Take whole frames out of what has come."""
         if self._error is not None:
             return
-        incoming = self._incoming
-        if not incoming and self._take_one(data):
-            return
-        incoming += data
+        self._incoming += data
+        self._hold(len(data))
         try:
-            while self._take(incoming):
+            while self._error is None and self._take():
                 continue
         except BadFrame as error:
             self._fail(error)
             return
-        self._since = (self._since or time.monotonic()) if incoming else None
+        if self._is_ahead and not self._is_paused and self._error is None:
+            self._pause()
+        else:
+            self._since = (self._since or time.monotonic()) if self._incoming else None
         self._wake()
 
-    def _take_one(self, data: bytes) -> bool:
-        """Take what nearly always comes: one message, all of it."""
-        if len(data) < HEADER_SIZE or int.from_bytes(data[:4], "little", signed=True) != len(data):
-            return False
-        try:
-            self._messages.append(_message(data))
-        except BadFrame as error:
-            self._fail(error)
-            return True
-        self._since = None
-        self._wake()
-        return True
-
-    def _take(self, incoming: bytearray) -> bool:
+    def _take(self) -> bool:
+        incoming = self._incoming
         if len(incoming) < HEADER_SIZE:
             return False
-        length = read_header(bytes(incoming[:HEADER_SIZE]))[0]
+        length = read_header(bytes(incoming[:HEADER_SIZE]), self.largest)[0]
         if len(incoming) < length:
             return False
-        self._messages.append(_message(bytes(incoming[:length])))
-        del incoming[:length]
-        if len(self._messages) >= _MESSAGES_AHEAD:
-            self._transport.pause_reading()
+        if len(incoming) == length:
+            self._whole.append(bytes(incoming))
+            incoming.clear()
+        else:
+            with memoryview(incoming) as view:
+                self._whole.append(bytes(view[:length]))
+            del incoming[:length]
         return True
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether the client has sent so much that it should wait for its answers first."""
+        return len(self._whole) >= _MESSAGES_AHEAD or (bool(self._whole) and self.held > _BYTES_AHEAD)
+
+    def _pause(self) -> None:
+        self._is_paused = True
+        self._since = None  # what does not come now is not the client's fault
+        self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._is_paused = False
+        self._since = time.monotonic() if self._incoming else None
+        self._transport.resume_reading()
+
+    def _hold(self, change: int) -> None:
+        self.held += change
+        self._frames.count(change)
 
     def eof_received(self) -> bool:
         """Hang up when the client does."""
@@ -151,6 +203,8 @@ class Connection(asyncio.Protocol):
         """Let whoever reads or writes know."""
         self._is_lost = True
         self._incoming.clear()
+        self._whole.clear()
+        self._hold(-self.held)
         self.resume_writing()
         self._wake()
         if self._interrupt is not None:
@@ -171,13 +225,9 @@ class Connection(asyncio.Protocol):
         self._error = error
         self._since = None
         self._incoming.clear()
+        self._hold(sum(map(len, self._whole)) - self.held)
         self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _message(frame: bytes) -> Message:
-    _, request_id, response_to, opcode = read_header(frame)
-    return parse(frame[HEADER_SIZE:], opcode, request_id, response_to)

@@ -12,11 +12,12 @@ from tailrace import raw
 from tailrace.errors import BadFrame, BsonMalformed, ChangeStreamError, ServerUnreachable
 from tailrace.gateway import replies
 from tailrace.gateway.change_streams import ChangeStreamCommands, Reply
-from tailrace.gateway.command import UNAUTHORIZED, Command, unauthorized
+from tailrace.gateway.command import Command, unauthorized
 from tailrace.gateway.compression import NAMES
 from tailrace.gateway.connection import Connection
 from tailrace.gateway.fail_points import FailPoint
 from tailrace.gateway.hello import host_and_port
+from tailrace.gateway.login import Login, mechanism
 from tailrace.gateway.quiet_log import describe
 from tailrace.gateway.sessions import SessionCommands
 from tailrace.gateway.upstream import UpstreamConnection
@@ -45,19 +46,14 @@ _BEFORE_LOGIN: Final = (
 them: on the server's own host, before it has users, it would take them for its administrator (localhost exception)."""
 _OWN_ANSWER: Final = (b"speculativeAuthenticate", b"saslSupportedMechs", b"loadBalanced")
 """What makes a handshake one that only the upstream can answer."""
-_STARTS: Final = ("resumeAfter", "startAfter", "startAtOperationTime")
 _X509: Final = "MONGODB-X509"
-_NO_X509: Final = (
-    "MONGODB-X509 does not go through this gateway: the client's certificate ends here. "
-    "Authenticate with SCRAM-SHA-256 or another SASL mechanism, or connect to the server itself"
-)
 _LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 
 
 class Conversation:
     """One client. Its commands come one after another; so do the answers."""
 
-    __slots__ = ("_connection", "_greeting", "_is_over", "_upstream", "_users", "app_name", "gateway")
+    __slots__ = ("_connection", "_greeting", "_is_over", "_upstream", "app_name", "gateway", "login")
 
     def __init__(self, gateway: Gateway, connection: Connection) -> None:
         self.gateway = gateway
@@ -65,8 +61,8 @@ class Conversation:
         self._connection = connection
         self._upstream: UpstreamConnection | None = None
         self._greeting = b""
-        self._users: frozenset[str] | None = None
         self._is_over = False
+        self.login = Login(self)
 
     async def run(self) -> None:
         """Answer until the client goes, or has to."""
@@ -78,14 +74,36 @@ class Conversation:
             reply = await self._answer(message)
             if reply is not None and message.expects_reply:
                 parts = (reply,) if isinstance(reply, bytes) else reply
-                await self._connection.write(message.reply_parts(parts))
+                await self._connection.write(message, parts)
 
     async def while_there(self, work: Awaitable[T]) -> T:
         """Wait for something, as long as the client does."""
         return await self._connection.while_there(work)
 
+    @property
+    def peer(self) -> object:
+        """The client's address and port."""
+        return self._connection.peer
+
+    @property
+    def address(self) -> str:
+        """The client's address."""
+        return self._connection.address
+
+    def allow_large_messages(self, is_allowed: bool) -> None:
+        """Let the client send what a server takes, or only what a login needs."""
+        options = self.gateway.options
+        self._connection.largest = options.message_bytes if is_allowed else options.login_message_bytes
+
+    def end(self) -> None:
+        """Hang up after the next answer, and upstream at once."""
+        self._is_over = True
+        if self._upstream is not None:
+            self._upstream.close()
+
     def close(self) -> None:
         """Hang up on both sides."""
+        self.login.close()
         self._connection.close()
         if self._upstream is not None:
             self._upstream.close()
@@ -106,7 +124,7 @@ class Conversation:
             raise  # the connection is over
         except Exception as error:
             self.gateway.counts.failed += 1
-            self.gateway.log.warning("command_failed", peer=self._connection.peer, reason=describe(error))
+            self.gateway.log.warning("command_failed", peer=self.peer, reason=describe(error))
             return replies.failure("the gateway failed to run this command", 1, "InternalError")
 
     async def _answer_command(self, command: Command) -> Reply | None:
@@ -120,7 +138,7 @@ class Conversation:
         return reply if reply is None else _with_write_concern_error(reply, failing.data)
 
     async def _run(self, command: Command) -> Reply | None:
-        if self.gateway.requires_auth and command.name not in _BEFORE_LOGIN and not await self.users():
+        if command.name not in _BEFORE_LOGIN and not await self.users() and await self.gateway.upstream.requires_auth():
             raise unauthorized(f"command {command.name} requires authentication")
         of_sessions = _OF_SESSIONS.get(command.name)
         if of_sessions is not None:
@@ -142,7 +160,7 @@ class Conversation:
                 "CommandNotSupported",
             )
         self.gateway.counts.passed += 1
-        upstream = await self._connected()
+        upstream = await self.connected()
         reply = await upstream.exchange(message)
         if reply is None:
             return None
@@ -152,7 +170,7 @@ class Conversation:
             self._is_over = True  # the next connection of this client goes to the new primary
         return reply.body
 
-    async def _connected(self) -> UpstreamConnection:
+    async def connected(self) -> UpstreamConnection:
         """Give the client's own connection to the upstream, which begins with what the client said of itself."""
         if self._upstream is None:
             self._upstream = await self.gateway.upstream.connect()
@@ -168,17 +186,26 @@ class Conversation:
         """
         asked, message = command.fields, command.message
         self.app_name = self.app_name or _app_name(asked.get("client"))
-        self._users = None
-        left_out = [b"compression", b"topologyVersion", b"maxAwaitTimeMS"]
-        if _mechanism(asked.get("speculativeAuthenticate")) == _X509:
+        left_out = [b"topologyVersion", b"maxAwaitTimeMS"]
+        if isinstance(asked.get("compression", []), list):
+            left_out.append(b"compression")
+        speculative = asked.get("speculativeAuthenticate")
+        if speculative is not None:
+            self.login.forget()
+        if mechanism(speculative) == _X509:
+            speculative = None
             left_out.append(b"speculativeAuthenticate")  # the client then sends `authenticate`, and learns why not
         greeting = message.with_body(raw.without(message.body, *left_out))
+        if speculative is not None:
+            self.login.begin(speculative, command.database)
         needs_own_answer = any(raw.find(greeting.body, name) for name in _OWN_ANSWER) or not _is_usual(asked)
         if self._upstream is None and not needs_own_answer:
             self._greeting = self._greeting or greeting.body
             reply: bytes | None = await self.gateway.upstream.greeting(command.name)
         else:
             reply = await self._relay(command.name, greeting)
+            if reply is not None and speculative is not None:
+                await self.login.finish(reply)
         if reply is None or raw.find(reply, b"maxWireVersion") is None:
             return reply
         options = self.gateway.options
@@ -188,56 +215,11 @@ class Conversation:
         return options.present.hello(reply, command.name, address, compressors)
 
     async def _authenticate(self, command: Command) -> bytes | None:
-        self._users = None
-        if command.name == "authenticate" or _mechanism(command.fields) == _X509:
-            return self.with_times(replies.failure(_NO_X509, 334, "MechanismUnavailable"))
-        return await self.pass_on(command)
+        return await self.login.authenticate(command)
 
     async def users(self) -> frozenset[str]:
-        """Ask the upstream who this client is, once after each time it authenticated."""
-        if not self.gateway.requires_auth:
-            return frozenset()
-        if self._users is None:
-            upstream = await self._connected()
-            status = await upstream.command({"connectionStatus": 1, "$db": "admin"})
-            found = status.get("authInfo", {}).get("authenticatedUsers", ())
-            self._users = frozenset(f"{user['user']}@{user['db']}" for user in found)
-        return self._users
-
-    async def may_kill_any_cursor(self) -> bool:
-        """Ask the upstream whether this client may kill the cursors of others."""
-        upstream = await self._connected()
-        status = await upstream.command({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"})
-        return any(
-            "killAnyCursor" in privilege["actions"]
-            and (privilege["resource"].get("cluster") or privilege["resource"].get("anyResource"))
-            for privilege in status.get("authInfo", {}).get("authenticatedUserPrivileges", ())
-        )
-
-    async def refused_by_upstream(self, command: Mapping[str, Any], *, from_now: bool = False) -> bytes | None:
-        """Let the upstream open the same stream without reading, and give its refusal if it has one.
-
-        So a client may watch what its upstream privileges say, and nobody here has to understand those. To look
-        again later whether they still do, the stream is opened `from_now` on: where it began may be history by then.
-        """
-        if not self.gateway.requires_auth:
-            return None
-        upstream = await self._connected()
-        first, *stages = command["pipeline"]
-        if from_now:
-            stage = {name: value for name, value in first["$changeStream"].items() if name not in _STARTS}
-            first = {"$changeStream": stage}
-        asked = dict(command) | {"pipeline": [first, *stages], "cursor": {"batchSize": 0}}
-        reply = await upstream.exchange(Message(bson.encode(asked), request_id=1))
-        if reply is None:
-            return None
-        answer = raw.to_python(raw.DOCUMENT, reply.body)
-        if answer.get("ok") != 1:
-            return reply.body if not from_now or answer.get("code") == UNAUTHORIZED else None
-        opened = answer["cursor"]
-        kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": command["$db"]}
-        await upstream.command(kill | {name: command[name] for name in ("lsid",) if name in command})
-        return None
+        """Give who this client is."""
+        return (await self.login.identity()).users
 
     def with_times(self, reply: bytes) -> bytes:
         """Add the times that a server adds to every reply."""
@@ -283,12 +265,9 @@ def _app_name(metadata: Any) -> str:
 def _is_usual(asked: Mapping[str, Any]) -> bool:
     """Tell whether a client presents itself as drivers do; the upstream answers all others itself."""
     metadata = asked.get("client", {})
+    if not isinstance(asked.get("compression", []), list):
+        return False
     return isinstance(metadata, Mapping) and all(isinstance(part, Mapping | str) for part in metadata.values())
-
-
-def _mechanism(asked: Any) -> str:
-    """Give the mechanism that a command wants to authenticate with."""
-    return str(asked.get("mechanism", "")).upper() if isinstance(asked, Mapping) else ""
 
 
 def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from tailrace.gateway.limits import Shares
 from tailrace.gateway.streams import AnySubscription
 
 if TYPE_CHECKING:
@@ -25,9 +28,15 @@ class Cursor:
     """The session that opened it."""
     owner: frozenset[str]
     """The users who opened it, as `user@database`."""
-    opened_by: Mapping[str, Any] | None = field(default=None, repr=False)
-    """The command, where the upstream is asked again whether it is allowed."""
-    checked_at: float = field(default_factory=time.monotonic)
+    opened_by: Mapping[str, Any] = field(repr=False)
+    """The command, to ask the upstream again whether it is allowed."""
+    privileges: bytes = field(repr=False)
+    """What the upstream said of the users' privileges just before it allowed the command."""
+    address: str
+    """Where the client was that opened it."""
+    events: int = 0
+    """How many were sent."""
+    opened_at: float = field(default_factory=time.monotonic)
     used_at: float = field(default_factory=time.monotonic)
     in_use: bool = False
 
@@ -35,7 +44,9 @@ class Cursor:
 class Cursors:
     """All open cursors; those that nobody asks for any more time out."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: Shares, *, access_log: bool = True) -> None:
+        self._shares = shares
+        self._log = structlog.get_logger() if access_log else None
         self._by_id: dict[int, Cursor] = {}
 
     def __len__(self) -> int:
@@ -50,12 +61,22 @@ class Cursors:
         namespace: str,
         session: SessionId | None,
         owner: frozenset[str],
-        opened_by: Mapping[str, Any] | None = None,
+        opened_by: Mapping[str, Any],
+        privileges: bytes,
+        address: str,
     ) -> Cursor:
         """Give a subscription an id that no upstream cursor has: 62 bits by chance."""
-        cursor = Cursor(secrets.randbits(62) | 1, subscription, namespace, session, owner, opened_by)
+        self._shares.take(_holders(owner, address))
+        cursor = Cursor(
+            secrets.randbits(62) | 1, subscription, namespace, session, owner, opened_by, privileges, address
+        )
         self._by_id[cursor.id] = cursor
+        self._note("stream_opened", cursor)
         return cursor
+
+    def check_room(self, owner: frozenset[str], address: str) -> None:
+        """Refuse a stream beyond those that its owner may have."""
+        self._shares.check(_holders(owner, address))
 
     def get(self, cursor_id: int) -> Cursor | None:
         """Find a cursor."""
@@ -63,9 +84,26 @@ class Cursors:
 
     def remove(self, cursor: Cursor) -> None:
         """Forget a cursor; closing its subscription is left to the caller."""
-        self._by_id.pop(cursor.id, None)
+        if self._by_id.pop(cursor.id, None) is None:
+            return
+        self._shares.give(_holders(cursor.owner, cursor.address))
+        lasted = round(time.monotonic() - cursor.opened_at, 3)
+        self._note("stream_closed", cursor, seconds=lasted, events=cursor.events)
 
     def idle_for(self, seconds: float) -> list[Cursor]:
         """Give those that nobody has asked for so long."""
         before = time.monotonic() - seconds
         return [cursor for cursor in self if cursor.used_at < before and not cursor.in_use]
+
+    def _note(self, event: str, cursor: Cursor, **facts: Any) -> None:
+        """Write down who watches what, and from where."""
+        if self._log is not None:
+            user = ", ".join(sorted(cursor.owner))
+            self._log.info(
+                event, user=user, address=cursor.address, namespace=cursor.namespace, cursor=cursor.id, **facts
+            )
+
+
+def _holders(owner: frozenset[str], address: str) -> tuple[str, ...]:
+    """Give among whose streams one is counted: where nobody authenticates, among those of an address."""
+    return tuple(owner) or (address,)

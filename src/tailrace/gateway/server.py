@@ -15,16 +15,20 @@ from typing import Any, Final
 import structlog
 from pymongo import MongoClient
 
-from tailrace.errors import BadFrame, ServerUnreachable, SettingsError
+from tailrace.errors import BadFrame, ServerUnreachable, SettingsError, StreamRefused
 from tailrace.gateway.connection import Connection
 from tailrace.gateway.conversation import Conversation
 from tailrace.gateway.cursors import Cursors
 from tailrace.gateway.fail_points import FailPoints
+from tailrace.gateway.frames import Frames
 from tailrace.gateway.hello import Presentation
+from tailrace.gateway.limits import LoginAttempts, Shares
+from tailrace.gateway.privileges import PrivilegeChecks
 from tailrace.gateway.quiet_log import QuietLog, describe
 from tailrace.gateway.replies import SharedReplies
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
+from tailrace.gateway.wire import MAX_MESSAGE
 from tailrace.hub import ClusterHub
 
 _BACKLOG: Final = 4_096
@@ -51,9 +55,27 @@ class GatewayOptions:
     """A PEM file with the certificate and key that clients see; None is without TLS."""
     max_connections: int = 20_000
     seconds_for_a_message: float = 30.0
+    message_bytes: int = MAX_MESSAGE
+    """How large a message may be, unpacked too."""
+    login_message_bytes: int = 64 * 1024
+    """How large it may be before the client has authenticated, where the upstream wants that."""
+    receive_bytes: int = 256 * 1024 * 1024
+    """How much all clients together may have sent that was not read yet, and as much again while it is unpacked."""
     cursor_timeout: float = 600.0
-    seconds_between_checks: float = 30.0
-    """How long a client may watch on after its privileges upstream were revoked."""
+    seconds_between_checks: float = 0.0
+    """How old the upstream's word on a user's privileges may be; by default each getMore waits for a new one."""
+    connections_per_address: int = 0
+    connections_per_user: int = 0
+    streams_per_user: int = 0
+    """0 is no limit; where nobody authenticates, the streams of an address are counted."""
+    login_attempts: int = 10
+    """Failed logins of a user from one address, after which each next one has to wait."""
+    idle_seconds: float = 0.0
+    """How long a client may say nothing; 0 is for ever."""
+    access_log: bool = True
+    """Whether the log says who opened which stream, from where, for how long and for how many events."""
+    client_ca: Path | None = None
+    """A PEM file with the authorities whose certificates clients have to show."""
 
 
 @dataclass(slots=True)
@@ -64,6 +86,9 @@ class GatewayCounts:
     """Clients that are connected now."""
     dropped: int = 0
     """Clients that were dropped because of what they sent, or did not send."""
+    refused: int = 0
+    """Connections, logins and streams over a limit."""
+    failed_logins: int = 0
     commands: int = 0
     passed: int = 0
     """Commands that went on to the upstream."""
@@ -78,17 +103,19 @@ class GatewayCounts:
 class Gateway:
     """Serves change streams from a hub, and passes everything else to the upstream."""
 
-    def __init__(
-        self, hub: AnyHub, upstream: Upstream, streams: Streams, options: GatewayOptions, requires_auth: bool
-    ) -> None:
+    def __init__(self, hub: AnyHub, upstream: Upstream, streams: Streams, options: GatewayOptions) -> None:
         self.hub = hub
         self.upstream = upstream
         self.streams = streams
         self.options = options
-        self.requires_auth = requires_auth
-        self.cursors = Cursors()
         self.replies = SharedReplies()
         self.fail_points = FailPoints()
+        self.frames = Frames(options.receive_bytes, self._drop_largest)
+        self.privileges = PrivilegeChecks(options.seconds_between_checks)
+        self.user_connections = Shares(options.connections_per_user, "connections")
+        self.address_connections = Shares(options.connections_per_address, "connections")
+        self.cursors = Cursors(Shares(options.streams_per_user, "streams"), access_log=options.access_log)
+        self.logins = LoginAttempts(options.login_attempts)
         self.counts = GatewayCounts()
         self._clients: dict[Connection, asyncio.Task[None]] = {}
         self.log = QuietLog()
@@ -104,8 +131,8 @@ class Gateway:
         """Listen while the block runs; then end all cursors, so that clients resume elsewhere."""
         options = options or GatewayOptions()
         upstream = Upstream(client, uri)
-        requires_auth = await upstream.requires_auth()
-        if not requires_auth and not options.allow_open and not ip_address(options.address).is_loopback:
+        is_open = not await upstream.requires_auth_at_start()
+        if is_open and not options.allow_open and not ip_address(options.address).is_loopback:
             raise SettingsError(
                 f"the upstream lets everybody in, and so would the gateway at {options.address}",
                 hint="Listen at 127.0.0.1, switch authentication on upstream, or give --allow-open.",
@@ -115,20 +142,21 @@ class Gateway:
                 "a gateway before a sharded cluster cannot present itself as a replica set",
                 hint='Leave gateway.present at "mongos".',
             )
-        gateway = cls(hub, upstream, Streams(hub, client), options, requires_auth)
+        gateway = cls(hub, upstream, Streams(hub, client), options)
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(gateway._accept),
+                gateway._connection,
                 options.address,
                 options.port,
-                ssl=_tls_context(options.certificate),
+                ssl=_tls_context(options.certificate, options.client_ca),
                 backlog=_BACKLOG,
             )
         except OSError as error:
             message = f"cannot listen at {options.address}:{options.port}: {error.strerror}"
             raise SettingsError(message, hint="Choose another address or port.") from None
         gateway.port = server.sockets[0].getsockname()[1]
-        sweepers = [asyncio.create_task(gateway._sweep()), asyncio.create_task(gateway._look_for_late_ones())]
+        works = (gateway._sweep(), gateway._look_for_late_ones(), upstream.auth.follow())
+        sweepers = [asyncio.create_task(work) for work in works]
         try:
             yield gateway
         finally:
@@ -136,17 +164,40 @@ class Gateway:
                 sweeper.cancel()
             server.close()
             await gateway._stop()
+            gateway.frames.close()
             upstream.close()
+
+    def _connection(self) -> Connection:
+        options = self.options
+        largest = options.message_bytes if self.upstream.auth.known is False else options.login_message_bytes
+        return Connection(self._accept, self.frames, largest=largest, seconds=options.seconds_for_a_message)
+
+    def _drop_largest(self) -> None:
+        """Give up on the client that holds most of the budget: those who behave hold next to nothing."""
+        largest = max(self._clients, key=lambda connection: connection.held, default=None)
+        if largest is not None:
+            largest.drop(f"{largest.held} bytes of unread messages, while all clients together have too many")
 
     def _accept(self, connection: Connection) -> None:
         """Begin a conversation with a client that has connected."""
         if len(self._clients) >= self.options.max_connections:
-            self.log.warning("client_refused", peer=connection.peer, reason="too many connections")
+            self.refuse("client", connection.peer, "", "too many connections")
+            connection.close()
+            return
+        try:
+            self.address_connections.take([connection.address])
+        except StreamRefused as error:
+            self.refuse("client", connection.peer, "", error.message)
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._converse(connection))
         self._clients[connection] = task
         self.counts.connections += 1
+
+    def refuse(self, what: str, peer: object, user: str, reason: str) -> None:
+        """Count and log what a limit or a restriction forbids."""
+        self.counts.refused += 1
+        self.log.warning(f"{what}_refused", peer=peer, user=user, reason=reason)
 
     async def _converse(self, connection: Connection) -> None:
         conversation = Conversation(self, connection)
@@ -164,17 +215,19 @@ class Gateway:
             self.log.warning("client_dropped", peer=connection.peer, reason=describe(error))
         finally:
             del self._clients[connection]
+            self.address_connections.give([connection.address])
             self.counts.connections -= 1
             conversation.close()
 
     async def _look_for_late_ones(self) -> None:
         """Drop clients that take too long to send a message."""
-        seconds = self.options.seconds_for_a_message
         while True:
-            await asyncio.sleep(min(1.0, seconds / 4))
+            await asyncio.sleep(min(1.0, self.options.seconds_for_a_message / 4))
             now = time.monotonic()
             for connection in tuple(self._clients):
-                connection.drop_if_late(now, seconds)
+                connection.drop_if_late(now)
+                if self.options.idle_seconds:
+                    connection.drop_if_idle(now, self.options.idle_seconds)
 
     async def _sweep(self) -> None:
         """Close cursors that nobody asks for any more."""
@@ -196,14 +249,26 @@ class Gateway:
             task.cancel()
         if self._clients:
             await asyncio.wait(self._clients.values(), timeout=5)
+        for cursor in self.cursors:
+            self.cursors.remove(cursor)
 
 
-def _tls_context(certificate: Path | None) -> ssl.SSLContext | None:
+def _tls_context(certificate: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
+    """Make what clients see: TLS 1.2 or newer, and where authorities are given, only those whom they know."""
     if certificate is None:
+        if client_ca is not None:
+            raise SettingsError("client certificates need TLS", hint="Give gateway.certificate too.")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate)
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(f"{certificate} is no certificate with its key: {error}", hint="Give a PEM file.") from None
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(f"{client_ca} has no authorities: {error}", hint="Give a PEM file.") from None
+        context.verify_mode = ssl.CERT_REQUIRED
     return context

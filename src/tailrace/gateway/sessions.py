@@ -80,7 +80,7 @@ class SessionCommands:
 
     async def _check_may_kill(self, cursors: list[Cursor], asked: Command) -> None:
         users = await self._conversation.users()
-        if all(cursor.owner == users for cursor in cursors) or await self._conversation.may_kill_any_cursor():
+        if all(cursor.owner == users for cursor in cursors) or await self._conversation.login.may_kill_any_cursor():
             return
         ids = ", ".join(map(str, asked.fields["cursors"]))
         shown = f'{{ killCursors: "{asked.fields["killCursors"]}", cursors: [ {ids} ], $db: "{asked.database}" }}'

@@ -12,10 +12,10 @@ from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
 from tailrace import raw
-from tailrace.errors import BadFrame, ServerUnreachable
+from tailrace.errors import BadFrame, ServerUnreachable, SettingsError
+from tailrace.gateway.auth_probe import AuthProbe
 from tailrace.gateway.wire import Message, read_message
 
-_UNAUTHORIZED: Final = 13
 _SECONDS_TO_REMEMBER: Final = 1.0
 _SECONDS_TO_CONNECT: Final = 10.0
 _SECONDS_FOR_A_MESSAGE: Final = 120.0
@@ -30,6 +30,8 @@ class Upstream:
         self._lock = asyncio.Lock()
         self._asked: UpstreamConnection | None = None
         self._greetings: dict[str, tuple[float, bytes]] = {}
+        self._has_certificate = "tlsCertificateKeyFile" in parse_uri(uri)["options"]
+        self.auth = AuthProbe(self.connect, self._primary)
 
     async def connect(self) -> UpstreamConnection:
         """Open a connection to the primary, which is waited for while one is elected."""
@@ -39,7 +41,7 @@ class Upstream:
                 reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, limit=1 << 20)
         except (OSError, TimeoutError) as error:
             raise ServerUnreachable(f"the upstream cannot be reached: {error or 'no primary'}") from error
-        return UpstreamConnection(reader, writer)
+        return UpstreamConnection(reader, writer, (host, port))
 
     async def _primary(self) -> tuple[str, int]:
         while (found := await asyncio.to_thread(lambda: self._client.primary or self._client.address)) is None:
@@ -75,37 +77,55 @@ class Upstream:
 
     def close(self) -> None:
         """Hang up."""
+        self.auth.close()
         if self._asked is not None:
             self._asked.close()
 
     async def requires_auth(self) -> bool:
         """Tell whether the upstream refuses clients that have not authenticated."""
-        connection = await self.connect()
+        known = self.auth.known
+        return await self.auth.ask() if known is None else known
+
+    async def requires_auth_at_start(self) -> bool:
+        """Tell the same, and refuse an upstream that takes nobody without a certificate: clients have none here."""
         try:
-            reply = await connection.command({"listDatabases": 1, "nameOnly": True, "$db": "admin"})
-        finally:
-            connection.close()
-        return reply.get("code") == _UNAUTHORIZED
+            return await self.requires_auth()
+        except ServerUnreachable as error:
+            if self._tls is None or not self._has_certificate:
+                raise
+            raise SettingsError(
+                f"connections without a client certificate are refused upstream: {error.message}",
+                hint="The gateway lends its own certificate to nobody. Start the servers with "
+                "--tlsAllowConnectionsWithoutCertificates (net.tls.allowConnectionsWithoutCertificates).",
+            ) from error
 
 
 class UpstreamConnection:
     """One client's own connection: its authentication, its transactions, its cursors."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: tuple[str, int]) -> None:
+        self.address = address
         self._reader = reader
         self._writer = writer
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the upstream has hung up."""
+        return self._reader.at_eof() or self._reader.exception() is not None or self._writer.is_closing()
 
     async def exchange(self, message: Message) -> Message | None:
         """Pass a message on and give the answer; None when it wants none."""
         try:
             self._writer.write(message.to_upstream())
             await self._writer.drain()
-        except ConnectionError as error:
+        except OSError as error:
             raise ServerUnreachable("the upstream closed the connection") from error
         if not message.expects_reply:
             return None
         try:
             reply = await read_message(self._reader, seconds=_SECONDS_FOR_A_MESSAGE)
+        except OSError as error:
+            raise ServerUnreachable(f"the connection to the upstream broke: {error}") from error
         except BadFrame as error:
             raise ServerUnreachable(f"the upstream does not speak the wire protocol: {error.message}") from error
         if reply is None:

@@ -99,11 +99,11 @@ def _frame(request_id: int, response_to: int, opcode: int, payload: bytes) -> by
     return _HEADER.pack(16 + len(payload), request_id, response_to, opcode) + payload
 
 
-def read_header(frame: bytes) -> tuple[int, int, int, int]:
+def read_header(frame: bytes, largest: int = MAX_MESSAGE) -> tuple[int, int, int, int]:
     """Read how a frame begins: its length, its own number, the number it answers, and what kind it is."""
     length, request_id, response_to, opcode = _HEADER.unpack_from(frame)
-    if not HEADER_SIZE < length <= MAX_MESSAGE:
-        raise BadFrame(f"a frame of {length} bytes")
+    if not HEADER_SIZE < length <= largest:
+        raise BadFrame(f"a frame of {length} bytes, where {largest} are the most")
     return length, request_id, response_to, opcode
 
 
@@ -125,6 +125,20 @@ async def read_message(
     except TimeoutError:
         raise BadFrame(f"a message that did not arrive within {seconds:g} s") from None
     return parse(payload, opcode, request_id, response_to)
+
+
+def message_in(frame: bytes) -> Message:
+    """Read a whole frame, its header included."""
+    _, request_id, response_to, opcode = read_header(frame)
+    return parse(frame[HEADER_SIZE:], opcode, request_id, response_to)
+
+
+def unpacked_size(frame: bytes) -> int:
+    """Tell what a compressed frame says that it will be unpacked, and 0 for all others."""
+    if read_header(frame)[3] != OP_COMPRESSED or len(frame) < HEADER_SIZE + _COMPRESSED.size:
+        return 0
+    size: int = _COMPRESSED.unpack_from(frame, HEADER_SIZE)[1]
+    return max(size, 0)
 
 
 def parse(payload: bytes, opcode: int, request_id: int, response_to: int = 0) -> Message:

@@ -111,6 +111,16 @@ _gateway_dropped = Counter(
     "tailrace_gateway_dropped", "Clients dropped because of what they sent, or did not send.", _LISTENER,
     registry=REGISTRY,
 )  # fmt: skip
+_gateway_refused = Counter(
+    "tailrace_gateway_refused", "Connections, logins and streams over a limit.", _LISTENER, registry=REGISTRY
+)
+_gateway_failed_logins = Counter(
+    "tailrace_gateway_failed_logins", "Logins that the upstream refused.", _LISTENER, registry=REGISTRY
+)
+_gateway_failed = Counter(
+    "tailrace_gateway_failed_commands", "Commands that failed by a defect of the gateway.", _LISTENER,
+    registry=REGISTRY,
+)  # fmt: skip
 _gateway_commands = Counter("tailrace_gateway_commands", "Commands of clients.", _LISTENER, registry=REGISTRY)
 _gateway_passed = Counter(
     "tailrace_gateway_passed", "Commands that went on to the upstream.", _LISTENER, registry=REGISTRY
@@ -259,13 +269,14 @@ class GatewayMetrics:
         self._totals: dict[tuple[Counter, str], float] = {}
 
     def show_gateway(
-        self, *, connections: int, dropped: int, commands: int, passed: int, left_to_upstream: int, events: int,
-        size: int,
+        self, *, connections: int, dropped: int, refused: int, failed_logins: int, failed: int, commands: int,
+        passed: int, left_to_upstream: int, events: int, size: int,
     ) -> None:  # fmt: skip
         """Show what the gateway has done since it began."""
         _gateway_connections.labels(self._listener).set(connections)
         for counter, total in (
-            (_gateway_dropped, dropped), (_gateway_commands, commands), (_gateway_passed, passed),
+            (_gateway_dropped, dropped), (_gateway_refused, refused), (_gateway_failed_logins, failed_logins),
+            (_gateway_failed, failed), (_gateway_commands, commands), (_gateway_passed, passed),
             (_gateway_left, left_to_upstream), (_gateway_events, events), (_gateway_bytes, size),
         ):  # fmt: skip
             self._count(counter, self._listener, total)

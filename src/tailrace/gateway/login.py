@@ -1,0 +1,192 @@
+"""One client's login: relayed to the upstream, which knows the secrets, and watched for who guesses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import bson
+
+from tailrace import raw
+from tailrace.errors import StreamRefused
+from tailrace.gateway import replies
+from tailrace.gateway.command import UNAUTHORIZED, Command
+from tailrace.gateway.identity import NOBODY, Identity
+from tailrace.gateway.privileges import UserPrivileges
+from tailrace.gateway.wire import Message
+
+if TYPE_CHECKING:
+    from tailrace.gateway.conversation import Conversation
+
+_AUTHENTICATION_FAILED: Final = 18
+_X509: Final = "MONGODB-X509"
+_NO_X509: Final = (
+    "MONGODB-X509 does not go through this gateway: the client's certificate ends here. "
+    "Authenticate with SCRAM-SHA-256 or another SASL mechanism, or connect to the server itself"
+)
+_SCRAM_USER: Final = re.compile(rb"(?:^|,)n=([^,]*)")
+_STARTS: Final = ("resumeAfter", "startAfter", "startAtOperationTime")
+
+
+class Login:
+    """Who a client is, asked once after each time that it authenticated."""
+
+    __slots__ = ("_conversation", "_counted", "_gateway", "_identity", "_name", "_privileges")
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._gateway = conversation.gateway
+        self._identity: Identity | None = None
+        self._counted: frozenset[str] = frozenset()
+        """The users among whose connections this one is counted."""
+        self._name = ""
+        """Who the client says that it is, until the upstream confirms it."""
+        self._privileges: UserPrivileges | None = None
+
+    async def identity(self) -> Identity:
+        """Give who has authenticated; refuse those who may not come from where they are, or are too many."""
+        if not await self._gateway.upstream.requires_auth():
+            self._conversation.allow_large_messages(True)
+            return NOBODY
+        if self._identity is None:
+            found = await Identity.ask(await self._conversation.connected())
+            self._check(found)
+            self._identity = found
+            self._privileges = self._gateway.privileges.of(found.accounts) if found.users else None
+            self._conversation.allow_large_messages(bool(found.users))
+        return self._identity
+
+    def _check(self, found: Identity) -> None:
+        address = self._conversation.address
+        try:
+            if not found.may_come_from(address):
+                raise StreamRefused(
+                    "Authentication failed.",
+                    server_code=_AUTHENTICATION_FAILED,
+                    server_code_name="AuthenticationFailed",
+                )
+            self._count(found.users)
+        except StreamRefused as error:
+            # The upstream took the login: nothing may be passed on by this connection.
+            self._conversation.end()
+            self._gateway.refuse("login", self._conversation.peer, ", ".join(sorted(found.users)), error.message)
+            raise
+
+    def _count(self, users: frozenset[str]) -> None:
+        self._gateway.user_connections.give(self._counted)
+        self._counted = frozenset()
+        self._gateway.user_connections.take(users)
+        self._counted = users
+
+    def forget(self) -> None:
+        """Ask again when somebody next wants to know."""
+        self._identity = None
+
+    def close(self) -> None:
+        """Count this connection no longer."""
+        self._gateway.user_connections.give(self._counted)
+        self._counted = frozenset()
+
+    # --- logging in
+
+    async def authenticate(self, command: Command) -> bytes | None:
+        """Relay one step of a login, or a logout."""
+        if command.name == "authenticate" or mechanism(command.fields) == _X509:
+            return self._conversation.with_times(replies.failure(_NO_X509, 334, "MechanismUnavailable"))
+        if command.name == "saslStart":
+            self.begin(command.fields, command.database)
+        self.forget()
+        reply = await self._conversation.pass_on(command)
+        if reply is not None:
+            await self.finish(reply)
+        return reply
+
+    def begin(self, asked: Any, database: str) -> None:
+        """Note who wants to log in, unless the client has failed too often."""
+        self._name = _user_in(asked, database)
+        wait = self._gateway.logins.seconds_to_wait(self._conversation.address, self._name)
+        if wait > 0:
+            message = f"too many failed logins from {self._conversation.address}: try again in {wait:.0f} s"
+            self._gateway.refuse("login", self._conversation.peer, self._name, message)
+            raise StreamRefused(message, server_code=_AUTHENTICATION_FAILED, server_code_name="AuthenticationFailed")
+
+    async def finish(self, reply: bytes) -> None:
+        """Look at the upstream's answer: the login failed, goes on, or is complete."""
+        told = raw.to_python(raw.DOCUMENT, reply)
+        address = self._conversation.address
+        if told.get("code") == _AUTHENTICATION_FAILED:
+            self._gateway.counts.failed_logins += 1
+            self._gateway.logins.failed(address, self._name)
+            self._gateway.log.warning("login_failed", peer=self._conversation.peer, user=self._name)
+            return
+        speculative = told.get("speculativeAuthenticate")
+        if told.get("done") is True or (isinstance(speculative, Mapping) and speculative.get("done") is True):
+            await self.identity()
+            self._gateway.logins.succeeded(address, self._name)
+
+    # --- what the client may do
+
+    async def privileges(self) -> bytes:
+        """Give what the upstream says of the client's privileges now; only useful to compare it."""
+        await self.identity()
+        if self._privileges is None:
+            return b""
+        told = await self._privileges.now(self._ask_privileges)
+        if raw.find(told, b"0", 0) is None:
+            self.forget()
+        return told
+
+    async def _ask_privileges(self) -> bytes:
+        status = await self._status()
+        return bson.encode({str(number): each for number, each in enumerate(status)})
+
+    async def _status(self) -> list[Any]:
+        upstream = await self._conversation.connected()
+        told = await upstream.command({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"})
+        return list(told.get("authInfo", {}).get("authenticatedUserPrivileges", ()))
+
+    async def may_kill_any_cursor(self) -> bool:
+        """Ask the upstream whether this client may kill the cursors of others."""
+        return any(
+            "killAnyCursor" in privilege["actions"]
+            and (privilege["resource"].get("cluster") or privilege["resource"].get("anyResource"))
+            for privilege in await self._status()
+        )
+
+    async def refused_by_upstream(self, command: Mapping[str, Any], *, from_now: bool = False) -> bytes | None:
+        """Let the upstream open the same stream without reading, and give its refusal if it has one.
+
+        So a client may watch what its upstream privileges say, and nobody here has to understand those. To look
+        again later whether they still do, the stream is opened `from_now` on: where it began may be history by then.
+        """
+        if not await self._gateway.upstream.requires_auth():
+            return None
+        upstream = await self._conversation.connected()
+        first, *stages = command["pipeline"]
+        if from_now:
+            stage = {name: value for name, value in first["$changeStream"].items() if name not in _STARTS}
+            first = {"$changeStream": stage}
+        asked = dict(command) | {"pipeline": [first, *stages], "cursor": {"batchSize": 0}}
+        reply = await upstream.exchange(Message(bson.encode(asked), request_id=1))
+        if reply is None:
+            return None
+        answer = raw.to_python(raw.DOCUMENT, reply.body)
+        if answer.get("ok") != 1:
+            return reply.body if not from_now or answer.get("code") == UNAUTHORIZED else None
+        opened = answer["cursor"]
+        kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": command["$db"]}
+        await upstream.command(kill | {name: command[name] for name in ("lsid",) if name in command})
+        return None
+
+
+def mechanism(asked: Any) -> str:
+    """Give the mechanism that a command wants to authenticate with."""
+    return str(asked.get("mechanism", "")).upper() if isinstance(asked, Mapping) else ""
+
+
+def _user_in(asked: Any, database: str) -> str:
+    """Read the user's name out of the first message of SCRAM; of other mechanisms it stays unknown."""
+    payload = asked.get("payload") if isinstance(asked, Mapping) else None
+    found = _SCRAM_USER.search(bytes(payload)) if isinstance(payload, bytes) else None
+    return "" if found is None else f"{found[1].decode('utf-8', 'replace')}@{asked.get('db', database)}"
