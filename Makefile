@@ -27,7 +27,7 @@ test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
 	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 chaos: env       ## Kill drivers, workers, broker, Redis and primary while both Spark jobs run: KILLS=20 SEED=5
-	KILLS=$(or $(KILLS),20) SEED=$(or $(SEED),5) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/spark/test_kills.py tests/spark/test_warehouse_kills.py $(ARGS)
+	KILLS=$(or $(KILLS),20) SEED=$(or $(SEED),5) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/features/test_kills.py tests/warehouse/test_kills.py $(ARGS)
 
 crash: env       ## Kill the producer a hundred times for each guarantee, and other long proofs of capture
 	$(BIN)/pytest tests/capture -m long $(ARGS)

@@ -26,8 +26,8 @@ from bench.warehouse import cpu_seconds, memory
 from bench.workload import transaction
 from tailrace.capture.formats import make_format
 from tailrace.cli.spark_session import spark_session
+from tailrace.features.job import FeatureJob
 from tailrace.settings import SparkSettings
-from tailrace.spark.features import FeatureJob
 from tailrace.stand import Kafka, Redis
 from tailrace.token import ResumeToken
 

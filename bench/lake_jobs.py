@@ -15,7 +15,8 @@ from bench.latency_jobs import open_spark
 from bench.warehouse import fill, run
 from tailrace.settings import WarehouseSettings
 from tailrace.spark import from_kafka
-from tailrace.spark.warehouse import COLUMNS, configure_catalog
+from tailrace.warehouse.job import COLUMNS
+from tailrace.warehouse.lake import configure_catalog
 
 
 class Tables:

@@ -146,7 +146,7 @@ class Features:
         from bench.feature_set import definition
         from bench.micro_batches import MicroBatches
         from tailrace.features import FeatureStore
-        from tailrace.spark.features import FeatureJob
+        from tailrace.features.job import FeatureJob
 
         self._batches = MicroBatches()
         self._batches.time_calls(FeatureJob, "apply", "of addBatch in Python")
@@ -171,7 +171,7 @@ class Warehouse:
     def __init__(self, uri: str, folder: str, events: int) -> None:
         from tailrace.capture.source.namespaces import Namespaces
         from tailrace.settings import WarehouseSettings
-        from tailrace.spark.warehouse import COLUMNS, WarehouseJob
+        from tailrace.warehouse.job import COLUMNS, WarehouseJob
 
         self._job = WarehouseJob(
             WarehouseSettings(folder=folder, maintain_batches=0), Namespaces.parse(["bench.orders"])

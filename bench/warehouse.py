@@ -36,14 +36,14 @@ from tailrace.cli.spark_session import spark_session
 from tailrace.settings import SparkSettings, WarehouseSettings
 from tailrace.spark import from_kafka
 from tailrace.spark.columns import EventColumns
-from tailrace.spark.warehouse import COLUMNS, WarehouseJob
-from tailrace.spark.warehouse import job as job_module
-from tailrace.spark.warehouse.lake import Commit
-from tailrace.spark.warehouse.maintenance import Maintenance
-from tailrace.spark.warehouse.mirror import Mirror
 from tailrace.stand import Kafka
 from tailrace.token import ResumeToken
+from tailrace.warehouse import job as job_module
 from tailrace.warehouse import read_tables
+from tailrace.warehouse.job import COLUMNS, WarehouseJob
+from tailrace.warehouse.lake import Commit
+from tailrace.warehouse.maintenance import Maintenance
+from tailrace.warehouse.mirror import Mirror
 
 NAMESPACE = {"db": "bench", "coll": "orders"}
 FIRST_ROWS = 1_000

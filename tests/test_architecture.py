@@ -13,7 +13,7 @@ SOURCE = Path(tailrace.__file__).parent
 FLOW = [
     "errors", "settings", "raw",
     "token", "oplog", "engine", "router", "hub", "gateway", "driver",
-    "monitor", "capture", "features", "warehouse", "spark", "dashboard",
+    "monitor", "capture", "spark", "features", "warehouse", "dashboard",
     "stand", "up", "cli",
 ]  # fmt: skip
 INDEPENDENT = {"stand": {"errors"}}

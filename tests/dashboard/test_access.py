@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from tailrace.dashboard.access import Access, Guard
+from tailrace.dashboard.web.access import Access, Guard
 from tailrace.errors import SettingsError
 from tailrace.settings import DashboardSettings
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.dashboard.actions import SECONDS_OF_A_CONFIRMATION, Control
+from tailrace.dashboard.web.actions import SECONDS_OF_A_CONFIRMATION, Control
 from tailrace.errors import ControlRefused
 from tailrace.monitor import Site, serve_endpoint
 

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Route
 
-from tailrace.dashboard.broadcast import Broadcaster, Client, EventStream, encode
+from tailrace.dashboard.web.broadcast import Broadcaster, Client, EventStream, encode
 from tailrace.errors import ControlRefused
 from tailrace.monitor import REGISTRY, DashboardMetrics
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from bson import Timestamp
 
-from tailrace.dashboard import conditions
 from tailrace.dashboard.sources import Reading
-from tailrace.dashboard.values import Colour, Condition, DeadLetters, Letter
+from tailrace.dashboard.view import conditions
+from tailrace.dashboard.view.values import Colour, Condition, DeadLetters, Letter
 from tailrace.monitor import Level, Oplog, Report, Verdict
 from tailrace.settings import MonitorSettings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.dashboard.history import MOST_SERIES, HistoryBook, Track
+from tailrace.dashboard.view.history import MOST_SERIES, HistoryBook, Track
 
 
 def test_five_minutes_by_the_second_and_an_hour_in_steps_of_ten() -> None:

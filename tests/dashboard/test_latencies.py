@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.latencies import LatencyBook, bucket_percentile, percentile
-from tailrace.dashboard.live_events import SeenEvent
+from tailrace.dashboard.view.latencies import LatencyBook, bucket_percentile, percentile
+from tailrace.dashboard.view.live_events import SeenEvent
+from tailrace.dashboard.web.answers import EventLine
 
 
 def event(cluster_time: int, at: float, arrived_at: float | None, operation: str = "insert") -> SeenEvent:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import orjson
 from bson import Timestamp
 
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.live_events import LARGEST_VALUE, EventRing, SeenEvent, detail_of, token_parts
+from tailrace.dashboard.view.live_events import LARGEST_VALUE, EventRing, SeenEvent, detail_of, token_parts
+from tailrace.dashboard.web.answers import EventLine
 from tailrace.token import ResumeToken
 
 TOKEN = ResumeToken.high_water_mark(Timestamp(1_700_000_000, 7)).hex

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tailrace.dashboard.app import STATIC
+from tailrace.dashboard.web.app import STATIC
 
 FILES = sorted(STATIC.iterdir())
 PAGE = (STATIC / "index.html").read_text()

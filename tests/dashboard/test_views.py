@@ -8,15 +8,15 @@ from typing import Any
 from bson import Timestamp
 
 from tailrace.capture.positions import Counts, Position
-from tailrace.dashboard.flow import Parts, flow_of
-from tailrace.dashboard.job_view import TOKEN_PROPERTY, drift_of, gateways_of, newest_time, tables_of
-from tailrace.dashboard.seen import Seen
 from tailrace.dashboard.sources import Reading
 from tailrace.dashboard.sources.metrics_text import Metrics, Rates
 from tailrace.dashboard.sources.positions import PositionsReading, StoredStream
 from tailrace.dashboard.sources.producers import ProducerReading
-from tailrace.dashboard.stream_view import shards_of, streams_of, windows_of
-from tailrace.dashboard.values import Colour
+from tailrace.dashboard.view.flow import Parts, flow_of
+from tailrace.dashboard.view.job_view import TOKEN_PROPERTY, drift_of, gateways_of, newest_time, tables_of
+from tailrace.dashboard.view.observed import Seen
+from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
+from tailrace.dashboard.view.values import Colour
 from tailrace.monitor import Consumer, Observer, Oplog, Report, Thresholds
 from tailrace.settings import Settings
 from tailrace.token import ResumeToken

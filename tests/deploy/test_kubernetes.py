@@ -14,7 +14,7 @@ import yaml
 from pydantic import SecretStr
 
 from command_lines import complaint_about_words
-from tailrace.dashboard.access import OPEN_PATHS, Access
+from tailrace.dashboard.web.access import OPEN_PATHS, Access
 from tailrace.monitor import Site, serve_endpoint
 from tailrace.settings import ENVIRONMENT_PREFIX, Settings, describe
 

@@ -1,4 +1,4 @@
-"""What a folder of tables says about itself; that real tables are read right is in tests/spark/test_warehouse.py."""
+"""What a folder of tables says about itself; that real tables are read right is in tests/warehouse/test_job.py."""
 
 from __future__ import annotations
 

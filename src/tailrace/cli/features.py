@@ -12,8 +12,8 @@ from tailrace.cli.session import session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tailrace.features.job import FeatureJob
     from tailrace.settings import Settings
-    from tailrace.spark.features import FeatureJob
 
 HELP = """Keep the features of a definition in Redis.
 
@@ -37,7 +37,7 @@ def features(
     """Keep the features of a definition in Redis."""
     from tailrace.cli.spark_session import spark_session
     from tailrace.features import load_definition
-    from tailrace.spark.features import FeatureJob
+    from tailrace.features.job import FeatureJob
     from tailrace.spark.session import is_submitted
 
     settings = session.settings(mongodb__uri=uri, features__redis_url=redis, features__kafka_servers=servers)

@@ -39,7 +39,7 @@ def _answer(query: str, limit: int, settings: Settings) -> tuple[list[str], list
     with spark_session(settings.spark, is_quiet=not session.debug) as spark:
         from pyspark.errors import AnalysisException, ParseException
 
-        from tailrace.spark.warehouse import configure_catalog
+        from tailrace.warehouse.lake import configure_catalog
 
         configure_catalog(spark, settings.warehouse)
         spark.catalog.setCurrentCatalog(settings.warehouse.catalog)

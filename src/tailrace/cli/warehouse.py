@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.settings import Settings, WarehouseSettings
-    from tailrace.spark.warehouse import Lake
     from tailrace.warehouse import TableState
+    from tailrace.warehouse.lake import Lake
 
 app = typer.Typer(help="Keep collections as Iceberg tables: a history and a mirror each.", no_args_is_help=True)
 
@@ -54,7 +54,7 @@ def run(
     from tailrace.capture.source.namespaces import Namespaces as Selection
     from tailrace.cli.spark_session import spark_session
     from tailrace.spark import supervise
-    from tailrace.spark.warehouse import WarehouseJob
+    from tailrace.warehouse.job import WarehouseJob
 
     settings = session.settings(
         mongodb__uri=uri,
@@ -93,7 +93,7 @@ def tables(folder: Folder = None, as_json: Annotated[bool, typer.Option("--json"
 @app.command()
 def compact(namespaces: Namespaces = None, folder: Folder = None) -> None:
     """Put small files together, and sort the rows of mirrors by key."""
-    from tailrace.spark.warehouse.maintenance import compact as compact_table
+    from tailrace.warehouse.maintenance import compact as compact_table
 
     with _chosen_tables(namespaces, folder) as (lake, chosen):
         for state in chosen:
@@ -109,8 +109,8 @@ def expire(
     folder: Folder = None,
 ) -> None:
     """Remove old snapshots, and the files that only they need."""
-    from tailrace.spark.warehouse.maintenance import expire as expire_table
-    from tailrace.spark.warehouse.maintenance import remove_orphans
+    from tailrace.warehouse.maintenance import expire as expire_table
+    from tailrace.warehouse.maintenance import remove_orphans
 
     hours = keep_hours if keep_hours is not None else session.settings().warehouse.keep_hours
     with _chosen_tables(namespaces, folder) as (lake, chosen):
@@ -135,7 +135,7 @@ def rebuild(
     Stop `tailrace warehouse run` first. Events that the history lacks are added to it; it loses none.
     """
     from tailrace.cli.spark_session import spark_session
-    from tailrace.spark.warehouse.rebuild import rebuild_mirrors, starting_options
+    from tailrace.warehouse.rebuild import rebuild_mirrors, starting_options
 
     settings = session.settings(warehouse__kafka_servers=servers, warehouse__folder=folder)
     with spark_session(settings.spark) as spark:
@@ -153,7 +153,7 @@ def topic_events(
 ) -> DataFrame:
     """Give the stream of topics."""
     from tailrace.spark import from_kafka
-    from tailrace.spark.warehouse import COLUMNS
+    from tailrace.warehouse.job import COLUMNS
 
     return from_kafka(
         spark,
@@ -170,7 +170,7 @@ def topic_events(
 def _direct_events(
     spark: SparkSession, settings: Settings, namespaces: list[str] | None, start: str | None
 ) -> DataFrame:
-    from tailrace.spark.warehouse import COLUMNS
+    from tailrace.warehouse.job import COLUMNS
 
     options = {
         "uri": settings.mongodb.uri.get_secret_value(),
@@ -207,7 +207,7 @@ def table_states(settings: Settings) -> Iterator[list[TableState]]:
 @contextmanager
 def _lake(settings: Settings) -> Iterator[Lake]:
     from tailrace.cli.spark_session import spark_session
-    from tailrace.spark.warehouse import Lake, configure_catalog
+    from tailrace.warehouse.lake import Lake, configure_catalog
 
     with spark_session(settings.spark) as spark:
         configure_catalog(spark, settings.warehouse)

@@ -10,15 +10,6 @@ from typing import Any
 import structlog
 
 from tailrace import __version__
-from tailrace.dashboard import conditions
-from tailrace.dashboard.flow import Parts, flow_of
-from tailrace.dashboard.history import HistoryBook
-from tailrace.dashboard.job_view import drift_of, feature_sets_of, gaps_of, gateways_of, newest_time, tables_of
-from tailrace.dashboard.latencies import LatencyBook
-from tailrace.dashboard.live_events import EventRing, SeenEvent
-from tailrace.dashboard.passing import PassedEvents
-from tailrace.dashboard.points import points_of
-from tailrace.dashboard.seen import Seen
 from tailrace.dashboard.sources import Reading, Watched, reason_of
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
 from tailrace.dashboard.sources.features import FeaturesSource
@@ -31,8 +22,17 @@ from tailrace.dashboard.sources.positions import PositionsSource
 from tailrace.dashboard.sources.producers import ProducerSource
 from tailrace.dashboard.sources.tables import TablesSource
 from tailrace.dashboard.sources.topics import TopicsSource
-from tailrace.dashboard.stream_view import shards_of, streams_of, windows_of
-from tailrace.dashboard.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
+from tailrace.dashboard.view import conditions
+from tailrace.dashboard.view.flow import Parts, flow_of
+from tailrace.dashboard.view.history import HistoryBook
+from tailrace.dashboard.view.job_view import drift_of, feature_sets_of, gaps_of, gateways_of, newest_time, tables_of
+from tailrace.dashboard.view.latencies import LatencyBook
+from tailrace.dashboard.view.live_events import EventRing, SeenEvent
+from tailrace.dashboard.view.observed import Seen
+from tailrace.dashboard.view.passing import PassedEvents
+from tailrace.dashboard.view.points import points_of
+from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
+from tailrace.dashboard.view.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
 from tailrace.monitor import Consumer, DashboardMetrics, Thresholds
 from tailrace.settings import Settings
 from tailrace.warehouse import TableKind, TableState

@@ -1,7 +1,8 @@
 """Features per entity in Redis: how they are declared, kept and read.
 
 Belongs here: the definition, the windows, what an event contributes, the scripts that keep the state inside Redis, and
-`read()`, which an application calls and which needs no Spark. Does not: how events arrive (`spark`).
+`read()`, which an application calls and which needs no Spark; `job` runs it all on Spark. Does not: how events arrive
+(`spark`).
 """
 
 from tailrace.features.definition import Definition, Feature, Kind, load_definition

@@ -1,7 +1,8 @@
-"""The PySpark side: change events as a data source, features in Redis and tables in Iceberg.
+"""What both Spark jobs stand on: change events as a data source, batches from Kafka, and the session.
 
-Belongs here: the session, the data source `tailrace`, `from_kafka`, and the jobs made of them. Does not: how events
-come out of MongoDB (`capture`, `driver`, `engine`), and fetching Java or jars (`stand`): a session is given paths.
+Belongs here: the session, the data source `tailrace` and `from_kafka`; the jobs are `features.job` and
+`warehouse.job`. Does not: how events come out of MongoDB (`capture`, `driver`, `engine`), and fetching Java or jars
+(`stand`): a session is given paths.
 """
 
 from tailrace.spark.failures import error_of

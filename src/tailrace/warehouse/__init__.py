@@ -1,8 +1,8 @@
-"""Tables of collections, as far as they can be thought about without Spark.
+"""Change events into Iceberg tables, a history and a mirror per collection: the model and the Spark job.
 
-Belongs here: what tables are called, the kinds of columns and how they widen, documents into columns, what becomes
-of a document's events, drift, and reading what a folder of tables says about itself. Does not: running anything
-(`spark.warehouse` is the job).
+The model needs no Spark: what tables are called, the kinds of columns and how they widen, documents into columns, what
+becomes of a document's events, drift, and reading what a folder of tables says about itself. `job` runs it on Spark,
+with `lake`, `history`, `mirror`, `staging`, `maintenance` and `rebuild`; only these import pyspark.
 """
 
 from tailrace.warehouse.drift import Drift

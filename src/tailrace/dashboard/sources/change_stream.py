@@ -8,9 +8,9 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.live_events import SeenEvent
-from tailrace.dashboard.record_view import as_json, namespace_of, short, summary_of, wall_time_of
+from tailrace.dashboard.view.live_events import SeenEvent
+from tailrace.dashboard.view.record_view import as_json, namespace_of, short, summary_of, wall_time_of
+from tailrace.dashboard.web.answers import EventLine
 from tailrace.driver import Batch, ChangeStream, token_of, watch
 from tailrace.raw.extended_json import relaxed_document
 from tailrace.settings import Settings

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tailrace.dashboard.places import shown_folder
-from tailrace.dashboard.values import DeadLetters, Letter
+from tailrace.dashboard.view.locations import shown_folder
+from tailrace.dashboard.view.values import DeadLetters, Letter
 from tailrace.errors import EventUnconvertible, MissingExtra
 from tailrace.warehouse.names import LETTERS_TABLE
 

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tailrace.capture.dead_letters.dead_letters import FILE, TOPIC
 from tailrace.capture.kafka_client import KafkaAddress, describe
 from tailrace.dashboard.sources.topics import QUIET
-from tailrace.dashboard.values import DeadLetters, Letter
+from tailrace.dashboard.view.values import DeadLetters, Letter
 from tailrace.errors import SinkUnavailable
 from tailrace.settings import CaptureSettings
 

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tailrace.capture.dead_letters.dead_letters import TOPIC as DEAD_LETTERS
 from tailrace.capture.kafka_client import KafkaAddress, describe
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.live_events import SeenEvent
-from tailrace.dashboard.record_view import as_json, key_of, namespace_of, summary_of, wall_time_of
+from tailrace.dashboard.view.live_events import SeenEvent
+from tailrace.dashboard.view.record_view import as_json, key_of, namespace_of, summary_of, wall_time_of
+from tailrace.dashboard.web.answers import EventLine
 from tailrace.errors import SinkUnavailable
 from tailrace.settings import CaptureSettings
 

@@ -1,0 +1,198 @@
+"""The picture: a box for every part of the pipeline, arrows with rates and latencies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from tailrace.dashboard.view import conditions
+from tailrace.dashboard.view.locations import shown_folder
+from tailrace.dashboard.view.observed import Seen
+from tailrace.dashboard.view.values import (
+    Arrow,
+    Box,
+    Colour,
+    Condition,
+    Fact,
+    FeatureSet,
+    Flow,
+    Gateway,
+    Latency,
+    Stream,
+    Table,
+)
+from tailrace.settings import Settings, shown_secret
+
+_SINKS = {"file": "File", "stdout": "Standard output", "http": "Webhook", "https": "Webhook", "redis": "Redis cache"}
+
+_LETTERS = {"capture": "capture", "features": "features", "tables": "warehouse"}
+"""Who writes the dead letters of a box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the picture is made of, beside what was seen."""
+
+    streams: Sequence[Stream]
+    gateways: Sequence[Gateway]
+    features: Sequence[FeatureSet]
+    tables: Sequence[Table]
+    latency: Sequence[Latency]
+    topic_rate: float | None
+    feature_rate: float | None
+    table_rate: float | None
+
+
+def flow_of(seen: Seen, parts: Parts, settings: Settings) -> Flow:
+    """Draw everything that is configured or there."""
+    boxes = [_mongodb(seen, settings), _capture(seen, parts, settings), _sink(seen, parts, settings)]
+    boxes += [_features(seen, parts, settings), _tables(seen, parts, settings)]
+    if seen.gateways:
+        boxes.append(_gateway(parts))
+    return Flow([_with_letters(box, seen) for box in boxes], _arrows(seen, parts))
+
+
+def _with_letters(box: Box, seen: Seen) -> Box:
+    """Let a box say how many dead letters its part has put aside."""
+    written = [reading.value for reading in seen.letters if reading.value is not None]
+    own = next((letters for letters in written if letters.part == _LETTERS.get(box.id)), None)
+    return box if own is None else replace(box, condition=conditions.with_letters(box.condition, own, seen.now))
+
+
+def _mongodb(seen: Seen, settings: Settings) -> Box:
+    wanted = "uri" in settings.mongodb.model_fields_set
+    condition = conditions.of_reading(seen.oplog, "MongoDB", is_wanted=wanted)
+    facts = []
+    if condition.colour is Colour.GREEN and seen.reports:
+        condition = conditions.of_reports(seen.reports)
+        shards = {report.oplog.shard: report.oplog for report in seen.reports}
+        shortest = min(oplog.window_seconds for oplog in shards.values())
+        facts = [
+            Fact("oplog window", conditions.spoken(shortest)),
+            Fact("replica sets" if len(shards) > 1 else "replica set", _names(list(shards))),
+        ]
+    return Box("mongodb", "MongoDB", _hosts(settings.mongodb.uri.get_secret_value()), condition, facts)
+
+
+def _capture(seen: Seen, parts: Parts, settings: Settings) -> Box:
+    silent = [reading for reading in seen.producers.values() if reading.fresh is None]
+    wanted = "producers" in settings.dashboard.model_fields_set
+    answers = [conditions.of_reading(reading, "the producer", is_wanted=wanted) for reading in silent]
+    judged = [stream.condition for stream in parts.streams]
+    nothing = Condition(Colour.GREY, "no producer is known: set dashboard.producers")
+    condition = conditions.worst([*judged, *(each for each in answers if not judged or wanted)], nothing)
+    facts = []
+    if parts.streams:
+        lags = [stream.position_age_seconds for stream in parts.streams if stream.position_age_seconds is not None]
+        facts = [
+            Fact("state", ", ".join(dict.fromkeys(stream.state for stream in parts.streams))),
+            Fact("lag", conditions.spoken(max(lags)) if lags else "unknown"),
+        ]
+    streams = [stream.name for stream in parts.streams]
+    return Box("capture", "Capture", _names(streams) if streams else _names(list(seen.producers)), condition, facts)
+
+
+def _sink(seen: Seen, parts: Parts, settings: Settings) -> Box:
+    place = shown_secret(settings.capture.sink)
+    if seen.topics is None:
+        scheme = urlsplit(settings.capture.sink.get_secret_value()).scheme
+        running = any(stream.condition.colour in (Colour.GREEN, Colour.AMBER) for stream in parts.streams)
+        condition = (
+            Condition(Colour.GREEN, "capture delivers to it")
+            if running
+            else Condition(Colour.GREY, "it cannot be looked into, and nothing delivers to it")
+        )
+        return Box("sink", _SINKS.get(scheme, "Sink"), place, condition)
+    wanted = "sink" in settings.capture.model_fields_set
+    condition = conditions.of_reading(seen.topics, "Kafka", is_wanted=wanted)
+    facts = []
+    value = seen.topics.fresh
+    if value is not None:
+        newest = (
+            "none yet" if value.newest_at is None else f"{conditions.spoken(max(0.0, seen.now - value.newest_at))} ago"
+        )
+        facts = [Fact("topics", f"{value.topics} ({value.partitions} partitions)"), Fact("newest event", newest)]
+    return Box("sink", "Kafka", place, condition, facts)
+
+
+def _features(seen: Seen, parts: Parts, settings: Settings) -> Box:
+    wanted = "redis_url" in settings.features.model_fields_set
+    condition = conditions.of_reading(seen.features, "Redis", is_wanted=wanted)
+    facts = []
+    if condition.colour is Colour.GREEN:
+        nothing = Condition(Colour.GREY, "Redis answers, and no job has written features yet")
+        condition = conditions.worst([one.condition for one in parts.features], nothing)
+        if parts.features:
+            newest = max(parts.features, key=lambda one: one.updated_at or 0.0)
+            facts = [
+                Fact("definitions", _names([one.name for one in parts.features])),
+                Fact("batch", "none" if newest.batch is None else f"{newest.batch:,}"),
+            ]
+    return Box("features", "Features in Redis", shown_secret(settings.features.redis_url), condition, facts)
+
+
+def _tables(seen: Seen, parts: Parts, settings: Settings) -> Box:
+    wanted = "folder" in settings.warehouse.model_fields_set
+    condition = conditions.of_reading(seen.tables, "the warehouse", is_wanted=wanted)
+    facts = []
+    if condition.colour is Colour.GREEN:
+        condition = _state_of_tables(seen, parts, settings)
+        if parts.tables:
+            rows = sum(table.rows or 0 for table in parts.tables if table.kind == "mirror")
+            facts = [Fact("tables", f"{len(parts.tables)}"), Fact("rows mirrored", f"{rows:,}")]
+    return Box("tables", "Iceberg tables", shown_folder(str(settings.warehouse.folder)), condition, facts)
+
+
+def _state_of_tables(seen: Seen, parts: Parts, settings: Settings) -> Condition:
+    if not parts.tables:
+        return Condition(Colour.GREY, "the warehouse has no tables yet")
+    newest = max((table.cluster_time for table in parts.tables if table.cluster_time is not None), default=None)
+    made = max((table.snapshots[0].at for table in parts.tables if table.snapshots), default=None)
+    if newest is None:
+        return Condition(Colour.GREEN, f"the newest snapshot is {conditions.spoken(seen.now - (made or seen.now))} old")
+    return conditions.of_progress("tables", newest, made, seen.newest_event, seen.now, settings.monitor)
+
+
+def _gateway(parts: Parts) -> Box:
+    nothing = Condition(Colour.GREY, "no gateway is configured")
+    condition = conditions.worst([gateway.condition for gateway in parts.gateways], nothing)
+    watchers = sum(gateway.watchers for gateway in parts.gateways)
+    places = [gateway.listener or gateway.place for gateway in parts.gateways]
+    clients = sum(gateway.connections for gateway in parts.gateways)
+    is_there = any(gateway.listener is not None for gateway in parts.gateways)
+    facts = [Fact("watchers", f"{watchers:,}"), Fact("clients", f"{clients:,}")] if is_there else []
+    return Box("gateway", "Gateway", _names(places), condition, facts)
+
+
+def _arrows(seen: Seen, parts: Parts) -> list[Arrow]:
+    p50 = {one.hop: one.p50 for one in parts.latency}
+    captured = sum(stream.events_per_second for stream in parts.streams) if seen.answering else None
+    lags = [stream.position_age_seconds for stream in parts.streams if stream.position_age_seconds is not None]
+    arrows = [
+        Arrow("mongodb", "capture", captured, max(lags, default=None), "lag of the position"),
+        Arrow("capture", "sink", captured if seen.topics is None else parts.topic_rate, p50.get("mongodb-kafka"),
+              "MongoDB → Kafka, median"),
+        Arrow("sink", "features", parts.feature_rate, p50.get("kafka-redis", p50.get("mongodb-redis")),
+              "Kafka → Redis, median" if "kafka-redis" in p50 else "MongoDB → Redis, median"),
+        Arrow("sink", "tables", parts.table_rate, p50.get("kafka-iceberg", p50.get("mongodb-iceberg")),
+              "Kafka → Iceberg, median" if "kafka-iceberg" in p50 else "MongoDB → Iceberg, median"),
+    ]  # fmt: skip
+    if parts.gateways:
+        answering = [gateway for gateway in parts.gateways if gateway.listener is not None]
+        rate = sum(gateway.events_per_second for gateway in answering) if answering else None
+        slowest = max((lag.seconds for gateway in parts.gateways for lag in gateway.lags), default=None)
+        arrows.append(Arrow("mongodb", "gateway", rate, slowest, "lag of the slowest watcher"))
+    return arrows
+
+
+def _hosts(uri: str) -> str:
+    """Give the hosts of a MongoDB URI alone."""
+    rest = uri.partition("://")[2].partition("/")[0]
+    return rest.rpartition("@")[2]
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) <= 2:
+        return ", ".join(names)
+    return f"{names[0]} and {len(names) - 1} more"

@@ -1,0 +1,63 @@
+"""The history of a collection: every event once, in the order of days."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tailrace.warehouse.lake import Commit, Lake
+from tailrace.warehouse.names import TableKind, history_table
+from tailrace.warehouse.summary import Part
+
+COLUMNS: Final = (
+    "token string, cluster_time timestamp, version bigint, wall_time timestamp, op string, db string, coll string"
+    ", _key binary, document_key string, full_document string, full_document_before string"
+    ", update_description string, raw binary"
+)
+_PROPERTIES: Final = {
+    # All events of a batch are of one day or two, so nothing is gained by shuffling them first.
+    "write.distribution-mode": "none",
+    "write.spark.fanout.enabled": "true",
+    # Files are found again by the tokens in them, and tokens differ only behind their first characters.
+    "write.metadata.metrics.column.token": "full",
+    "write.metadata.metrics.column.raw": "none",
+    "write.metadata.metrics.column.full_document": "none",
+    "write.metadata.metrics.column.full_document_before": "none",
+    "write.metadata.metrics.column.update_description": "none",
+}
+
+
+def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit, *, may_be_replay: bool) -> None:
+    """Append the events of one collection, unless the batch is there already.
+
+    An event that was delivered twice is kept once, however far apart the deliveries are: its token says where to look,
+    and the least and greatest tokens of each file make that a look at few files or none.
+    """
+    table = history_table(part.namespace)
+    lake.create(
+        table, TableKind.HISTORY, part.namespace, COLUMNS, partitioned_by="days(cluster_time)", properties=_PROPERTIES
+    )
+    if may_be_replay and lake.has_batch(table, commit):
+        return
+    rows = events.where(part.condition()).select(
+        "token",
+        F.timestamp_seconds(F.shiftright("cluster_time", 32)).alias("cluster_time"),
+        F.col("cluster_time").alias("version"),
+        *("wall_time", "op", "db", "coll", "_key", "document_key", "full_document", "full_document_before"),
+        *("update_description", "raw"),
+    )
+    if part.repeated:
+        rows = rows.dropDuplicates(["token", "_key"])
+    if lake.has_rows_between(table, "token", part.least_token, part.greatest_token):
+        rows = _without_known(lake.table(table), rows, part)
+    rows.writeTo(lake.sql_name(table)).append()
+
+
+def _without_known(known: DataFrame, rows: DataFrame, part: Part) -> DataFrame:
+    inside = known.where(F.col("token").between(part.least_token, part.greatest_token)).select(
+        F.col("token").alias("known_token"), F.col("_key").alias("known_key")
+    )
+    same = (F.col("token") == F.col("known_token")) & F.col("_key").eqNullSafe(F.col("known_key"))
+    return rows.join(inside, same, "left_anti")

@@ -1,0 +1,124 @@
+"""Whatever is killed while the features job runs, Redis ends up saying what MongoDB says."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pymongo.errors import AutoReconnect
+
+from feature_load import Load, equal_now, transactions, transactions_toml
+from spark_queries import SECONDS, python_workers, wait_until
+from tailrace.features.job import FeatureJob
+from tailrace.spark import supervise
+from tailrace.stand import Redis
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+KILLS = 20
+
+
+class Writer(threading.Thread):
+    """Writes until it is told to stop; a primary that is away is waited for."""
+
+    def __init__(self, load: Load) -> None:
+        super().__init__(daemon=True)
+        self._load = load
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        while not self.enough.wait(0.02):
+            try:
+                self._load.step()
+            except AutoReconnect:
+                continue
+
+
+def test_killed_workers_planners_mongodb_and_redis_leave_no_trace(spark, start_mongodb, start_server, tmp_path):
+    mongodb, server = start_mongodb(), start_server(Redis)
+    chance = random.Random(11)
+    jvm = int(spark._jvm.ProcessHandle.current().pid())
+    with mongodb.client(retryWrites=True) as client, redis.Redis.from_url(server.url) as features:
+        collection = client["shop"].tx
+        job = FeatureJob(transactions("shop.tx", "kills"), server.url)
+        start = job.backfill(spark, mongodb.uri)
+        done = threading.Event()
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            events = job.events(spark, mongodb.uri, {"startAtOperationTime": start})
+            try:
+                supervise(lambda: job.start(events, str(tmp_path / "c")), should_stop=done.is_set)
+            except BaseException as error:
+                failures.append(error)
+
+        runner, writer = threading.Thread(target=run, daemon=True), Writer(Load(collection, 7))
+        runner.start()
+        writer.start()
+        wait_until(lambda: bool(features.exists("kills:progress")))
+        for number in range(KILLS):
+            strike(("worker", "worker", "mongodb", "redis")[number % 4], jvm, mongodb, server, chance)
+            time.sleep(chance.uniform(0.1, 0.6))
+            assert not failures
+        writer.enough.set()
+        writer.join(SECONDS)
+        wait_until(lambda: bool(failures) or equal_now(features, collection, "kills"))
+        done.set()
+        runner.join(SECONDS)
+        assert not failures
+        assert not runner.is_alive()
+
+
+def strike(victim: str, jvm: int, mongodb: Any, server: Redis, chance: random.Random) -> None:
+    if victim == "worker":
+        workers = python_workers(jvm)
+        if workers:
+            try:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    elif victim == "mongodb":
+        node = mongodb.nodes[0]
+        node.kill()
+        node.restart()
+    else:
+        server.kill()
+        server.restart()
+
+
+def command(definition: Path, mongodb: Any, server: Redis, checkpoint: Path, *flags: str) -> list[str]:
+    where = ["--uri", mongodb.uri, "--redis", server.url, "--checkpoint", str(checkpoint)]
+    return [sys.executable, "-m", "tailrace.cli.app", "features", str(definition), *where, *flags]
+
+
+def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, tmp_path):
+    definition = tmp_path / "features.toml"
+    definition.write_text(transactions_toml(f"{database.name}.tx", "driver"))
+    load = Load(database.tx, 8)
+    load.run(40)
+    first = subprocess.Popen(
+        command(definition, mongodb, redis_server, tmp_path / "c", "--backfill"), stderr=subprocess.DEVNULL
+    )
+    try:
+        with redis.Redis.from_url(redis_server.url) as features:
+            wait_until(lambda: bool(features.exists("driver:progress")) or first.poll() is not None)
+            assert first.poll() is None
+            load.run(60)
+            first.kill()
+            first.wait(30)
+            load.run(40)
+            again = command(definition, mongodb, redis_server, tmp_path / "c", "--backfill", "--once")
+            ended = subprocess.run(again, capture_output=True, text=True, timeout=SECONDS, check=False)
+            assert ended.returncode == 0, ended.stderr
+            assert "without a backfill" in ended.stderr
+            assert equal_now(features, database.tx, "driver")
+    finally:
+        first.kill()
