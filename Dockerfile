@@ -9,6 +9,7 @@ ARG EXTRAS=kafka,redis,postgres,dashboard
 WORKDIR /build
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY src ./src
+COPY examples/fraud_signals ./examples/fraud_signals
 RUN python -m venv /opt/tailrace \
  && /opt/tailrace/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -40,10 +43,33 @@ def test_what_is_copied_exists_and_is_not_ignored() -> None:
             assert source in let_through
 
 
-def test_the_package_finds_all_that_its_build_reads() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    copied = {source for words in map(shlex.split, of("COPY")) for source in words[:-1]}
-    assert {project["readme"], "src", "pyproject.toml"} <= copied
+def test_the_image_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
+    """What the build stage does, without Docker: the copied files alone become a package whose verbs start."""
+    context, installed = tmp_path / "context", tmp_path / "installed"
+    context.mkdir()
+    for words in map(shlex.split, of("COPY")):
+        if words[0].startswith("--from="):
+            continue
+        for source in words[:-1]:
+            target = context / words[-1] / (Path(source).name if words[-1] == "./" else "")
+            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+            copy(ROOT / source, target)
+    run("-m", "hatchling", "build", "--target", "wheel", folder=context)
+    [wheel] = (context / "dist").glob("*.whl")
+    run("-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel), folder=tmp_path)
+    first = f"import sys; sys.path.insert(0, {str(installed)!r}); import tailrace; "
+    assert str(installed) in run("-c", first + "print(tailrace.__file__)", folder=tmp_path)
+    start = "from tailrace.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    assert "Usage" in run("-c", first + start, "produce", "--help", folder=tmp_path)
+    assert (installed / "tailrace" / "up" / "fraud_signals").is_dir()
+
+
+def run(*arguments: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_extras_exist() -> None:
