@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from rich.text import Text
+from typer.main import get_command
 
-from tailrace.cli.app import run
+from tailrace.cli.app import app, run
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +30,27 @@ def test_help_names_every_verb(capsys):
     for verb in ("demo", "stand", "settings"):
         assert verb in printed
     assert "Exit codes" in printed
+
+
+def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Give a command and all below it, with their full names."""
+    yield name, command
+    for verb, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{name} {verb}")
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands(get_command(app), "tailrace")))
+def test_no_help_text_is_taken_for_markup(name, command):
+    """What stands in square brackets is a style for Rich, and is not printed."""
+    for parameter in command.params:
+        text = getattr(parameter, "help", None) or ""
+        assert Text.from_markup(text).plain == text, f"{name} {parameter.name}"
+
+
+def test_the_flags_of_serve_name_their_settings(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(["serve", "--help"]) == 0
+    assert "(gateway.port)" in capsys.readouterr().out
 
 
 def test_no_arguments_show_the_help(capsys):

@@ -51,6 +51,20 @@ def test_a_failure_keeps_the_last_value_and_the_next_good_look_clears_it() -> No
         looking.join(5)
 
 
+def test_a_source_that_fails_for_days_is_still_looked_at() -> None:
+    source = Moody()
+    source.error = ServerUnreachable("nobody answers")
+    looking = Watched(source, 0.0)
+    looking.start()
+    try:
+        until(lambda: source.looks > 1_100, "more failures than a float can double for")
+        source.error = None
+        until(lambda: looking.reading().is_good, "a good look again")
+    finally:
+        looking.stop()
+        looking.join(5)
+
+
 def test_a_look_that_hangs_is_reported(monkeypatch) -> None:
     monkeypatch.setattr(watched, "_SECONDS_TO_ANSWER", 0.05)
     source = Moody()

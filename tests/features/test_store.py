@@ -8,6 +8,8 @@ from typing import Any
 import bson
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from feature_changes import delete, every_kind, moment, put, version
 from feature_recomputation import recomputed
@@ -104,6 +106,17 @@ def test_a_crash_between_the_steps_is_mended_by_the_repetition(store, monkeypatc
             store.apply(moved)
     store.apply(moved)
     assert (store.values("u1")["count_1h"], store.values("u2")["count_1h"]) == (0, 1)
+
+
+def test_a_drop_is_complete_although_the_connection_breaks_while_documents_are_listed(store, redis_server, fault_proxy):
+    store.apply(*(put(number, transaction(number, NOON - 5_000)) for number in range(1, 6)))
+    proxy = fault_proxy(redis_server.port)
+    with redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 0)) as client:
+        broken = FeatureStore(client, store.store.definition, clock=lambda: NOON / 1000)
+        client.ping()
+        proxy.cut_after(10)
+        broken.forget_before(version(6))
+    assert_equal(store.values("u1"), recomputed(every_kind(), [], NOON))
 
 
 def test_scripts_that_redis_forgot_are_given_again(store):

@@ -25,32 +25,32 @@ _AWAIT_MS = 1_000
 
 def serve(
     uri: Annotated[
-        str | None, typer.Option(help="A replica set, or a cluster's config servers or mongos. [mongodb.uri]")
+        str | None, typer.Option(help="A replica set, or a cluster's config servers or mongos (mongodb.uri).")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Address to listen at. [gateway.address]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen at. [gateway.port]")] = None,
+    address: Annotated[str | None, typer.Option(help="Address to listen at (gateway.address).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen at (gateway.port).")] = None,
     watch_only: Annotated[bool, typer.Option("--watch-only", help="Refuse everything but change streams.")] = False,
     allow_open: Annotated[
         bool, typer.Option("--allow-open", help="Listen beyond loopback although the upstream lets everybody in.")
     ] = False,
-    certificate: Annotated[str | None, typer.Option(help="PEM file, for TLS. [gateway.certificate]")] = None,
+    certificate: Annotated[str | None, typer.Option(help="PEM file, for TLS (gateway.certificate).")] = None,
     client_ca: Annotated[
-        str | None, typer.Option(help="PEM file: clients must show a certificate of these. [gateway.client_ca]")
+        str | None, typer.Option(help="PEM file: clients must show a certificate of these (gateway.client_ca).")
     ] = None,
     shard: Annotated[
-        list[str] | None, typer.Option(help="NAME=URI of a shard, where they are not to be found out. [gateway.shards]")
+        list[str] | None, typer.Option(help="NAME=URI of a shard, where they are not to be found out (gateway.shards).")
     ] = None,
     order: Annotated[
-        str | None, typer.Option(help="Of several shards' events: strict, or per-key. [gateway.order]")
+        str | None, typer.Option(help="Of several shards' events: strict, or per-key (gateway.order).")
     ] = None,
     present: Annotated[
-        str | None, typer.Option(help="As whom to speak to drivers: mongos, or replica-set. [gateway.present]")
+        str | None, typer.Option(help="As whom to speak to drivers: mongos, or replica-set (gateway.present).")
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option(help="HOST:PORT for drivers of a replica set. [gateway.advertise]")
+        str | None, typer.Option(help="HOST:PORT for drivers of a replica set (gateway.advertise).")
     ] = None,
     test_commands: Annotated[bool, typer.Option("--test-commands", help="Honour failCommand.")] = False,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics. [monitor.metrics_port]")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics (monitor.metrics_port).")] = None,
 ) -> None:
     """Serve change streams to MongoDB drivers, as many as there are, from one scan of the oplog.
 

@@ -111,8 +111,8 @@ class FeatureStore:
         """Take away what documents contributed up to a version: their collection was dropped then."""
         pattern = f"{_escaped(self.definition.name)}:doc:*"
         prefix = len(self._document(""))
-        found: Iterable[bytes] = self._redis.scan_iter(match=pattern, count=1_000)
-        keys = [key.decode()[prefix:] for key in patiently(lambda: list(found))]
+        found = patiently(lambda: list(self._redis.scan_iter(match=pattern, count=1_000)))
+        keys = [key.decode()[prefix:] for key in found]
         for some in _pieces(keys, _CALLS_PER_TRIP * _DOCUMENTS_PER_CALL):
             self.apply([Change(key, version, is_delete=True) for key in some])
 

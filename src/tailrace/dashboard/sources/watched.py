@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.errors import TailraceError
 from tailrace.settings import masked
 
@@ -89,20 +91,20 @@ class Watched(Generic[T]):
         return reading
 
     def _run(self) -> None:
-        failures = 0
+        outage = Backoff(BackoffPolicy(2 * self._every, longest=_LONGEST_PAUSE, budget=math.inf))
         while not self._stop.is_set():
             started = self._looking_since = time.time()
             try:
                 value = self.source.look()
                 took = time.time() - started
                 self._reading = Reading(value, None, started, took, started)
-                failures = 0
+                outage.progressed()
+                pause = self._every
             except Exception as error:
-                failures += 1
+                pause = outage.failed() or self._every
                 self._failed(error, started)
             self._looking_since = None
             spent = time.time() - started
-            pause = self._every if not failures else min(_LONGEST_PAUSE, self._every * 2**failures)
             self._stop.wait(max(0.0, pause - spent))
         self._close()
 
