@@ -111,7 +111,7 @@ class MonitorSettings(Section):
     webhook_timeout_seconds: float = Field(5.0, gt=0, description="How long one post may take.")
     webhook_attempts: int = Field(3, ge=1, description="How often one alert is posted before giving up for now.")
     metrics_address: str = Field("127.0.0.1", description="Address of the Prometheus endpoint.")
-    metrics_port: int | None = Field(None, ge=0, le=65535, description="Its port; none means no endpoint.")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="A producer's port; none means no endpoint.")
     control_token: SecretStr | None = Field(
         None, min_length=16, description="Who knows it may pause, resume, snapshot and recover; none is nobody."
     )
@@ -130,6 +130,9 @@ class GatewaySettings(Section):
 
     address: str = Field("127.0.0.1", description="Address to listen at.")
     port: int = Field(27117, ge=0, le=65535, description="Port to listen at; 0 is a free one.")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of its own metrics, at monitor.metrics_address; none means no endpoint."
+    )
     watch_only: bool = Field(False, description="Refuse everything but change streams.")
     allow_open: bool = Field(False, description="Listen beyond loopback although the upstream lets everybody in.")
     test_commands: bool = Field(False, description="Let clients configure the fail point failCommand.")

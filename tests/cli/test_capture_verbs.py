@@ -14,6 +14,7 @@ from pymongo.database import Database
 from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.cli.app import run
+from tailrace.monitor import serve_endpoint
 from tailrace.stand import Kafka, ReplicaSet
 
 
@@ -51,6 +52,26 @@ def test_snapshot_reads_everything_once_more(
         assert run(["snapshot", namespace, *flags]) == 0
     assert [event["documentKey"]["_id"] for event in lines(tmp_path)] == [1, 2, 1, 2]
     assert {event["op"] for event in lines(tmp_path)} == {"r"}
+
+
+def test_verbs_by_hand_run_beside_a_producer_of_the_same_settings(
+    database: Database[dict[str, Any]],
+    mongodb: ReplicaSet,
+    tmp_path: Path,
+    flags: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its endpoint has the port of the settings, which only `produce` may open."""
+    database.orders.insert_one({"_id": 1})
+    with serve_endpoint(0) as taken:
+        monkeypatch.setenv("TAILRACE_MONITOR__METRICS_PORT", str(taken))
+        monkeypatch.setenv("TAILRACE_CAPTURE__NAMESPACES", f'["{database.name}.orders"]')
+        assert run(["snapshot", *flags]) == 0
+        assert run(["recover", "--from-now", *flags]) == 0
+        assert run(["check", "--uri", mongodb.uri, "--store", f"file:{tmp_path / 'positions'}"]) == 0
+        assert run(["produce", *flags, "--until-idle"]) == 64
+    assert "metrics cannot be served" in capsys.readouterr().err
 
 
 def test_gaps_shows_the_ledger_and_its_exit_code_says_whether_one_is_open(

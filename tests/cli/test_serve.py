@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -20,8 +21,12 @@ def test_it_serves_until_it_is_told_to_stop(mongodb: ReplicaSet, tmp_path: Path,
     port = reserve_port()
     command = [sys.executable, "-m", "tailrace.cli.app", "serve", "--uri", mongodb.uri, "--port", "0"]
     port.release()
-    command += ["--metrics-port", str(port.number), *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    (tmp_path / "tailrace.toml").write_text(f"[gateway]\nmetrics_port = {port.number}\n")
+    command += flags
+    the_producers = {"TAILRACE_MONITOR__METRICS_PORT": str(mongodb.primary.port)}  # somebody has that port already
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, **the_producers}
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

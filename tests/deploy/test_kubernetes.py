@@ -74,8 +74,10 @@ def test_secrets_come_from_the_secret_that_is_made(deployment: dict[str, Any]) -
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
 def test_ports_are_those_that_the_settings_open(deployment: dict[str, Any]) -> None:
     settings = settings_of(deployment)
+    section = settings.gateway if container(deployment)["name"] == "gateway" else settings.monitor
+    metrics_port = section.metrics_port
     listening = {
-        "metrics": (settings.monitor.metrics_address, settings.monitor.metrics_port),
+        "metrics": (settings.monitor.metrics_address, metrics_port),
         "mongodb": (settings.gateway.address, settings.gateway.port),
         "http": (settings.dashboard.address, settings.dashboard.port),
     }

@@ -37,6 +37,13 @@ def test_what_is_started_is_understood(file: Path) -> None:
     assert complaint_about_words(words) is None
 
 
+def test_a_template_names_no_port_that_its_second_instance_could_not_have() -> None:
+    templates = [file for file in UNITS if file.stem.endswith("@")]
+    assert templates
+    for file in templates:
+        assert not [word for word in shlex.split(unit(file)["Service"]["ExecStart"]) if "port" in word]
+
+
 @pytest.mark.parametrize("file", UNITS, ids=lambda file: file.stem)
 def test_limits_and_restarts_are_set(file: Path) -> None:
     service = unit(file)["Service"]

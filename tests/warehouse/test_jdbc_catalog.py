@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bson.timestamp import Timestamp
 
+from tailrace.dashboard.sources.tables import TablesSource
+from tailrace.settings import Settings
 from warehouse_load import Load, Topic, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
@@ -53,6 +56,10 @@ def test_the_documented_catalog_keeps_the_tables(postgres, kafka, database, tmp_
     rows = {table["name"]: table["rows"] for table in tables}
     assert rows[f"{database.name}.orders"] == database.orders.count_documents({})
     assert rows[f"{database.name}.orders_history"] > 0
+    source = TablesSource(Settings.load(tmp_path / "tailrace.toml", {}).warehouse)
+    seen = json.loads(json.dumps([asdict(table) for table in source.look()], default=str))
+    assert seen == sorted(tables, key=lambda table: table["name"]), "the dashboard sees what Spark sees"
+    source.close()
 
 
 def filled(kafka: Any, database: Any) -> Topic:

@@ -40,7 +40,9 @@ def check(
     looks: Annotated[int | None, typer.Option(help="End --watch by itself after so many looks.", min=1)] = None,
     warn: Annotated[float | None, typer.Option(help="Share of the oplog. Default monitor.warn_ratio.")] = None,
     critical: Annotated[float | None, typer.Option(help="Share of the oplog. Default monitor.critical_ratio.")] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics there. Default monitor.metrics_port.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve metrics there, for --watch; none unless given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; one line a look with --watch.")] = False,
 ) -> None:
     """Show the oplog window and each stream's place in it, with a forecast of when history is lost.
@@ -56,7 +58,6 @@ def check(
         monitor__warn_ratio=warn,
         monitor__critical_ratio=critical,
         monitor__every_seconds=every,
-        monitor__metrics_port=metrics_port,
     )
     configure_log(settings.log)
     monitor = settings.monitor
@@ -64,8 +65,8 @@ def check(
     with ExitStack() as opened:
         consumers = opened.enter_context(_consumers(names or [], settings.capture, at))
         readers = opened.enter_context(shard_readers(uris, settings.mongodb.timeout_seconds))
-        if monitor.metrics_port is not None:
-            opened.enter_context(serve_endpoint(monitor.metrics_port, monitor.metrics_address))
+        if metrics_port is not None:
+            opened.enter_context(serve_endpoint(metrics_port, monitor.metrics_address))
         terminal = opened.enter_context(_Terminal(Thresholds.of(monitor), repeats=watch and not as_json))
         show = _show_json if as_json else terminal.show
         observer = Observer.of(monitor, readers, consumers, log=watch)

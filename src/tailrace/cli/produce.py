@@ -46,4 +46,4 @@ def produce(
         capture__start=start,
         monitor__metrics_port=metrics_port,
     )
-    run_producer(settings, as_json=as_json, stop_when_idle=until_idle)
+    run_producer(settings, as_json=as_json, stop_when_idle=until_idle, metrics_port=settings.monitor.metrics_port)

@@ -35,9 +35,17 @@ _SOCKET_TIMEOUT_MS = 20_000
 
 
 def run_producer(
-    settings: Settings, *, as_json: bool, stop_when_idle: bool, first_step: FirstStep | None = None
+    settings: Settings,
+    *,
+    as_json: bool,
+    stop_when_idle: bool,
+    first_step: FirstStep | None = None,
+    metrics_port: int | None = None,
 ) -> None:
-    """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0."""
+    """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0.
+
+    Only the verb that stays answers over HTTP: a snapshot or a recovery by hand may run beside it.
+    """
     from tailrace.capture.producer.assembly import Capture
     from tailrace.capture.producer.heap import share_one_heap
     from tailrace.capture.producer.options import FirstStep
@@ -49,7 +57,7 @@ def run_producer(
         capture = opened.enter_context(Capture.open(settings, client))
         producer = capture.producer(stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON)
         interrupted = opened.enter_context(_signals(producer))
-        opened.enter_context(_observed(settings, client, producer))
+        opened.enter_context(_observed(settings, client, producer, metrics_port))
         opened.enter_context(_shown(producer.status, as_json=as_json))
         producer.run()
     if interrupted.is_set():
@@ -77,8 +85,10 @@ def _signals(producer: Producer) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _observed(settings: Settings, client: MongoClient[Any], producer: Producer) -> Iterator[None]:
-    """Watch the oplog window beside the producer, and answer over HTTP when a port is set."""
+def _observed(
+    settings: Settings, client: MongoClient[Any], producer: Producer, metrics_port: int | None
+) -> Iterator[None]:
+    """Watch the oplog window beside the producer, and answer over HTTP when there is a port."""
     from tailrace.cli.producer_site import site_of
     from tailrace.monitor import Observer, Patience, serve_endpoint, shard_readers
 
@@ -94,9 +104,9 @@ def _observed(settings: Settings, client: MongoClient[Any], producer: Producer) 
 
         observer = Observer.of(monitor, readers, consumers, log=True)
         opened.enter_context(observer.running(monitor.every_seconds))
-        if monitor.metrics_port is not None:
+        if metrics_port is not None:
             site = site_of(settings, client, producer, observer)
-            opened.enter_context(serve_endpoint(monitor.metrics_port, monitor.metrics_address, site))
+            opened.enter_context(serve_endpoint(metrics_port, monitor.metrics_address, site))
         yield
 
 

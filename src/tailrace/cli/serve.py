@@ -50,7 +50,7 @@ def serve(
         str | None, typer.Option(help="HOST:PORT for drivers of a replica set (gateway.advertise).")
     ] = None,
     test_commands: Annotated[bool, typer.Option("--test-commands", help="Honour failCommand.")] = False,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics (monitor.metrics_port).")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics (gateway.metrics_port).")] = None,
 ) -> None:
     """Serve change streams to MongoDB drivers, as many as there are, from one scan of the oplog.
 
@@ -77,12 +77,12 @@ def serve(
         gateway__present=present,
         gateway__advertise=advertise,
         gateway__test_commands=test_commands or None,
-        monitor__metrics_port=metrics_port,
+        gateway__metrics_port=metrics_port,
     )
     configure_log(settings.log)
     with ExitStack() as opened:
-        if settings.monitor.metrics_port is not None:
-            opened.enter_context(serve_endpoint(settings.monitor.metrics_port, settings.monitor.metrics_address))
+        if settings.gateway.metrics_port is not None:
+            opened.enter_context(serve_endpoint(settings.gateway.metrics_port, settings.monitor.metrics_address))
         client = opened.enter_context(connected(settings, socketTimeoutMS=20_000))
         upstream = settings.mongodb.uri.get_secret_value()
         hub = _hub(client, upstream, settings.gateway)

@@ -74,7 +74,7 @@ class Collector:
         self._changes = None if to_kafka else Watched(ChangeStreamSource(settings, self._met), 0.1)
         self.redis = FeaturesSource(settings.features.redis_url.get_secret_value(), dashboard.feature_sets)
         self._features = Watched(self.redis)
-        self._tables = Watched(TablesSource(str(settings.warehouse.folder)), 2.0)
+        self._tables = Watched(TablesSource(settings.warehouse), 2.0)
         self._letters = self._letters_sources()
 
     def _letters_sources(self) -> list[Watched[DeadLetters]]:

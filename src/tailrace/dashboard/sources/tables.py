@@ -1,8 +1,10 @@
-"""The Iceberg tables of a warehouse folder, read from their metadata."""
+"""The Iceberg tables of the warehouse's catalog, read from their metadata."""
 
 from __future__ import annotations
 
-from tailrace.warehouse import TableState, read_tables
+from tailrace.settings import WarehouseSettings
+from tailrace.warehouse import TableState
+from tailrace.warehouse.catalogs import TableReader, open_tables
 
 
 class TablesSource:
@@ -10,12 +12,18 @@ class TablesSource:
 
     name = "iceberg"
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, settings: WarehouseSettings) -> None:
+        self._settings = settings
+        self._tables: TableReader | None = None
 
     def look(self) -> list[TableState]:
         """Read what every table says of itself."""
-        return read_tables(self._folder)
+        if self._tables is None:
+            self._tables = open_tables(self._settings)
+        return self._tables.read()
 
     def close(self) -> None:
-        """Nothing stays open between looks."""
+        """Give the connection to the catalog back."""
+        if self._tables is not None:
+            self._tables.close()
+            self._tables = None
