@@ -11,12 +11,16 @@ import tailrace
 
 SOURCE = Path(tailrace.__file__).parent
 FLOW = [
-    "errors", "settings", "raw",
+    "errors", "settings", "raw", "owned",
     "token", "oplog", "engine", "router", "hub", "gateway", "driver",
     "monitor", "capture", "spark", "features", "warehouse", "dashboard",
     "stand", "up", "cli",
 ]  # fmt: skip
-INDEPENDENT = {"stand": {"errors"}}
+INDEPENDENT = {"stand": {"errors", "owned"}}
+STARTED_ELSEWHERE = {
+    "stand/background.py": "a stand in the background stays when the command that started it ends",
+}
+"""Who may start a process without the guard, and why."""
 
 
 def imported_parts(file: Path) -> set[str]:
@@ -55,3 +59,31 @@ def test_each_package_says_what_belongs_there(part):
         docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
         assert docstring, f"{package.relative_to(SOURCE)}/__init__.py has no docstring"
         assert len(docstring) > 80, f"{package.relative_to(SOURCE)}/__init__.py says too little"
+
+
+STARTERS = {
+    "threading": {"Thread", "Timer"},
+    "subprocess": {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"},
+    "os": {"fork", "forkpty", "system", "popen", "posix_spawn", "posix_spawnp"},
+    "multiprocessing": {"Process", "Pool", "get_context"},
+    "concurrent.futures": {"ProcessPoolExecutor"},
+}
+
+
+def started_by(file: Path) -> set[str]:
+    """What a file uses that starts threads or processes nobody owns."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.attr in STARTERS.get(node.value.id, ()):
+                found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom) and node.module in STARTERS:
+            found |= {f"{node.module}.{each.name}" for each in node.names if each.name in STARTERS[node.module]}
+    return found
+
+
+@pytest.mark.parametrize("part", [part for part in parts() if part != "owned"])
+def test_threads_and_processes_have_an_owner(part):
+    for file in files_of(part):
+        if str(file.relative_to(SOURCE)) not in STARTED_ELSEWHERE:
+            assert not started_by(file), f"{file.relative_to(SOURCE)}: use tailrace.owned"

@@ -3,6 +3,7 @@
     TailraceError
     ├── SettingsError            settings-invalid         stop     a key, value or file of the settings
     ├── MissingExtra             extra-missing            stop     an optional dependency is not installed
+    ├── ThreadDied               thread-died              retry    a thread of this process failed and was started again
     ├── ServerUnreachable        server-unreachable       retry    nobody answers at an address
     ├── BsonMalformed            bson-malformed           stop     bytes that are not BSON
     ├── OplogEntryInvalid        oplog-entry-invalid      stop     an oplog entry that no server writes
@@ -108,6 +109,7 @@ __all__ = [
     "StreamRefused",
     "TableChanged",
     "TailraceError",
+    "ThreadDied",
     "TokenQuarantined",
 ]
 
@@ -162,6 +164,14 @@ class MissingExtra(TailraceError):
 
     code = "extra-missing"
     default_hint = "Install it with: pip install 'tailrace[all]'"
+
+
+class ThreadDied(TailraceError):
+    """A thread of this process ended by an error that nobody expected, and was started again."""
+
+    code = "thread-died"
+    outcome = Outcome.RETRY
+    default_hint = "The log says where it failed; report it, with the log."
 
 
 class ServerUnreachable(TailraceError):

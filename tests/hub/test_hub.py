@@ -16,9 +16,10 @@ from pymongo.errors import OperationFailure
 
 from tailrace.engine import Dialect, parse_command
 from tailrace.engine.live import LiveImages, operation_time
-from tailrace.errors import ChangeStreamError
+from tailrace.errors import ChangeStreamError, ThreadDied
 from tailrace.hub import Hub, Subscription
 from tailrace.hub.staged import StagedChannel
+from tailrace.oplog.source import OplogBatch
 from tailrace.oplog.tail import LiveOplog
 from tailrace.stand import ReplicaSet
 
@@ -272,4 +273,63 @@ def test_an_idle_position_moves_with_the_oplog(on_hub: Callable[..., Fixture], d
     while idle.position <= before:
         assert time.monotonic() < deadline
         assert not idle.poll().events
+        time.sleep(0.01)
+
+
+class Faulty:
+    """The oplog of a real server, whose tail gives one entry that is none."""
+
+    def __init__(self, oplog: LiveOplog) -> None:
+        self._oplog = oplog
+        self.is_due = False
+
+    def newest(self) -> int:
+        return self._oplog.newest()
+
+    def entry_at(self, time: int) -> bytes:
+        return self._oplog.entry_at(time)
+
+    def open(self, since: int) -> Any:
+        reader = self._oplog.open(since)
+
+        class Reader:
+            def __next__(_) -> OplogBatch:
+                batch = next(reader)
+                if self.is_due and batch.entries:
+                    self.is_due = False
+                    return OplogBatch([*batch.entries[:-1], None], batch.reached)  # type: ignore[list-item]
+                return batch
+
+            def close(_) -> None:
+                reader.close()
+
+        return Reader()
+
+
+def test_a_batch_that_cannot_be_spread_is_reported_and_the_tail_goes_on(
+    mongodb: ReplicaSet, database: Database[Document]
+) -> None:
+    with mongodb.client() as client:
+        dialect = Dialect.of(client.server_info()["version"])
+        oplog = Faulty(LiveOplog(client, await_ms=200))
+        with Hub(oplog, dialect, images=LiveImages(client), catch_up=LiveOplog(client, await_ms=200)) as hub:
+            command = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}
+            spec = parse_command(command, database.name, dialect)
+            subscription = hub.subscribe(spec, latest=operation_time(client), now=datetime.now(UTC))
+            take_until_shared(subscription)
+            oplog.is_due = True
+            for number in range(3):
+                database.c.insert_one({"_id": number})
+            wait_for_restart(hub)
+            assert isinstance(hub.error, ThreadDied | None), "until the next batch has come"
+            database.c.insert_one({"_id": 3})
+            found = take(subscription, 4)
+            assert [bson.decode(event)["documentKey"]["_id"] for event in found] == [0, 1, 2, 3]
+            subscription.close()
+
+
+def wait_for_restart(hub: Hub) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while hub.counts.restarts == 0:
+        assert time.monotonic() < deadline
         time.sleep(0.01)

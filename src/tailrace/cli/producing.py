@@ -18,6 +18,7 @@ from rich.text import Text
 from tailrace.cli.log import configure_log
 from tailrace.cli.session import connected
 from tailrace.cli.times import shown_time
+from tailrace.owned import OwnedThread
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -133,7 +134,7 @@ def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
                 live.update(_line(status, rate.events_per_second()), refresh=True)
 
     show = print_json if as_json else draw if console.is_terminal else None
-    thread = threading.Thread(target=show, name="tailrace-status", daemon=True) if show else None
+    thread = OwnedThread(show, name="tailrace-status", on_death=lambda _: _SECONDS_BETWEEN_LINES) if show else None
     if thread:
         thread.start()
     try:

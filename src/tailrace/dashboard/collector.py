@@ -34,6 +34,7 @@ from tailrace.dashboard.view.points import points_of
 from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
 from tailrace.dashboard.view.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
 from tailrace.monitor import Consumer, DashboardMetrics, Thresholds
+from tailrace.owned import OwnedThread
 from tailrace.settings import Settings
 from tailrace.warehouse import TableKind, TableState
 
@@ -58,7 +59,7 @@ class Collector:
         self._rates = Rates()
         self._listeners: list[Listener] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tailrace-dashboard", daemon=True)
+        self._thread = OwnedThread(self._run, name="tailrace-dashboard", on_death=lambda _: 1.0)
         self._open_sources()
         self.state: State = self.collect()
 
@@ -111,8 +112,7 @@ class Collector:
         deadline = time.monotonic() + _SECONDS_TO_END
         for source in self.sources:
             source.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive():
-            self._thread.join(_SECONDS_TO_END)
+        self._thread.join(_SECONDS_TO_END)
 
     def listen(self, listener: Listener) -> None:
         """Call this with every new state, from the collector's thread."""

@@ -33,6 +33,7 @@ from tailrace.hub.merged_channel import MergedChannel
 from tailrace.hub.per_key import PerKeySubscription
 from tailrace.hub.positioned import PositionedPerKeySubscription, PositionedSubscription
 from tailrace.hub.shard import ShardHub
+from tailrace.owned import OwnedThread, run_together
 from tailrace.router.lookup import ShardedImages
 from tailrace.router.merge import Order
 from tailrace.router.placement import Placements
@@ -83,7 +84,9 @@ class ClusterHub:
             self.close()
             raise
         self.dialect = next(iter(self._parts.values())).hub.dialect
-        self._thread = threading.Thread(target=self._look_for_removed_ones, name="shard-list", daemon=True)
+        self._thread = OwnedThread(
+            self._look_for_removed_ones, name="shard-list", on_death=lambda _: _SECONDS_BETWEEN_LOOKS
+        )
         if self.follows_config:
             self._thread.start()
 
@@ -242,16 +245,12 @@ class ClusterHub:
         with self._lock:
             if name in self._parts and not any(name in each.shards for each in tuple(self._merges)):
                 part = self._parts.pop(name)
-                threading.Thread(target=part.close, name=f"close-{name}", daemon=True).start()
+                OwnedThread(part.close, name=f"close-{name}").start()
 
     def close(self) -> None:
         """Stop all tails."""
         self._stopping.set()
-        closing = [threading.Thread(target=part.close) for part in self._parts.values()]
-        for each in closing:
-            each.start()
-        for each in closing:
-            each.join()
+        run_together([part.close for part in self._parts.values()], name="close-shard")
 
     def removed_by(self, name: str) -> int | None:
         """Give a time behind the removal of a shard; None while it belongs to the cluster."""

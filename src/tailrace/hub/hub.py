@@ -16,7 +16,7 @@ from tailrace.engine.images import ImageStore, NoImages
 from tailrace.engine.options import ChangeStreamOptions, StreamSpec
 from tailrace.engine.stream import EngineStream, open_stream, to_timestamp
 from tailrace.engine.user_stages import compile_stages
-from tailrace.errors import HistoryLost, TailraceError
+from tailrace.errors import HistoryLost, TailraceError, ThreadDied
 from tailrace.hub.channel import Channel
 from tailrace.hub.event_log import Listener
 from tailrace.hub.reader import CatchUpReader
@@ -25,6 +25,7 @@ from tailrace.hub.routes import Routes
 from tailrace.hub.staged import StagedChannel, may_be_staged
 from tailrace.hub.subscription import Subscription
 from tailrace.oplog.source import OplogBatch, OplogReader, OplogSource
+from tailrace.owned import OwnedThread
 
 RING_BYTES: Final = 64 * 1024 * 1024
 CHANNEL_BYTES: Final = 128 * 1024 * 1024
@@ -83,7 +84,9 @@ class Hub:
         self._ring_bytes = ring_bytes
         self._ring, self._tail = self._begin()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
+        self._failure: TailraceError | None = None
+        """Why the last batch came to some channels and not to others, until the tail has begun anew."""
+        self._thread = OwnedThread(self._run, name="hub", on_death=self._died)
         self._thread.start()
 
     def __enter__(self) -> Hub:
@@ -264,6 +267,9 @@ class Hub:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            if self._failure is not None:
+                self._begin_anew(self._failure)
+                continue
             try:
                 batch = next(self._tail)
             except HistoryLost as error:
@@ -271,9 +277,14 @@ class Hub:
             except TailraceError as error:
                 self._complain(error)
             else:
-                self.error = None
                 self._spread(batch)
+                self.error = None
         self._tail.close()
+
+    def _died(self, error: BaseException) -> float:
+        """Begin anew behind what could not be spread: each subscriber reads it by itself, or meets the error."""
+        self._failure = error if isinstance(error, TailraceError) else ThreadDied(f"the hub's tail failed: {error!r}")
+        return 0.0
 
     def _spread(self, batch: OplogBatch) -> None:
         """Put a batch into the ring and its entries into the inboxes, as one step for all who look."""
@@ -305,6 +316,7 @@ class Hub:
         self.counts.restarts += 1
         try:
             ring, tail = self._begin()
+            self._tail.close()
         except TailraceError as again:
             self._complain(again)
             return
@@ -314,6 +326,7 @@ class Hub:
             for channel in broken:
                 channel.is_broken = True
                 self._remove(channel)
+        self._failure = None
         self._tell(broken)
 
     def _complain(self, error: TailraceError) -> None:

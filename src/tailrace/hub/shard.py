@@ -16,6 +16,7 @@ from tailrace.engine.dialect import Dialect
 from tailrace.engine.images import ImageStore
 from tailrace.hub.hub import Hub
 from tailrace.oplog.tail import LiveOplog
+from tailrace.owned import OwnedThread
 from tailrace.router.topology import Document, ShardClock
 
 _AWAIT_MS: Final = 500
@@ -64,7 +65,7 @@ class ShardHub:
         except BaseException:
             self._running.close()
             raise
-        self._thread = threading.Thread(target=self._keep_up, name=f"clock-{name}", daemon=True)
+        self._thread = OwnedThread(self._keep_up, name=f"clock-{name}", on_death=self._died)
         self._thread.start()
 
     def close(self) -> None:
@@ -94,6 +95,11 @@ class ShardHub:
             self._wake.clear()
             while (wanted := self._wanted) > self.hub.reached and not self._stopping.is_set():
                 self._come_up_to(wanted)
+
+    def _died(self, _: BaseException) -> float:
+        """Go on at once with what others wait for."""
+        self._wake.set()
+        return _SECONDS_BETWEEN_TRIES
 
     def _come_up_to(self, wanted: int) -> None:
         """Have notes written until the tail has come to a time; say when that takes too long."""

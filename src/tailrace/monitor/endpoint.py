@@ -26,6 +26,7 @@ from prometheus_client.exposition import choose_encoder
 
 from tailrace.errors import ControlRefused, Outcome, SettingsError, TailraceError
 from tailrace.monitor.metrics import REGISTRY
+from tailrace.owned import OwnedThread
 from tailrace.settings import masked
 
 _log = structlog.get_logger("tailrace.monitor")
@@ -64,7 +65,7 @@ def serve_endpoint(port: int, address: str = "127.0.0.1", site: Site | None = No
     except OSError as error:
         message = f"metrics cannot be served at {address}:{port}: {error.strerror}"
         raise SettingsError(message, hint="Choose another monitor.metrics_port.") from None
-    thread = threading.Thread(target=server.serve_forever, name="tailrace-endpoint", daemon=True)
+    thread = OwnedThread(server.serve_forever, name="tailrace-endpoint", on_death=lambda _: 1.0)
     thread.start()
     try:
         yield server.server_port

@@ -19,6 +19,7 @@ from tailrace.monitor.alerts import DEFAULT_THRESHOLDS, Alarm, Thresholds, Verdi
 from tailrace.monitor.liveness import DEFAULT_PATIENCE, Liveness, Observation, Patience, State, liveness_of
 from tailrace.monitor.reader import ShardReader
 from tailrace.monitor.window import MOST_SAMPLES, Oplog, Place, Sample, place_of
+from tailrace.owned import OwnedThread
 from tailrace.settings import MonitorSettings
 
 _log = structlog.get_logger("tailrace.monitor")
@@ -179,7 +180,9 @@ class Observer:
     def running(self, every_seconds: float) -> Iterator[None]:
         """Run in a thread of its own while the block runs, as a producer does that watches itself."""
         stop = threading.Event()
-        thread = threading.Thread(target=self.run, args=(every_seconds, stop), name="tailrace-observer", daemon=True)
+        thread = OwnedThread(
+            lambda: self.run(every_seconds, stop), name="tailrace-observer", on_death=lambda _: every_seconds
+        )
         thread.start()
         try:
             yield

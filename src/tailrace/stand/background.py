@@ -38,7 +38,7 @@ class StandState:
         """Whether the owner process still lives; one that ended and was not waited for does not."""
         try:
             stat = Path(f"/proc/{self.owner}/stat").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             return False
         return stat.rpartition(")")[2].split()[0] != "Z"
 

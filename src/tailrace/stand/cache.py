@@ -24,6 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.errors import ChecksumMismatch, DownloadFailed
+from tailrace.owned import run_guarded
+
+_SECONDS_TO_FETCH = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +141,17 @@ def _download(wheel: Wheel | SourceDistribution, folder: Path) -> Path:
         target = ["--no-binary", wheel.name]
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     on_terminal = sys.stderr.isatty()
-    result = subprocess.run(
-        [*command, *where, *target, f"{wheel.name}=={wheel.version}"],
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr if on_terminal else subprocess.PIPE,
-        stderr=None if on_terminal else subprocess.STDOUT,
-        check=False,
-    )
+    try:
+        result = run_guarded(
+            [*command, *where, *target, f"{wheel.name}=={wheel.version}"],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr if on_terminal else subprocess.PIPE,
+            stderr=None if on_terminal else subprocess.STDOUT,
+            timeout=_SECONDS_TO_FETCH,
+        )
+    except subprocess.TimeoutExpired:
+        message = f"pip did not fetch {wheel.name} {wheel.version} within {_SECONDS_TO_FETCH / 60:.0f} minutes"
+        raise DownloadFailed(message) from None
     found = [*folder.glob("*.whl"), *folder.glob("*.tar.gz")]
     if result.returncode or len(found) != 1:
         printed = (result.stdout or b"").decode(errors="replace").strip().splitlines()

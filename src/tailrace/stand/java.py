@@ -18,6 +18,7 @@ import subprocess
 from pathlib import Path
 
 from tailrace.errors import StandError
+from tailrace.owned import run_guarded
 from tailrace.stand.cache import Wheel, made_once, unpacked_wheel
 
 RUNTIME = Wheel(
@@ -63,7 +64,7 @@ def _home_if_it_fits(java: Path) -> Path | None:
     """
     command = [str(java), f"--add-modules={VECTOR_MODULE}", "-XshowSettings:properties", "-version"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_PROBE, check=False)
+        answer = run_guarded(command, capture_output=True, text=True, timeout=_SECONDS_TO_PROBE)
     except (OSError, subprocess.TimeoutExpired):
         return None
     release = re.search(r"java\.specification\.version = (\d+)$", answer.stderr, re.MULTILINE)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tailrace.errors import ServerDidNotStart
+from tailrace.owned import run_guarded
 from tailrace.stand.folder import ServerFolder
 from tailrace.stand.java import java_home
 from tailrace.stand.maven import fetch_jars, read_checksums
@@ -142,14 +143,13 @@ class Kafka(SingleServer):
         # The zero keeps the id from beginning with "-", which the tool would take for an option.
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster]
-        result = subprocess.run(
+        result = run_guarded(
             [*command, "-c", str(self._config)],
             cwd=self._folder.path,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_SECONDS_TO_FORMAT,
-            check=False,
         )
         if result.returncode:
             printed = (result.stderr or result.stdout).strip()

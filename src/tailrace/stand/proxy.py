@@ -14,12 +14,12 @@ import socket
 import struct
 import sys
 import termios
-import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeVar
 
+from tailrace.owned import OwnedThread
 from tailrace.stand.closeable import Closeable
 from tailrace.stand.ports import ReservedPort, reserve_port
 
@@ -64,7 +64,7 @@ class FaultProxy(Closeable):
         self._loop = asyncio.new_event_loop()
         self._network = _Network()
         self._listener: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
+        self._thread = OwnedThread(self._loop.run_forever, name="fault-proxy", on_death=lambda _: 0.0)
 
     @classmethod
     def start(cls, target_port: int | None = None) -> FaultProxy:

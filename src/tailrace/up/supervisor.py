@@ -12,6 +12,7 @@ from types import TracebackType
 
 from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.errors import PartGaveUp, TailraceError
+from tailrace.owned import OwnedThread, run_together
 from tailrace.up.parts import Part, Stage
 
 POLICY = BackoffPolicy(first=0.5, longest=15.0, budget=90.0)
@@ -66,7 +67,7 @@ class Keeper:
         self._backoff = Backoff(policy)
         self._starts = 0
         self._changed = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name=f"keep-{part.name}", daemon=True)
+        self._thread = OwnedThread(self._run, name=f"keep-{part.name}", on_death=self._died)
 
     def begin(self) -> None:
         """Start the part and go on keeping it."""
@@ -92,6 +93,9 @@ class Keeper:
                 return
             self._report(State.DOWN, f"{trouble}; next start in {pause:.1f} s")
             self._stopping.wait(pause)
+
+    def _died(self, error: BaseException) -> None:
+        self._give_up(f"nobody keeps it any more: {error!r}")
 
     def _start(self) -> str | None:
         """Start the part; give what went wrong."""
@@ -148,15 +152,8 @@ class Supervisor:
     ) -> None:
         self._stopping.set()
         for stage in Stage:
-            ending = [
-                threading.Thread(target=keeper.end, daemon=True)
-                for keeper in self._keepers.values()
-                if keeper.part.stage is stage
-            ]
-            for thread in ending:
-                thread.start()
-            for thread in ending:
-                thread.join()
+            ending = [keeper.end for keeper in self._keepers.values() if keeper.part.stage is stage]
+            run_together(ending, name=f"stop-{stage.name.lower()}")
 
     def keep(self, part: Part) -> None:
         """Take a part on and start it, beside those that are started already."""

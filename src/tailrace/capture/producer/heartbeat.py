@@ -22,6 +22,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tailrace.owned import OwnedThread
 from tailrace.settings import masked
 
 _log = structlog.get_logger("tailrace.capture")
@@ -59,7 +60,7 @@ class Heartbeat:
         self._seen = 0
         self._problem: str | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tailrace-heartbeat", daemon=True)
+        self._thread = OwnedThread(self._run, name="tailrace-heartbeat", on_death=lambda _: every)
 
     def __enter__(self) -> Self:
         self._thread.start()

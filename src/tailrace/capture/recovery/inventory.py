@@ -17,6 +17,7 @@ from tailrace.capture.recovery.local_inventory import LocalKeys
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
 from tailrace.capture.recovery.topic_reader import read_topics
 from tailrace.errors import InventoryMissing
+from tailrace.owned import OwnedThread
 
 T = TypeVar("T")
 _END = object()
@@ -121,7 +122,7 @@ def in_background(items: Iterator[T], ahead: int = 4) -> Iterator[T | None]:
         except BaseException as error:
             put(error)
 
-    threading.Thread(target=run, name="tailrace-inventory", daemon=True).start()
+    OwnedThread(run, name="tailrace-inventory").start()
     try:
         while True:
             try:

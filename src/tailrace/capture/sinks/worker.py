@@ -12,6 +12,7 @@ from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
 from tailrace.errors import Backpressure, Outcome, SinkUnavailable, TailraceError
+from tailrace.owned import OwnedThread
 
 _PAUSE = 0.01
 _SECONDS_TO_END = 10.0
@@ -35,7 +36,7 @@ class WorkerSink(Sink):
         self._acknowledged = 0
         self._failure: BaseException | None = None
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnedThread | None = None
 
     @abstractmethod
     def connect(self) -> None:
@@ -51,7 +52,7 @@ class WorkerSink(Sink):
     def setup(self) -> None:
         """Connect, and start the thread."""
         self.connect()
-        self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
+        self._thread = OwnedThread(self._work, name=type(self).__name__, on_death=self._failed)
         self._thread.start()
 
     def add(self, records: Sequence[Record]) -> int:
@@ -95,11 +96,14 @@ class WorkerSink(Sink):
             try:
                 self._deliver_patiently(records)
             except BaseException as error:
-                self._failure = error
+                self._failed(error)
                 return
             with self._lock:
                 self._held -= size
                 self._acknowledged += len(records)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
 
     def _deliver_patiently(self, records: Sequence[Record]) -> None:
         while True:

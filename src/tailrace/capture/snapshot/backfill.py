@@ -9,7 +9,6 @@ same for any number of workers.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +25,7 @@ from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
 from tailrace.capture.snapshot.reading import ChunkReader, watermark
 from tailrace.capture.snapshot.throttle import Throttle
 from tailrace.errors import Outcome
+from tailrace.owned import OwnedThread
 
 Piece = Chunk | KeyCheck
 
@@ -42,7 +42,7 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class _Failed:
     piece: Piece
-    error: Exception
+    error: BaseException
 
 
 class Backfill:
@@ -71,7 +71,7 @@ class Backfill:
         self._ready: list[Rows] = []
         self._results: SimpleQueue[Rows | _Failed] = SimpleQueue()
         self._not_before = 0.0
-        self._threads: list[threading.Thread] = []
+        self._threads: list[OwnedThread] = []
         self._exhausted = False
 
     @property
@@ -135,15 +135,15 @@ class Backfill:
             return None
 
     def _start(self, piece: Piece, at: Timestamp) -> None:
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=self._read, args=(piece, at), name="tailrace-snapshot", daemon=True)
+        self._threads = [thread for thread in self._threads if thread.is_alive]
+        thread = OwnedThread(lambda: self._read(piece, at), name="tailrace-snapshot")
         self._threads.append(thread)
         thread.start()
 
     def _read(self, piece: Piece, at: Timestamp) -> None:
         try:
             events = self._reader.deletes(piece, at) if isinstance(piece, KeyCheck) else self._reader.events(piece, at)
-        except Exception as error:
+        except BaseException as error:
             self._results.put(_Failed(piece, error))
             return
         self._results.put(Rows(piece, at, events))
@@ -155,6 +155,8 @@ class Backfill:
             self._ready.append(result)
             self._hold(self._throttle.debt(len(result.events)))
             return
+        if not isinstance(result.error, Exception):
+            raise result.error
         if classify(result.error).outcome not in (Outcome.RETRY, Outcome.RESUME):
             raise result.error
         pause = self._backoff.failed()

@@ -16,6 +16,7 @@ from tailrace.capture.source.reader import ConvertedBatch
 from tailrace.capture.source.source import EventBatch, UnfinishedBatch
 from tailrace.driver import Batch
 from tailrace.engine.stream import to_timestamp
+from tailrace.owned import GuardedProcess
 
 _int32_at = Struct("<i").unpack_from
 _PIPE_BYTES: Final = 1 << 20
@@ -33,14 +34,13 @@ class EngineProcess:
     """Starts at once and is ready when Python is; then it takes one order."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
+        self._process = GuardedProcess[bytes](
             [sys.executable, "-P", "-m", "tailrace.capture.source.engine_program"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
             pipesize=_PIPE_BYTES,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,  # a Ctrl-C is for the producer, which ends this one
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -51,7 +51,7 @@ class EngineProcess:
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._process.pid
+        return self._process.program_pid
 
     @property
     def is_ready(self) -> bool:

@@ -1,7 +1,7 @@
 """The program of the process that helps a producer which is far behind; `engine_process` starts it.
 
-It takes one order from its standard input, writes batch after batch to its standard output, and ends when that input
-does: also when whoever gave the order was killed. What its parts log goes to standard error.
+It takes one order from its standard input, writes batch after batch to its standard output, and ends with the
+process that started it. What its parts log goes to standard error.
 
 Making events takes a third of the time that making records and handing them to Kafka takes. So every second batch has
 its records with it, and both processes have about the same to do, whatever the format.
@@ -13,7 +13,6 @@ import marshal
 import os
 import pickle
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -89,7 +88,6 @@ def main() -> None:
             order: Order = pickle.load(given)
     except EOFError:  # it is not needed any more
         return
-    threading.Thread(target=_end_with_input, daemon=True).start()
     with rare_collections():
         follow(order, outlet)
 
@@ -142,11 +140,6 @@ def _standard_output_alone() -> int:
     descriptor = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return descriptor
-
-
-def _end_with_input() -> None:
-    os.read(0, 1)
-    os._exit(0)
 
 
 if __name__ == "__main__":

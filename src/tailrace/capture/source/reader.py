@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ from tailrace.capture.source.large_events import read_past_large_event
 from tailrace.capture.source.source import EventBatch, EventSource, Start, UnfinishedBatch
 from tailrace.driver import token_of
 from tailrace.errors import Outcome
+from tailrace.owned import OwnedThread
 
 EVENTS_PER_PORTION: Final = 1_000
 """Replies of up to 16 MB are cut into portions, so that delivery begins and the position moves inside of them."""
@@ -62,7 +62,7 @@ class StreamReader:
         self._quarantine = quarantine
         self._queue: ByteQueue[Portion] = ByteQueue(limit)
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="tailrace-reader", daemon=True)
+        self._thread = OwnedThread(self._run, name="tailrace-reader", on_death=self._queue.fail)
         self._thread.start()
 
     @property

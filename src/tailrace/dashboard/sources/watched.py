@@ -12,6 +12,7 @@ import structlog
 
 from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.errors import TailraceError
+from tailrace.owned import OwnedThread
 from tailrace.settings import masked
 
 T = TypeVar("T")
@@ -67,7 +68,9 @@ class Watched(Generic[T]):
         self._stop = threading.Event()
         self._reading: Reading[T] = Reading()
         self._looking_since: float | None = None
-        self._thread = threading.Thread(target=self._run, name=f"tailrace-dashboard-{source.name}", daemon=True)
+        self._thread = OwnedThread(
+            self._run, name=f"tailrace-dashboard-{source.name}", on_death=lambda _: _LONGEST_PAUSE
+        )
 
     def start(self) -> None:
         """Begin to look."""
@@ -79,8 +82,7 @@ class Watched(Generic[T]):
 
     def join(self, seconds: float) -> None:
         """Wait for the end, for a while: a server that hangs must not keep the dashboard from ending."""
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+        self._thread.join(seconds)
 
     def reading(self) -> Reading[T]:
         """Give the outcome of the newest look, or say that one hangs."""
