@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from bson.decimal128 import Decimal128
 
 from tailrace import raw
 from tailrace.engine.options import parse_command
@@ -25,11 +28,13 @@ Reply = bytes | tuple[bytes, ...]
 """A reply, maybe in parts of which others send the same ones."""
 
 _DEFAULT_AWAIT: Final = 1.0
-_LEFT_TO_UPSTREAM: Final = ("collation", "let", "explain")
+_LEFT_TO_UPSTREAM: Final = (b"collation", b"let", b"explain")
 """Options whose streams the upstream serves itself."""
 _INTERRUPTED_AT_SHUTDOWN: Final = 11600
 _HOST_UNREACHABLE: Final = 6
 _NO_LOGIN: Final = "command getMore requires authentication"
+_SECONDS_TO_REACH_NOW: Final = 1.0
+_PAUSE: Final = 0.01
 
 
 class ChangeStreamCommands:
@@ -43,17 +48,15 @@ class ChangeStreamCommands:
         """Open a change stream; any other aggregation goes on to the upstream."""
         if not _begins_with_change_stream(asked.message.body) or asked.message.sequences:
             return await self._conversation.pass_on(asked)
-        command = asked.fields
-        if self._is_left_to_upstream(command):
+        if any(raw.find(asked.message.body, name) for name in _LEFT_TO_UPSTREAM):
             return await self._leave_to_upstream(asked)
-        batch_size = _first_batch_size(command)
-        spec = parse_command(command, asked.database, self._gateway.hub.dialect)
-        login = self._conversation.login
         self._gateway.cursors.check_room(await self._conversation.users(), self._conversation.address)
-        privileges = await login.privileges()
-        refused = await login.refused_by_upstream(command)
+        privileges = await self._conversation.login.privileges()
+        refused = await self._reachable(self._gateway.validation.refusal_of_open(self._conversation, asked))
         if refused is not None:
             return refused
+        command = asked.fields
+        spec = parse_command(command, asked.database, self._gateway.hub.dialect)
         stage = command["pipeline"][0]["$changeStream"]
         positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
         try:
@@ -61,7 +64,7 @@ class ChangeStreamCommands:
         except PipelineUnsupported:
             return await self._leave_to_upstream(asked)
         try:
-            batch = await self._next_batch(subscription, batch_size, 0)
+            batch = await self._first_batch(subscription, _first_batch_size(command))
             return await self._first_reply(asked, subscription, batch, spec.scope.namespace, privileges)
         except BaseException:
             self._gateway.streams.close_soon(subscription)
@@ -80,13 +83,6 @@ class ChangeStreamCommands:
         cursor.events += len(batch.events)
         return self._reply(b"firstBatch", batch, cursor.id, namespace)
 
-    def _is_left_to_upstream(self, command: Mapping[str, Any]) -> bool:
-        """Tell whether the upstream serves the stream, or refuses it: before 4.4 a comment had to be text."""
-        is_odd_comment = not isinstance(command.get("comment", ""), str)
-        return any(name in command for name in _LEFT_TO_UPSTREAM) or (
-            is_odd_comment and not self._gateway.hub.dialect.since(4, 4)
-        )
-
     async def _leave_to_upstream(self, asked: Command) -> Reply | None:
         """Let the upstream serve one stream itself: it knows what the engine does not."""
         self._gateway.counts.left_to_upstream += 1
@@ -95,9 +91,13 @@ class ChangeStreamCommands:
     async def get_more(self, asked: Command) -> Reply | None:
         """Read on in a change stream; any other cursor is the upstream's."""
         command = asked.fields
-        cursor = self._gateway.cursors.get(int(command["getMore"]))
+        number = command["getMore"]
+        cursor = self._gateway.cursors.get(number) if isinstance(number, int) else None
         if cursor is None:
             return await self._conversation.pass_on(asked)
+        wrong = await self._gateway.validation.refusal_of_get_more(self._conversation, asked)
+        if wrong is not None:
+            return wrong
         await self._check_owner(cursor, asked)
         refused = await self._still_refused(cursor)
         if refused is not None:
@@ -107,7 +107,7 @@ class ChangeStreamCommands:
             raise StreamRefused(f"cursor id {cursor.id} is already in use", server_code=12051)
         cursor.in_use = True
         try:
-            max_events = int(command.get("batchSize", 0)) or None
+            max_events = _to_int32(command.get("batchSize") or 0) or None
             waiting = self._next_batch(cursor.subscription, max_events, _seconds_to_wait(command))
             batch = await self._conversation.while_there(waiting)
         except BaseException:
@@ -130,6 +130,17 @@ class ChangeStreamCommands:
         batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))
         if self._gateway.streams.stopping.is_set() and not batch.events:
             raise ChangeStreamError("the gateway is stopping", server_code=_INTERRUPTED_AT_SHUTDOWN)
+        return batch
+
+    async def _first_batch(self, subscription: AnySubscription, max_events: int) -> Batch:
+        """Read up to what had happened when the stream was opened, as a server does before it answers `aggregate`."""
+        deadline = time.monotonic() + _SECONDS_TO_REACH_NOW
+        batch = await self._next_batch(subscription, max_events, 0)
+        while max_events and not batch.events and not subscription.is_closed and not subscription.has_reached_opening:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_PAUSE)
+            batch = await self._next_batch(subscription, max_events, 0)
         return batch
 
     async def _reachable(self, work: Awaitable[T]) -> T:
@@ -161,8 +172,7 @@ class ChangeStreamCommands:
         privileges = await login.privileges()
         if privileges == cursor.privileges:
             return None
-        refused = await login.refused_by_upstream(cursor.opened_by, from_now=True)
-        if refused is None:
+        if not await login.watch_is_refused(cursor.opened_by):
             cursor.privileges = privileges
             return None
         known = await self._conversation.users()
@@ -189,19 +199,18 @@ def _begins_with_change_stream(body: bytes) -> bool:
 
 
 def _first_batch_size(command: Mapping[str, Any]) -> int:
-    cursor = command.get("cursor")
-    if not isinstance(cursor, Mapping):
-        raise StreamRefused(
-            "The 'cursor' option is required, except for aggregate with the explain argument", server_code=9
-        )
-    size = cursor.get("batchSize", FIRST_BATCH)
-    if not isinstance(size, int | float) or isinstance(size, bool):
-        raise StreamRefused("cursor.batchSize field must be a number", server_code=14)
-    if size < 0:
-        raise StreamRefused("BSON field 'batchSize' value must be >= 0, actual value '-1'", server_code=51024)
-    return int(size)
+    size = command["cursor"].get("batchSize")
+    return FIRST_BATCH if size is None else _to_int32(size)
+
+
+def _to_int32(number: Any) -> int:
+    """Read a number as a server does: not a number is 0, and what is too large the largest."""
+    value = float(number.to_decimal()) if isinstance(number, Decimal128) else number
+    if value != value:
+        return 0
+    return int(min(max(value, -(2**31)), 2**31 - 1))
 
 
 def _seconds_to_wait(command: Mapping[str, Any]) -> float:
     given = command.get("maxTimeMS")
-    return _DEFAULT_AWAIT if given is None else int(given) / 1000
+    return _DEFAULT_AWAIT if given is None else _to_int32(given) / 1000

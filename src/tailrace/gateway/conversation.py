@@ -20,7 +20,7 @@ from tailrace.gateway.hello import host_and_port
 from tailrace.gateway.login import Login, mechanism
 from tailrace.gateway.quiet_log import describe
 from tailrace.gateway.sessions import SessionCommands
-from tailrace.gateway.upstream import UpstreamConnection
+from tailrace.gateway.upstream import LOST_PRIMARY, UpstreamConnection, error_code
 from tailrace.gateway.wire import Message
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ them: on the server's own host, before it has users, it would take them for its 
 _OWN_ANSWER: Final = (b"speculativeAuthenticate", b"saslSupportedMechs", b"loadBalanced")
 """What makes a handshake one that only the upstream can answer."""
 _X509: Final = "MONGODB-X509"
-_LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 
 
 class Conversation:
@@ -165,8 +164,7 @@ class Conversation:
         if reply is None:
             return None
         self.gateway.streams.note_cluster_time(reply.body)
-        code = raw.find(reply.body, b"code")
-        if code is not None and code[0] == raw.INT32 and raw.int32_at(reply.body, code[1]) in _LOST_PRIMARY:
+        if error_code(reply.body) in LOST_PRIMARY:
             self._is_over = True  # the next connection of this client goes to the new primary
         return reply.body
 

@@ -14,7 +14,8 @@ from tailrace.gateway import replies
 from tailrace.gateway.command import UNAUTHORIZED, Command
 from tailrace.gateway.identity import NOBODY, Identity
 from tailrace.gateway.privileges import UserPrivileges
-from tailrace.gateway.wire import Message
+from tailrace.gateway.upstream import error_code
+from tailrace.gateway.validation import rehearse
 
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
@@ -154,30 +155,17 @@ class Login:
             for privilege in await self._status()
         )
 
-    async def refused_by_upstream(self, command: Mapping[str, Any], *, from_now: bool = False) -> bytes | None:
-        """Let the upstream open the same stream without reading, and give its refusal if it has one.
+    async def watch_is_refused(self, command: Mapping[str, Any]) -> bool:
+        """Ask the upstream whether the client may still watch what it watches.
 
-        So a client may watch what its upstream privileges say, and nobody here has to understand those. To look
-        again later whether they still do, the stream is opened `from_now` on: where it began may be history by then.
+        The stream is opened from now on: where it began may be history by then.
         """
-        if not await self._gateway.upstream.requires_auth():
-            return None
         upstream = await self._conversation.connected()
         first, *stages = command["pipeline"]
-        if from_now:
-            stage = {name: value for name, value in first["$changeStream"].items() if name not in _STARTS}
-            first = {"$changeStream": stage}
-        asked = dict(command) | {"pipeline": [first, *stages], "cursor": {"batchSize": 0}}
-        reply = await upstream.exchange(Message(bson.encode(asked), request_id=1))
-        if reply is None:
-            return None
-        answer = raw.to_python(raw.DOCUMENT, reply.body)
-        if answer.get("ok") != 1:
-            return reply.body if not from_now or answer.get("code") == UNAUTHORIZED else None
-        opened = answer["cursor"]
-        kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": command["$db"]}
-        await upstream.command(kill | {name: command[name] for name in ("lsid",) if name in command})
-        return None
+        stage = {name: value for name, value in first["$changeStream"].items() if name not in _STARTS}
+        asked = dict(command) | {"pipeline": [{"$changeStream": stage}, *stages], "cursor": {"batchSize": 0}}
+        refusal = await rehearse(upstream, bson.encode(asked))
+        return refusal is not None and error_code(refusal) == UNAUTHORIZED
 
 
 def mechanism(asked: Any) -> str:

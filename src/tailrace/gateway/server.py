@@ -28,6 +28,7 @@ from tailrace.gateway.quiet_log import QuietLog, describe
 from tailrace.gateway.replies import SharedReplies
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
+from tailrace.gateway.validation import Validation
 from tailrace.gateway.wire import MAX_MESSAGE
 from tailrace.hub import ClusterHub
 
@@ -108,6 +109,7 @@ class Gateway:
         self.upstream = upstream
         self.streams = streams
         self.options = options
+        self.validation = Validation(upstream)
         self.replies = SharedReplies()
         self.fail_points = FailPoints()
         self.frames = Frames(options.receive_bytes, self._drop_largest)
@@ -165,6 +167,7 @@ class Gateway:
             server.close()
             await gateway._stop()
             gateway.frames.close()
+            gateway.validation.close()
             upstream.close()
 
     def _connection(self) -> Connection:

@@ -19,6 +19,8 @@ from tailrace.gateway.wire import Message, read_message
 _SECONDS_TO_REMEMBER: Final = 1.0
 _SECONDS_TO_CONNECT: Final = 10.0
 _SECONDS_FOR_A_MESSAGE: Final = 120.0
+LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
+"""What a server says that is no primary any more."""
 
 
 class Upstream:
@@ -140,6 +142,12 @@ class UpstreamConnection:
     def close(self) -> None:
         """Hang up."""
         self._writer.close()
+
+
+def error_code(reply: bytes) -> int | None:
+    """Give the code of a reply that is an error; None when it is none."""
+    code = raw.find(reply, b"code")
+    return raw.int32_at(reply, code[1]) if code is not None and code[0] == raw.INT32 else None
 
 
 def _is_writable(greeting: bytes) -> bool:

@@ -93,6 +93,11 @@ class ChannelReader(ABC):
         return self._channel is not None and self._channel.end == self._index
 
     @property
+    def has_reached_opening(self) -> bool:
+        """Whether all that had happened when it was opened has been read; a router never waits for that."""
+        return True
+
+    @property
     def channels(self) -> tuple[EventLog, ...]:
         """The channels whose news it waits for."""
         return () if self._channel is None else (self._channel,)

@@ -108,6 +108,11 @@ class MergedSubscription:
         return any(part.is_catching_up for part in tuple(self._parts.values()))
 
     @property
+    def has_reached_opening(self) -> bool:
+        """Whether all that had happened when it was opened has been read; a router never waits for that."""
+        return True
+
+    @property
     def has_news(self) -> bool:
         """Whether the next `poll` may find something."""
         parts = tuple(self._parts.items())

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailrace.engine.options import StreamSpec, read_token
-from tailrace.engine.stream import EngineStream, to_timestamp
+from tailrace.engine.stream import EngineStream, to_int, to_timestamp
 from tailrace.hub.batch import Batch
 from tailrace.hub.channel import encode_elements
 from tailrace.hub.channel_reader import ChannelReader
@@ -36,6 +36,13 @@ class Subscription(ChannelReader):
         self._spec = replace(spec, token_version=self._version)
         self.position = self.promise = self._scan.post_batch_resume_token
         self._join()
+
+    @property
+    def has_reached_opening(self) -> bool:
+        """Whether all that had happened when it was opened has been read."""
+        options = self._spec.options
+        begins_now = options.token is None and options.start_at_operation_time is None
+        return begins_now or to_int(self.promise.cluster_time) > self._latest
 
     # --- by itself
 
