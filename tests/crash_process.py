@@ -22,6 +22,7 @@ _CONTEXT.set_forkserver_preload(
 def start_capture(flags: Mapping[str, Any], die_at: tuple[str, int] | None = None, **options: Any) -> Any:
     """Start a producer with these settings; with `die_at` it kills itself when it is the n-th time at a point.
 
+    With `stop_at` it stops itself there instead, as a paused container does, until somebody sends SIGCONT.
     With `helped` another process reads for it, as if the stream were far behind.
     """
     process = _CONTEXT.Process(target=_run, args=(dict(flags), die_at, options), daemon=True)
@@ -56,11 +57,14 @@ def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[st
         always_help()
     settings = Settings.load(flags=flags)
     times: dict[str, int] = {}
+    stop_at = options.pop("stop_at", None)
 
     def hook(point: str) -> None:
         times[point] = times.get(point, 0) + 1
         if die_at == (point, times[point]):
             os.kill(os.getpid(), signal.SIGKILL)
+        if stop_at == (point, times[point]):
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     client: MongoClient[dict[str, Any]] = MongoClient(settings.mongodb.uri.get_secret_value())
     with client, Capture.open(settings, client) as capture:

@@ -26,6 +26,7 @@
     │   ├── PositionInvalid      position-invalid         stop     a position that cannot be right
     │   ├── LeaseHeld            lease-held               retry    another writer has the name; says until when
     │   ├── LeaseLost            lease-lost               stop     another writer took the name over
+    │   ├── LeaseExpired         lease-expired            retry    this writer was silent for longer than its lease
     │   ├── Backpressure         backpressure             retry    a sink's buffer is full; says when to try again
     │   ├── SinkUnavailable      sink-unavailable         retry    a sink does not answer, or lost records
     │   ├── RecordRefused        record-refused           stop     a sink will never take this record
@@ -82,6 +83,7 @@ __all__ = [
     "ImageMissing",
     "InvalidResumeToken",
     "InventoryMissing",
+    "LeaseExpired",
     "LeaseHeld",
     "LeaseLost",
     "MissingExtra",
@@ -371,6 +373,16 @@ class LeaseLost(CaptureError):
 
     code = "lease-lost"
     default_hint = "End this process: the other one goes on. If there is no other, start it again."
+
+
+class LeaseExpired(CaptureError):
+    """This writer slept, or waited for its store, for so long that another one may have taken over."""
+
+    code = "lease-expired"
+    outcome = Outcome.RETRY
+    default_hint = (
+        "Nothing need be done: it goes on if nobody took over. If it comes often, raise capture.lease_seconds."
+    )
 
 
 class Backpressure(CaptureError):

@@ -89,7 +89,7 @@ class CaptureSettings(Section):
     heartbeat_collection: str = Field(
         "tailrace.heartbeats", pattern=r"^[^.]+\..+", description="Where marks are written; they are not delivered."
     )
-    lease_seconds: float = Field(15.0, gt=1, description="How long a silent process keeps its stream.")
+    lease_seconds: float = Field(30.0, gt=1, description="Lease time-to-live: a silent process loses its stream.")
     snapshot_workers: int = Field(2, gt=0, description="Chunks that are read at once.")
     snapshot_chunk_mb: float = Field(8.0, gt=0, description="About how much of a collection is read at once.")
     snapshot_documents_per_second: float = Field(0, ge=0, description="Limit for reading snapshots; 0 is none.")

@@ -116,6 +116,13 @@ def test_a_stream_that_runs_is_left_alone(store: PositionStore, capsys: pytest.C
     assert "orders is in use by host/2" in capsys.readouterr().err
 
 
+def test_a_process_that_died_elsewhere_is_waited_for(store: PositionStore) -> None:
+    store.acquire("orders", "another-machine/0/0/1/2", seconds=0.5)
+    assert run(["position", "set", "orders", "--at", "5", "--reason", "x"]) == EXIT_UNAVAILABLE
+    assert run(["position", "set", "orders", "--at", "5", "--reason", "x", "--wait", "60"]) == 0
+    assert store.history("orders")[0].why == "x"
+
+
 def test_export_and_import_into_another_store(store: PositionStore, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["position", "export", "--output", "positions.json"]) == 0
     assert run(["position", "import", "positions.json", "--reason", "move", "--store", "file:other"]) == 0

@@ -28,6 +28,9 @@ app = typer.Typer(help="See and set where streams stand; every change is kept.",
 Store = Annotated[str | None, typer.Option(help="Position store (capture.position_store).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept in the history.")]
+Wait = Annotated[
+    float, typer.Option(help="Wait so many seconds for a process that may have died with its lease.", min=0)
+]
 _SECONDS_TO_CHANGE = 30.0
 _WIDTH_OF_A_PIPE = 400
 
@@ -64,11 +67,12 @@ def set_position(
     token: Annotated[str | None, typer.Option(help="A resume token: its `_data`, or the whole as JSON.")] = None,
     at: Annotated[str | None, typer.Option(help="A time: ISO 8601, epoch seconds, or `seconds,increment`.")] = None,
     store: Store = None,
+    wait: Wait = 0.0,
 ) -> None:
     """Move a stream that does not run to a token or a time. What lies between is skipped, or delivered again."""
     if (token is None) == (at is None):
         raise typer.BadParameter("give either --token or --at")
-    with _opened(store) as opened, _changing(opened, name, reason) as lease:
+    with _opened(store) as opened, _changing(opened, name, reason, wait) as lease:
         before = opened.load(name)
         position = _at_token(token) if token is not None else _at_time(at or "")
         opened.save(_continuing(position, before), lease, reason=reason)
@@ -99,6 +103,7 @@ def import_positions(
     file: Annotated[Path, typer.Argument(help="What `export` wrote.", exists=True, dir_okay=False, allow_dash=True)],
     reason: Reason,
     store: Store = None,
+    wait: Wait = 0.0,
 ) -> None:
     """Set positions to those of an export; streams that run are left alone, with an error."""
     from tailrace.capture.positions import Position
@@ -110,7 +115,7 @@ def import_positions(
         raise PositionInvalid(f"{file} is not an export of positions: {error}") from None
     with _opened(store) as opened:
         for name, position in positions.items():
-            with _changing(opened, name, reason) as lease:
+            with _changing(opened, name, reason, wait) as lease:
                 opened.save(position, lease, reason=reason)
             typer.echo(f"{name} stands at {shown_time(position.cluster_time)}")
 
@@ -151,12 +156,12 @@ def _opened(store: str | None) -> Iterator[PositionStore]:
 
 
 @contextmanager
-def _changing(store: PositionStore, name: str, reason: str) -> Iterator[Lease]:
+def _changing(store: PositionStore, name: str, reason: str, wait: float) -> Iterator[Lease]:
     """Hold the lease of a stream while it is changed, so that no producer runs meanwhile."""
     from tailrace.capture.positions import this_process
 
     owner = f"{getpass.getuser()}@{this_process()}"
-    lease = store.acquire(name, owner, seconds=_SECONDS_TO_CHANGE, reason=reason)
+    lease = store.wait_for_lease(name, owner, seconds=_SECONDS_TO_CHANGE, timeout=wait, reason=reason)
     try:
         yield lease
     finally:

@@ -22,7 +22,9 @@ def produce(
     delivery: Annotated[str | None, typer.Option(help="at-least-once or exactly-once (capture.delivery).")] = None,
     slice: Annotated[str | None, typer.Option("--slice", help="Part of them, like 2/4 (capture.slice).")] = None,
     start: Annotated[str | None, typer.Option(help="snapshot or now (capture.start).")] = None,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when everything was delivered.")] = False,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when everything up to now was delivered.")
+    ] = False,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics (monitor.metrics_port).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON line a second.")] = False,
 ) -> None:

@@ -21,14 +21,6 @@ def position(seconds: int, **parts: object) -> Position:
     return Position(token, Timestamp(seconds, 1), **parts)  # type: ignore[arg-type]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_an_unknown_name_has_no_position_no_holder_and_no_history(store: PositionStore) -> None:
     assert store.load("orders") is None
     assert store.holder("orders") is None
@@ -90,43 +82,6 @@ def test_waiting_for_a_lease_ends_with_its_timeout(store: PositionStore, open_an
     store.acquire("orders", "host/1", seconds=60)
     with pytest.raises(LeaseHeld):
         open_another().wait_for_lease("orders", "host/2", timeout=0.01)
-
-
-def test_an_expired_lease_is_taken_over_and_its_writer_fenced(store_url: str) -> None:
-    clock = Clock()
-    with open_store(store_url) as plain, open_store(store_url) as other:
-        first, second = PositionStore(plain.cells, clock), PositionStore(other.cells, clock)
-        old = first.save(position(1), first.acquire("orders", "host/1", seconds=10))
-        clock.now += 10.5
-        new = second.acquire("orders", "host/2", seconds=10)
-        assert new.epoch == old.epoch + 1
-        for attempt in (
-            lambda: first.save(position(2), old),
-            lambda: first.renew(old),
-            lambda: first.release(old),
-            lambda: first.delete(old, reason="late"),
-        ):
-            with pytest.raises(LeaseLost):
-                attempt()
-        second.save(position(3), new)
-        loaded = first.load("orders")
-        assert loaded is not None
-        assert (loaded.cluster_time.time, loaded.writer, loaded.epoch) == (3, "host/2", 2)
-
-
-def test_saving_and_renewing_keep_the_lease(store_url: str) -> None:
-    clock = Clock()
-    with open_store(store_url) as plain:
-        store = PositionStore(plain.cells, clock)
-        lease = store.acquire("orders", "host/1", seconds=10)
-        for step in (store.renew, lambda lease: store.save(position(1), lease)):
-            clock.now += 8
-            lease = step(lease)
-            assert lease.expires_at == clock.now + 10
-        with pytest.raises(LeaseHeld):
-            store.acquire("orders", "host/2")
-        clock.now += 10.5
-        assert store.acquire("orders", "host/2").epoch == 2
 
 
 def test_a_fenced_writer_with_the_same_name_is_refused_too(store: PositionStore, open_another: Open) -> None:
@@ -192,16 +147,6 @@ def test_the_trail_says_who_did_what_when_and_why(store: PositionStore, open_ano
     assert [change.position.cluster_time.time if change.position else None for change in history] == [9, 9, 9, None]
     assert history == sorted(history, key=lambda change: change.at, reverse=True)
     assert store.history("orders", limit=1) == history[:1]
-
-
-def test_a_takeover_is_in_the_trail(store_url: str) -> None:
-    clock = Clock()
-    with open_store(store_url) as plain:
-        store = PositionStore(plain.cells, clock)
-        store.acquire("orders", "host/1", seconds=1)
-        clock.now += 2
-        store.acquire("orders", "host/2")
-        assert [change.what for change in store.history("orders")] == ["taken-over", "acquired"]
 
 
 def test_a_deleted_position_is_gone_and_its_trail_stays(store: PositionStore, open_another: Open) -> None:

@@ -39,6 +39,13 @@ def test_a_number_that_another_process_got_since_is_another_process() -> None:
     assert has_ended(f"{machine_and_pid}/{int(start) + 1}")
 
 
+def test_a_machine_of_the_same_name_is_another_machine() -> None:
+    """Clones have one host name, and the first process namespace has the same number everywhere."""
+    host, boot, namespace, pid, start = this_process().split("/")
+    assert not has_ended(f"{host}/{boot[::-1]}x/{namespace}/{pid}/{int(start) + 1}")
+    assert not has_ended(f"{host}/{namespace}/{pid}/{int(start) + 1}"), "what version 0.1.0 wrote says too little"
+
+
 def test_nobody_waits_for_the_lease_of_a_dead_process(tmp_path: object) -> None:
     gone = subprocess.run([sys.executable, "-c", NAME], input="\n", capture_output=True, text=True, check=True)
     with open_store(f"file:{tmp_path}") as store:

@@ -199,7 +199,7 @@ def test_a_zombie_is_fenced(kafka_side: KafkaSide, store: PositionStore) -> None
             zombie.setup()
             zombie.add(records(*range(10)))
             zombie.flush(30)
-            lease = other_store.acquire(name, "host/2")
+            lease = other_store.wait_for_lease(name, "host/2", timeout=60)
             other.setup()
             other.add(records(*range(10)))
             lease = other.commit(position(10), lease)

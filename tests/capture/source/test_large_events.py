@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import bson
 import pytest
 from pymongo.database import Database
 
+from capture_harness import Harness
 from tailrace.capture.recovery.quarantine import Quarantine
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.reader import StreamReader
@@ -53,3 +55,22 @@ def test_an_event_over_16_mb_is_neither_lost_nor_met_for_ever(database: Database
     assert events[2]["fullDocument"]["changed"] is True
     split = "fullDocumentBeforeChange" in events[2]
     assert split or events[2]["imageFetched"] is True
+
+
+@pytest.mark.parametrize("kind", ["change-stream", "oplog"])
+@pytest.mark.mongodb("6.0.5", "4.2.6")
+def test_a_run_until_idle_goes_past_all_large_events(
+    database: Database[dict[str, Any]], tmp_path: Path, kind: str
+) -> None:
+    """Around each of them streams are opened anew, and a new one may begin with an empty batch."""
+    selection = {"full_document": "updateLookup"}
+    harness = Harness(database.client, tmp_path, [f"{database.name}.big"], kind=kind, selection=selection)
+    harness.run_until_idle(start="now")
+    wanted = []
+    for number in range(3):
+        database.big.insert_one({"_id": number, "text": "x" * 9 * MEGABYTE})
+        database.big.update_one({"_id": number}, {"$set": {"other": "y" * 6 * MEGABYTE}})  # with lookup over 16 MB
+        database.big.insert_one({"_id": -number - 1})
+        wanted += [("insert", number), ("update", number), ("insert", -number - 1)]
+    harness.run_until_idle()
+    assert [(event["operationType"], event["documentKey"]["_id"]) for event in harness.events()] == wanted

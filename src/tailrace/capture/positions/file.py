@@ -47,6 +47,10 @@ class FileCells:
                     self._replace(name, cell)
         return True
 
+    def seconds_since_written(self, name: str, cell: bytes) -> float | None:
+        """None: the times of files may come from the clock of any machine that shares the folder."""
+        return None
+
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last lines of the trail, the newest first; a line that a crash cut off is not one."""
         with _disk_errors(self._folder):

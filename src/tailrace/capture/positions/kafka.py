@@ -84,6 +84,10 @@ class KafkaCells:
             return False
         return self._commit(name, cell, change)
 
+    def seconds_since_written(self, name: str, cell: bytes) -> float | None:
+        """None: the timestamp of a record may be its producer's, and a broker does not tell its time."""
+        return None
+
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last changes, the newest first."""
         self._refresh()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import pymongo
@@ -12,6 +13,7 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, Py
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
+from tailrace.capture.positions.observed import digest_of
 from tailrace.errors import SettingsError, StoreUnavailable
 from tailrace.settings import masked
 
@@ -58,6 +60,17 @@ class MongoCells:
                 self._copy_note(name)
             return replaced
 
+    def seconds_since_written(self, name: str, cell: bytes) -> float | None:
+        """Give the age by the clock of the primary."""
+        query = {"_id": name, "cell": cell.decode(), "written.digest": digest_of(cell)}
+        with self._answering():
+            found = self._cells.find_one(query, {"written.at": 1})
+            if found is None:
+                return None
+            now: datetime = self._client.admin.command("isMaster")["localTime"]
+        written: datetime = found["written"]["at"]
+        return (now - written).total_seconds()
+
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last changes, the newest first."""
         with self._answering():
@@ -75,14 +88,15 @@ class MongoCells:
         self._client.close()
 
     def _replace(self, name: str, expected: bytes | None, fields: dict[str, Any]) -> bool:
+        fields = {**fields, "written.digest": digest_of(fields["cell"].encode())}
+        update = {"$set": fields, "$currentDate": {"written.at": True}}
         if expected is None:
             try:
-                self._cells.insert_one({"_id": name, **fields})
+                self._cells.update_one({"_id": name, "cell": {"$exists": False}}, update, upsert=True)
             except DuplicateKeyError:
                 return False
             return True
-        query = {"_id": name, "cell": expected.decode()}
-        return bool(self._cells.update_one(query, {"$set": fields}).matched_count)
+        return bool(self._cells.update_one({"_id": name, "cell": expected.decode()}, update).matched_count)
 
     def _copy_note(self, name: str) -> int:
         """Copy the line that the last change left in the cell's document, and give its number; 0 if there is none."""

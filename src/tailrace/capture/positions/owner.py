@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import uuid
 from functools import cache
 from pathlib import Path
 
 
 def this_process() -> str:
-    """Give a name that no other process has: host, process namespace, process id and start time."""
+    """Give a name that no other process has: host, its boot and process namespace, process id and start time."""
     return f"{_machine()}/{os.getpid()}/{_start_time(os.getpid())}"
 
 
@@ -27,11 +28,13 @@ def has_ended(owner: str) -> bool:
 
 @cache
 def _machine() -> str:
+    """Machines may share their name, and the number of their first process namespace, but no two boots their id."""
     try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
-        namespace = "unknown"
-    return f"{socket.gethostname()}/{namespace}"
+        return f"{socket.gethostname()}/{uuid.getnode():012x}/unknown"
+    return f"{socket.gethostname()}/{boot.partition('-')[0]}/{namespace}"
 
 
 def _start_time(pid: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from tailrace.capture.positions.observed import digest_of
 from tailrace.errors import StoreUnavailable
 from tailrace.settings import masked
 
@@ -14,15 +15,21 @@ _Result = TypeVar("_Result")
 _SECONDS = 10
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS tailrace_positions (name text PRIMARY KEY, cell text NOT NULL)",
+    "ALTER TABLE tailrace_positions ADD COLUMN IF NOT EXISTS written_at timestamptz,"
+    " ADD COLUMN IF NOT EXISTS written_digest text",
     "CREATE TABLE IF NOT EXISTS tailrace_position_changes"
     " (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL, change text NOT NULL)",
     "CREATE INDEX IF NOT EXISTS tailrace_position_changes_by_name ON tailrace_position_changes (name, id)",
+)
+_ARE_THERE = (
+    "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('tailrace_positions')"
+    " AND attname = 'written_digest' AND NOT attisdropped"
 )
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(7416243)"  # two that create the same table at once collide
 
 
 class PostgresCells:
-    """Rows of two tables, which are made when they are missing.
+    """Rows of two tables, which are made when they are missing; columns that version 0.1.0 did not have are added.
 
     A cell and its line of the trail are written in one transaction. A connection that a restarted server closed is
     opened again, once per call; a swap that was done although its answer never came is recognised by its caller.
@@ -43,13 +50,15 @@ class PostgresCells:
         def replace(cursor: psycopg.Cursor[tuple[Any, ...]]) -> bool:
             if expected is None:
                 cursor.execute(
-                    "INSERT INTO tailrace_positions (name, cell) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-                    (name, cell.decode()),
+                    "INSERT INTO tailrace_positions (name, cell, written_digest, written_at)"
+                    " VALUES (%s, %s, %s, clock_timestamp()) ON CONFLICT DO NOTHING",
+                    (name, cell.decode(), digest_of(cell)),
                 )
             else:
                 cursor.execute(
-                    "UPDATE tailrace_positions SET cell = %s WHERE name = %s AND cell = %s",
-                    (cell.decode(), name, expected.decode()),
+                    "UPDATE tailrace_positions SET cell = %s, written_digest = %s, written_at = clock_timestamp()"
+                    " WHERE name = %s AND cell = %s",
+                    (cell.decode(), digest_of(cell), name, expected.decode()),
                 )
             if cursor.rowcount == 0:
                 return False
@@ -60,6 +69,15 @@ class PostgresCells:
             return True
 
         return self._run(replace)
+
+    def seconds_since_written(self, name: str, cell: bytes) -> float | None:
+        """Give the age by the clock of the server."""
+        query = (
+            "SELECT extract(epoch FROM clock_timestamp() - written_at)::float8 FROM tailrace_positions"
+            " WHERE name = %s AND cell = %s AND written_digest = %s"
+        )
+        rows = self._run(lambda cursor: _fetch(cursor, query, name, cell.decode(), digest_of(cell)))
+        return rows[0][0] if rows else None
 
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last changes, the newest first."""
@@ -97,12 +115,19 @@ class PostgresCells:
             connection = psycopg.connect(
                 self._url, connect_timeout=_SECONDS, options=options, tcp_user_timeout=_SECONDS * 1000, autocommit=True
             )
-            with connection.transaction():
-                connection.execute(_ONE_AT_A_TIME)
-                for statement in _TABLES:
-                    connection.execute(statement)
+            _make_tables(connection)
             self._connection = connection
         return self._connection
+
+
+def _make_tables(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Make what is missing; whoever only uses tables that are there needs no right to make any."""
+    with connection.transaction():
+        found = connection.execute(_ARE_THERE).fetchone()
+        if found is None or not found[0]:
+            connection.execute(_ONE_AT_A_TIME)
+            for statement in _TABLES:
+                connection.execute(statement)
 
 
 def _fetch(cursor: psycopg.Cursor[tuple[Any, ...]], query: str, *parameters: Any) -> list[tuple[Any, ...]]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import redis
 
+from tailrace.capture.positions.observed import digest_of
 from tailrace.errors import SettingsError, StoreUnavailable
 from tailrace.settings import masked
 
@@ -15,13 +16,22 @@ _SECONDS = 10
 _CELL = "{tailrace}:position:"
 _TRAIL = "{tailrace}:position-changes:"
 _NAMES = "{tailrace}:positions"
+_WRITTEN = "{tailrace}:position-written:"
 _SWAP = """
 local held = redis.call('GET', KEYS[1])
 if (held or '') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2])
 redis.call('SADD', KEYS[3], ARGV[4])
 if ARGV[3] ~= '' then redis.call('LPUSH', KEYS[2], ARGV[3]) end
+local now = redis.call('TIME')
+redis.call('HSET', KEYS[4], 'digest', ARGV[5], 'second', now[1], 'microsecond', now[2])
 return 1
+"""
+_AGE = """
+local written = redis.call('HMGET', KEYS[2], 'digest', 'second', 'microsecond')
+if redis.call('GET', KEYS[1]) ~= ARGV[1] or written[1] ~= ARGV[2] then return false end
+local now = redis.call('TIME')
+return (now[1] - written[2]) * 1000000 + now[2] - written[3]
 """
 
 
@@ -39,6 +49,7 @@ class RedisCells:
         except ValueError as error:
             raise SettingsError(f"{masked(url)} is not a Redis URL: {masked(str(error))}") from None
         self._swap = self._client.register_script(_SWAP)
+        self._age = self._client.register_script(_AGE)
 
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none."""
@@ -47,9 +58,15 @@ class RedisCells:
 
     def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
         """Replace the key if it still holds `expected`."""
-        keys = [_CELL + name, _TRAIL + name, _NAMES]
+        keys = [_CELL + name, _TRAIL + name, _NAMES, _WRITTEN + name]
         with self._answering():
-            return bool(self._swap(keys, [expected or b"", cell, change or b"", name]))
+            return bool(self._swap(keys, [expected or b"", cell, change or b"", name, digest_of(cell)]))
+
+    def seconds_since_written(self, name: str, cell: bytes) -> float | None:
+        """Give the age by the clock of the server."""
+        with self._answering():
+            microseconds = self._age([_CELL + name, _WRITTEN + name], [cell, digest_of(cell)])
+        return None if microseconds is None else int(microseconds) / 1e6
 
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last changes, the newest first."""

@@ -3,7 +3,10 @@
 A store keeps one cell per stream name: the position, the lease of its writer and a counter. Cells change only by
 compare-and-set, and the rules about leases are written here, once, over the five places a cell can be in. Every
 acquisition of a lease raises its epoch; a writer whose epoch is not the current one is refused (`LeaseLost`),
-whatever its clock says. Clocks decide only when a silent writer may be replaced.
+whatever its clock says. Clocks decide only when a silent writer may be replaced, and never those of two machines
+together. A lease has expired when its cell has not changed for the length of the lease: by the clock of the store where
+it has one (PostgreSQL, MongoDB, Redis), else by that of the challenger, which has then watched it for so long itself
+(files, Kafka). The holder counts from before it asked for the lease (`producer/lease.py`), so it is done first.
 
 The audit trail holds every acquisition, release and every change that has a reason, with who, when, what and why.
 A stream that simply goes on leaves no line per save: the acquisitions and releases around it say from where to where.
@@ -11,20 +14,23 @@ A stream that simply goes on leaves no line per save: the acquisitions and relea
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 import orjson
 
+from tailrace.capture.positions.clock import boot_time
+from tailrace.capture.positions.observed import ObservedCells
 from tailrace.capture.positions.owner import has_ended
 from tailrace.capture.positions.position import Position
 from tailrace.errors import CaptureError, LeaseHeld, LeaseLost, PositionInvalid
 
-DEFAULT_LEASE_SECONDS = 15.0
+DEFAULT_LEASE_SECONDS = 30.0
 BESIDE = "~"
 """How names begin of cells that lie beside the positions: the ledger of gaps, snapshot plans."""
 _CONFLICTS_BEFORE_GIVING_UP = 20
@@ -45,6 +51,12 @@ class Cells(Protocol):
         A reader sees the old cell or the new one, never a mixture, whatever dies when.
         """
 
+    def seconds_since_written(self, name: str, cell: bytes) -> float | None:
+        """Give the age of this very cell by the clock of the store.
+
+        None when the store has no clock, holds another cell by now, or does not know when this one was written.
+        """
+
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last changes of the trail, the newest first."""
 
@@ -57,13 +69,15 @@ class Cells(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to move one position, until `expires_at` (seconds since 1970)."""
+    """The right to move one position, for `seconds` from when it was last renewed."""
 
     name: str
     owner: str
     epoch: int
     seconds: float
-    expires_at: float
+    asked_at: float = field(default=-math.inf, compare=False)
+    """When its holder asked for this term, by `boot_time` of its machine: the term began then or later. Nobody else
+    knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,7 @@ class _Cell:
     owner: str = ""
     seconds: float = 0.0
     expires_at: float = 0.0
+    """By the wall clock of the writer. Version 0.1.0 goes by it, and nobody else does."""
     position: Position | None = None
 
     def to_bytes(self) -> bytes:
@@ -131,9 +146,17 @@ class PositionStore:
     Not for several threads at once: a producer saves from one thread.
     """
 
-    def __init__(self, cells: Cells, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        cells: Cells,
+        clock: Callable[[], float] = time.time,
+        lease_clock: Callable[[], float] = boot_time,
+    ) -> None:
+        """`clock` gives the times that are kept and shown; `lease_clock` measures leases that are watched."""
         self._cells = cells
         self._clock = clock
+        self._lease_clock = lease_clock
+        self._observed = ObservedCells(lease_clock)
         self._known: dict[str, bytes | None] = {}
 
     def __enter__(self) -> Self:
@@ -154,17 +177,21 @@ class PositionStore:
         return self._read(name).position
 
     def holder(self, name: str) -> Lease | None:
-        """Give the lease that is held now, or None."""
+        """Give the lease that is held now, or None.
+
+        In a store without a clock a lease that was left behind on another machine is taken for held until this store
+        has watched it for its whole length.
+        """
         cell = self._read(name)
-        return _lease(name, cell) if self._is_held(cell) else None
+        return _lease(name, cell) if self._seconds_left(name, cell) > 0 else None
 
     def acquire(self, name: str, owner: str, *, seconds: float = DEFAULT_LEASE_SECONDS, reason: str = "start") -> Lease:
         """Become the writer of a name, or raise LeaseHeld with the holder and when to try again."""
 
         def take(cell: _Cell) -> tuple[_Cell, Change]:
-            if self._is_held(cell):
-                wait = max(0.0, cell.expires_at - self._clock())
-                raise LeaseHeld(name, holder=cell.owner, retry_after=wait)
+            left = self._seconds_left(name, cell)
+            if left > 0:
+                raise LeaseHeld(name, holder=cell.owner, retry_after=left)
             taken = replace(
                 cell,
                 epoch=cell.epoch + 1,
@@ -174,7 +201,9 @@ class PositionStore:
             )
             return taken, self._change("taken-over" if cell.owner else "acquired", reason, taken)
 
-        return _lease(name, self._update(name, take))
+        self._known.pop(name, None)  # what is remembered says nothing of how long ago it was written
+        asked_at = self._lease_clock()
+        return _lease(name, self._update(name, take), asked_at)
 
     def wait_for_lease(
         self,
@@ -184,12 +213,13 @@ class PositionStore:
         seconds: float = DEFAULT_LEASE_SECONDS,
         timeout: float,
         sleep: Callable[[float], None] = time.sleep,
+        reason: str = "start",
     ) -> Lease:
         """Try to acquire until it succeeds; after `timeout` seconds the LeaseHeld of the last try is raised."""
         deadline = time.monotonic() + timeout
         while True:
             try:
-                return self.acquire(name, owner, seconds=seconds)
+                return self.acquire(name, owner, seconds=seconds, reason=reason)
             except LeaseHeld as held:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -215,7 +245,8 @@ class PositionStore:
             moved = replace(cell, position=signed, expires_at=self._clock() + lease.seconds)
             return moved, self._change("moved", reason, moved) if reason else None
 
-        return _lease(lease.name, self._update(lease.name, move))
+        asked_at = self._lease_clock()
+        return _lease(lease.name, self._update(lease.name, move), asked_at)
 
     def renew(self, lease: Lease) -> Lease:
         """Keep the lease for another term without moving the position."""
@@ -224,7 +255,8 @@ class PositionStore:
             self._check_writer(cell, lease)
             return replace(cell, expires_at=self._clock() + lease.seconds), None
 
-        return _lease(lease.name, self._update(lease.name, extend))
+        asked_at = self._lease_clock()
+        return _lease(lease.name, self._update(lease.name, extend), asked_at)
 
     def release(self, lease: Lease, *, reason: str = "stop") -> None:
         """Let the next writer in at once."""
@@ -267,7 +299,7 @@ class PositionStore:
         attempted: bytes | None = None
         for _ in range(_CONFLICTS_BEFORE_GIVING_UP):
             is_remembered = name in self._known
-            before = self._known[name] if is_remembered else self._cells.read(name)
+            before = self._known[name] if is_remembered else self._observed.read(name, self._cells.read)
             self._known.pop(name, None)
             if attempted is not None and before == attempted:
                 return self._remember(name, before)
@@ -284,14 +316,23 @@ class PositionStore:
         raise LeaseLost(f"others keep changing the position of {name}")
 
     def _read(self, name: str) -> _Cell:
-        return self._remember(name, self._cells.read(name))
+        return self._remember(name, self._observed.read(name, self._cells.read))
 
     def _remember(self, name: str, data: bytes | None) -> _Cell:
         self._known[name] = data
         return _Cell.from_bytes(data)
 
-    def _is_held(self, cell: _Cell) -> bool:
-        return bool(cell.owner) and cell.expires_at > self._clock() and not has_ended(cell.owner)
+    def _seconds_left(self, name: str, cell: _Cell) -> float:
+        """Give how long the cell that was just read is still held; 0 when it is not.
+
+        The store's clock may be set back, so what was watched counts too.
+        """
+        if not cell.owner or has_ended(cell.owner):
+            return 0.0
+        age = self._observed.seconds_unchanged(name)
+        if age < cell.seconds:
+            age = max(age, self._cells.seconds_since_written(name, self._observed.last(name)) or 0.0)
+        return max(0.0, cell.seconds - age)
 
     def _check_writer(self, cell: _Cell, lease: Lease) -> None:
         if (cell.epoch, cell.owner) != (lease.epoch, lease.owner):
@@ -305,5 +346,5 @@ class PositionStore:
         return Change(at, cell.owner, what, why, cell.epoch, cell.position)
 
 
-def _lease(name: str, cell: _Cell) -> Lease:
-    return Lease(name, cell.owner, cell.epoch, cell.seconds, cell.expires_at)
+def _lease(name: str, cell: _Cell, asked_at: float = -math.inf) -> Lease:
+    return Lease(name, cell.owner, cell.epoch, cell.seconds, asked_at)

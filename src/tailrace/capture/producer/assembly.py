@@ -17,6 +17,7 @@ from tailrace.capture.formats import FormatOptions, decoder_of
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import Position, open_store, this_process
 from tailrace.capture.producer.delivery import Hook, no_hook
+from tailrace.capture.producer.lease import margin_of
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory
@@ -157,6 +158,7 @@ class Capture:
             is_json=chosen.format != "bson",
             webhook_secret=chosen.webhook_secret.get_secret_value() if chosen.webhook_secret else None,
             buffer_bytes=chosen.sink_buffer_mb * _MEGABYTE,
+            seconds_to_deliver=margin_of(chosen.lease_seconds),
         )
         exactly_once = (self.store, chosen.name) if chosen.delivery == "exactly-once" else None
         return open_sink(self._sink_url, self.dead_letters, options, exactly_once=exactly_once)

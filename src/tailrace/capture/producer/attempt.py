@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import structlog
+from bson.timestamp import Timestamp
 
 from tailrace.capture.backoff import Backoff
 from tailrace.capture.formats import Format
@@ -60,7 +61,9 @@ class Parts:
 class Attempt:
     """Begins where the position is, reads ahead in a thread of its own, and lets the rows of a snapshot in."""
 
-    def __init__(self, parts: Parts, leader: Leader, *, start_at_time: bool) -> None:
+    def __init__(self, parts: Parts, leader: Leader, *, start_at_time: bool, end_time: Timestamp | None = None) -> None:
+        """`end_time` is where a run that is to end by itself has delivered enough."""
+        self._end_time = end_time
         self._parts = parts
         self._source = parts.source
         self._options = parts.options
@@ -188,8 +191,11 @@ class Attempt:
     # --- going round
 
     def _is_done(self) -> bool:
-        """Whether a run that is to end by itself has nothing left to do."""
-        return self._options.stop_when_idle and self.snapshot is None and self._merge.idle
+        """Whether a run that is to end by itself has nothing left to do.
+
+        Batches prove nothing here: one may be empty because the server took its time, with more to come.
+        """
+        return self._end_time is not None and self.snapshot is None and self._merge.has_passed(self._end_time)
 
     def _go_round(self, delivery: Delivery) -> None:
         portion = self._merge.next_portion(lambda: self._read(delivery))

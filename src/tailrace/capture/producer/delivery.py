@@ -5,6 +5,8 @@
 3. the sink says that they are safe,
 4. the position moves.
 
+Before each of the steps 2 to 4 the holder makes sure that the stream is still its own (`Leader.check`).
+
 A process may die between any two of these steps. Nothing waits for one event: many portions are on their way at once,
 and the position moves to the end of the last one that is safe without a hole before it. A transactional sink does
 steps 3 and 4 as one.
@@ -91,6 +93,7 @@ class Delivery:
         self._next_commit = 0.0
         self._aside = 0
         self._letters = sink.dead_letters
+        sink.bind(leader.seconds_left)
         self.saved = leader.position
         self.counts = self.saved.counts if self.saved else Counts()
 
@@ -130,6 +133,7 @@ class Delivery:
     def hurry(self) -> None:
         """Let the sink send at once what it holds back, because nothing more is there to be read."""
         if not self.transactional:  # a transaction is committed at such a moment, which sends everything
+            self._check_lease()
             self._sink.hurry()
 
     def settle(self, *, now: bool = False) -> None:
@@ -141,6 +145,7 @@ class Delivery:
 
     def finish(self, timeout: float) -> None:
         """Wait until all is safe and move the position to the end."""
+        self._check_lease()
         self._sink.flush(timeout)
         self.settle(now=True)
 
@@ -166,13 +171,20 @@ class Delivery:
     def _add(self, records: list[Record]) -> int:
         """Give records to the sink; while it is full, only what it acknowledges is worked on."""
         while True:
+            self._check_lease()
             try:
                 return self._sink.add(records)
             except Backpressure as full:
                 self.settle(now=self.transactional)  # only a commit makes room there
                 self._pause(full.retry_after)
 
+    def _check_lease(self) -> None:
+        """Write nothing after the end of the lease; a transaction of another's epoch is refused by its broker."""
+        if not self.transactional:
+            self._leader.check(in_flight=self.waiting)
+
     def _save(self, now: bool) -> None:
+        self._check_lease()
         safe = self._sink.acknowledged()
         self._take_safe(safe)
         if self._unsaved is not None and (now or self._is_time()):

@@ -30,7 +30,7 @@ class ProducerOptions:
     buffer_bytes: int = 32 * 1024 * 1024
     """How far reading may run ahead of delivery."""
     commit_interval: float = 0.1
-    lease_seconds: float = 15.0
+    lease_seconds: float = 30.0
     heartbeat_seconds: float = 0.0
     """Time between two marks in the source, when the selection names a collection for them."""
     lease_timeout: float = float("inf")

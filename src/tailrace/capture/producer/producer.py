@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import structlog
+from bson.timestamp import Timestamp
 
 from tailrace.capture.backoff import Backoff
 from tailrace.capture.classifier import Remedy, Verdict, classify
@@ -77,6 +78,7 @@ class Producer:
         )
         self._leader: Leader
         self._attempt: Attempt | None = None
+        self._end_time: Timestamp | None = None
 
     @property
     def backfilling(self) -> bool:
@@ -153,7 +155,9 @@ class Producer:
 
     def _follow(self) -> None:
         start_at_time = self._attempt is not None and self._attempt.start_at_time
-        self._attempt = Attempt(self._parts, self._leader, start_at_time=start_at_time)
+        if self._options.stop_when_idle and self._end_time is None:
+            self._end_time = self._parts.source.operation_time()
+        self._attempt = Attempt(self._parts, self._leader, start_at_time=start_at_time, end_time=self._end_time)
         if self._attempt.follow():
             self._controls.stop()
 

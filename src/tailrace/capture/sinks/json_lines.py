@@ -19,7 +19,7 @@ class JsonLinesSink(Sink):
     """One object a line, as `record_json` writes it.
 
     In a file, what is acknowledged is on the disk; a line that a crash cut off is removed when the file is opened
-    again.
+    again. Lines are written when they are added, and nothing is left to be written by a later `close`.
     """
 
     def __init__(self, path: Path | None, *, is_json: bool = True) -> None:
@@ -42,9 +42,9 @@ class JsonLinesSink(Sink):
     def add(self, records: Sequence[Record]) -> int:
         """Write the lines."""
         with self._disk_errors():
-            self._open_file().write(
-                b"".join([record_json(record, is_json=self._is_json) + b"\n" for record in records])
-            )
+            file = self._open_file()
+            file.write(b"".join([record_json(record, is_json=self._is_json) + b"\n" for record in records]))
+            file.flush()
         self._added += len(records)
         return self._added
 
@@ -52,10 +52,8 @@ class JsonLinesSink(Sink):
         """Make what was written safe, if anything was."""
         if self._acknowledged < self._added:
             with self._disk_errors():
-                file = self._open_file()
-                file.flush()
                 if self._path is not None:
-                    os.fsync(file.fileno())
+                    os.fsync(self._open_file().fileno())
             self._acknowledged = self._added
         return self._acknowledged
 

@@ -33,7 +33,6 @@ PRODUCER_SETTINGS: Mapping[str, Any] = {
     "linger_ms": 5,
     "compression_type": "lz4",
     "partitioner": "murmur2_random",  # the one of Java's clients, so that keys meet in the same partitions
-    "message_timeout_ms": 0,  # a broker that is down is waited for: the buffer fills, and reading stops
     "message_max_bytes": 1_000_000_000,  # the limit of the topic counts, not one of the client's own
     "queue_buffering_max_messages": 10_000_000,
     "queue_buffering_max_kbytes": 2_097_151,  # what is buffered is bounded by this sink
@@ -83,7 +82,13 @@ class KafkaSink(Sink):
         partitions: int = 6,
         topic_config: Mapping[str, str] | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        seconds_to_deliver: float = 0.0,
     ) -> None:
+        """After `seconds_to_deliver` a record that no broker has taken is given up; 0 is never.
+
+        The library sends in a thread of its own, also when a process that was stopped is continued.
+        """
+        self._seconds_to_deliver = seconds_to_deliver
         self._address = address
         self._dead_letters = dead_letters
         self._topics = TopicCatalogue(address, topics, partitions, topic_config or {})
@@ -154,7 +159,9 @@ class KafkaSink(Sink):
             del self._producer
 
     def _connect(self) -> Producer:
-        return Producer(self._address.config(**PRODUCER_SETTINGS, batch_size=self._largest_batch))
+        timeout_ms = round(self._seconds_to_deliver * 1000)
+        settings = {"batch_size": self._largest_batch, "message_timeout_ms": timeout_ms}
+        return Producer(self._address.config(**PRODUCER_SETTINGS, **settings))
 
     def _make_room(self, size: int) -> None:
         self.acknowledged()

@@ -126,6 +126,5 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
 
     def _fence_again(self) -> None:
         self._cells.abort(self._name)
-        settings = {**PRODUCER_SETTINGS, "batch_size": self._largest_batch}
-        del settings["message_timeout_ms"]  # a transaction ends in bounded time, so its messages do as well
-        self._cells.fence_again(self._name, settings)
+        # A transaction ends in bounded time, so its messages do as well.
+        self._cells.fence_again(self._name, {**PRODUCER_SETTINGS, "batch_size": self._largest_batch})

@@ -32,6 +32,8 @@ class SinkOptions:
     """Whether the format writes JSON."""
     webhook_secret: str | None = None
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
+    seconds_to_deliver: float = 0.0
+    """When Kafka's library gives a record up that no broker has taken; 0 is never."""
 
 
 def open_sink(
@@ -106,7 +108,7 @@ def _kafka(
         return KafkaTransactionSink(address, options.topics, dead_letters, *exactly_once, **how)
     from tailrace.capture.sinks.kafka import KafkaSink
 
-    return KafkaSink(address, options.topics, dead_letters, **how)
+    return KafkaSink(address, options.topics, dead_letters, **how, seconds_to_deliver=options.seconds_to_deliver)
 
 
 def _redis(url: str, dead_letters: DeadLetters, options: SinkOptions) -> Sink:

@@ -19,7 +19,7 @@ left unfinished.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -45,6 +45,13 @@ class Sink(ABC):
     @abstractmethod
     def setup(self) -> None:
         """Connect, and make what is missing (topics, files); raises SinkUnavailable when nobody answers."""
+
+    def bind(self, seconds_left: Callable[[], float]) -> None:  # noqa: B027 - most sinks write when they are called
+        """Take what says how long this process still has the right to write; given before the first `add`.
+
+        A sink that writes later than in `add`, `hurry` and `flush`, in a thread of its own, asks it before each write:
+        when nothing is left, another process may deliver the same stream.
+        """
 
     @abstractmethod
     def add(self, records: Sequence[Record]) -> int:

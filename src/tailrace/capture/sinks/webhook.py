@@ -94,6 +94,7 @@ class WebhookSink(WorkerSink):
             self._dead_letters.add_record(batch[0], refusal)
 
     def _post(self, batch: Sequence[Record]) -> tuple[int, str]:
+        self.check_lease()
         body = b"[" + b",".join([record_json(record, is_json=self._is_json) for record in batch]) + b"]"
         try:
             connection = self._connected()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
-from tailrace.errors import Backpressure, Outcome, SinkUnavailable, TailraceError
+from tailrace.errors import Backpressure, LeaseExpired, Outcome, SinkUnavailable, TailraceError
 from tailrace.owned import OwnedThread
 
 _PAUSE = 0.01
@@ -36,6 +37,7 @@ class WorkerSink(Sink):
         self._acknowledged = 0
         self._failure: BaseException | None = None
         self._closing = threading.Event()
+        self._seconds_left: Callable[[], float] = lambda: math.inf
         self._thread: OwnedThread | None = None
 
     @abstractmethod
@@ -54,6 +56,18 @@ class WorkerSink(Sink):
         self.connect()
         self._thread = OwnedThread(self._work, name=type(self).__name__, on_death=self._failed)
         self._thread.start()
+
+    def bind(self, seconds_left: Callable[[], float]) -> None:
+        """Note what says how long the right to write lasts."""
+        self._seconds_left = seconds_left
+
+    def check_lease(self) -> None:
+        """Raise LeaseExpired when another process may deliver the stream by now; called before every delivery.
+
+        A subclass that sends several requests for one batch calls it before each of them.
+        """
+        if self._seconds_left() <= 0:
+            raise LeaseExpired(f"{type(self).__name__} writes no more: the lease of its stream has ended")
 
     def add(self, records: Sequence[Record]) -> int:
         """Queue the records."""
@@ -107,6 +121,7 @@ class WorkerSink(Sink):
 
     def _deliver_patiently(self, records: Sequence[Record]) -> None:
         while True:
+            self.check_lease()
             try:
                 self.deliver(records)
             except SinkUnavailable as error:

@@ -46,11 +46,6 @@ class Merge:
         self._time: Timestamp | None = None
         self._caught_up = False
 
-    @property
-    def idle(self) -> bool:
-        """Whether everything that the server had was delivered when it was asked last."""
-        return self._caught_up and self._held is None
-
     def end_of_rows(self) -> None:
         """Go on with the stream alone."""
         self._rows = None
@@ -79,9 +74,9 @@ class Merge:
             return []
         self._rows.order()
         self._rows.collect()
-        return self._rows.due(self._passed)
+        return self._rows.due(self.has_passed)
 
-    def _passed(self, at: Timestamp) -> bool:
+    def has_passed(self, at: Timestamp) -> bool:
         """Whether every event up to a time was delivered.
 
         A position at that very time is not enough, since a transaction has many events of one time; unless the server

@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from tailrace import raw
 from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.snapshot.planner import RAW
-from tailrace.capture.source.source import EventBatch, EventSource, Start
+from tailrace.capture.source.source import EventBatch, EventSource, Start, UnfinishedBatch
 from tailrace.driver import Batch
 
 _WITH_DOCUMENT = (b"insert", b"replace", b"update")
@@ -26,7 +26,7 @@ def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBa
     """Give what lies before the large event, one by one, and then the event itself in a smaller form."""
     try:
         for batch in _batches(source, start):
-            yield batch
+            yield batch if batch.events else _unfinished(batch)
             if batch.resume_token is not None:
                 start = Start(batch.resume_token)
     except Exception as error:
@@ -36,6 +36,11 @@ def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBa
         if batch.events:
             yield Batch([_with_document(source.documents(), batch.events[0])], batch.resume_token, batch.operation_time)
             return
+
+
+def _unfinished(batch: EventBatch) -> EventBatch:
+    """Say of an empty batch that more is to come: the large event is, whatever the server gives before it."""
+    return batch if batch.resume_token is None else UnfinishedBatch(batch.resume_token, batch.operation_time)
 
 
 def _batches(source: EventSource, start: Start, *, without_images: bool = False) -> Iterator[EventBatch]:

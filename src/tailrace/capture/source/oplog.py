@@ -30,6 +30,7 @@ from tailrace.capture.source.source import (
 )
 from tailrace.engine.images import ImageStore
 from tailrace.engine.live import OplogChangeStream, watch_oplog
+from tailrace.engine.stream import to_timestamp
 from tailrace.errors import SettingsError
 from tailrace.token import ResumeToken
 
@@ -95,6 +96,15 @@ class OplogSource(EventSource):
             images=self._images,
         )
         return _Chosen(stream, choice)
+
+    def operation_time(self) -> Timestamp:
+        """Give a time that nothing which was written before this call has passed; every shard is asked."""
+        if not self.is_cluster:
+            return super().operation_time()
+        from tailrace.capture.source.cluster import open_cluster
+
+        with open_cluster(self.client, self._cluster) as hub:
+            return to_timestamp(hub.latest())
 
     def now(self) -> tuple[bytes, Timestamp]:
         """Give a position behind everything that was written before the call; a cluster is asked for its time."""

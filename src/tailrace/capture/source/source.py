@@ -164,6 +164,15 @@ class EventSource(ABC):
         """Give a source whose events are all in the order of their tokens, as the rows of a snapshot need it."""
         return self
 
+    def operation_time(self) -> Timestamp:
+        """Give a time that nothing which was written before this call has passed.
+
+        A mongos learns the newest time of every shard by asking all of them, as it does for this command.
+        """
+        answer = self.client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=True)
+        time: Timestamp = answer["operationTime"]
+        return time
+
     def now(self) -> tuple[bytes, Timestamp]:
         """Give the token of the newest position and its time, without reading anything."""
         stream = self.open(Start())

@@ -1,0 +1,103 @@
+"""The holder of a lease by its own clock: when it renews, and when it may write no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.capture.positions import PositionStore, boot_time
+from tailrace.capture.positions.file import FileCells
+from tailrace.capture.producer.lease import Leader
+from tailrace.errors import LeaseExpired, LeaseLost, StoreUnavailable
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> PositionStore:
+    return PositionStore(FileCells(tmp_path), lease_clock=clock)
+
+
+@pytest.fixture
+def leader(store: PositionStore, clock: Clock) -> Leader:
+    return Leader(store, store.acquire("orders", "host/1", seconds=30), clock)
+
+
+def test_the_term_counts_from_before_it_was_asked_for(store: PositionStore, clock: Clock, leader: Leader) -> None:
+    class Slow(FileCells):
+        def swap(self, *arguments: object) -> bool:
+            clock.now += 7
+            return super().swap(*arguments)  # type: ignore[arg-type]
+
+    slow = PositionStore(Slow(store.cells._folder), lease_clock=clock)  # type: ignore[attr-defined]
+    held = Leader(slow, slow.renew(leader.lease), clock)
+    assert held.seconds_left() == 23
+
+
+def test_a_fresh_lease_is_not_renewed(store: PositionStore, clock: Clock, leader: Leader) -> None:
+    before = store.cells.read("orders")
+    clock.now += 9
+    leader.check(in_flight=True)
+    leader.keep()
+    assert store.cells.read("orders") == before
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_one_that_is_half_over_is_renewed_before_anything_is_written(
+    clock: Clock, leader: Leader, in_flight: bool
+) -> None:
+    clock.now += 16
+    leader.check(in_flight=in_flight)
+    assert leader.seconds_left() == 30
+
+
+def test_after_its_end_what_is_in_flight_is_thrown_away_first(clock: Clock, leader: Leader) -> None:
+    clock.now += 31
+    with pytest.raises(LeaseExpired):
+        leader.check(in_flight=True)
+    leader.keep()
+    leader.check(in_flight=True)
+
+
+def test_after_its_end_it_is_renewed_when_nobody_has_it_and_nothing_is_in_flight(clock: Clock, leader: Leader) -> None:
+    clock.now += 31
+    leader.check(in_flight=False)
+    assert leader.seconds_left() == 30
+
+
+def test_after_a_takeover_nothing_is_written(store: PositionStore, clock: Clock, leader: Leader) -> None:
+    store.load("orders")
+    clock.now += 31
+    assert store.acquire("orders", "host/2").epoch == 2
+    with pytest.raises(LeaseLost):
+        leader.check(in_flight=False)
+
+
+def test_a_store_that_is_away_lets_nothing_be_written_for_long(clock: Clock, leader: Leader, tmp_path: Path) -> None:
+    for file in tmp_path.iterdir():
+        file.unlink()
+    tmp_path.rmdir()
+    tmp_path.touch()  # a file where the folder was
+    clock.now += 14
+    leader.check(in_flight=True)
+    clock.now += 2
+    with pytest.raises(StoreUnavailable):
+        leader.check(in_flight=True)
+
+
+def test_the_clock_of_leases_counts_from_the_boot_and_goes_forward() -> None:
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    assert abs(boot_time() - uptime) < 60
+    assert boot_time() <= boot_time()

@@ -1,0 +1,143 @@
+"""A producer is stopped for longer than its lease, another takes over, and the first one is continued.
+
+What it still had in its hands must not come between the records of the other one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pymongo.database import Database
+
+from capture_harness import wait_until
+from crash_process import start_capture
+from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.recovery.topic_reader import read_topics, topics_like
+from tailrace.stand import Kafka, Postgres, ReplicaSet
+
+_LEASE_SECONDS = 3.0
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@contextmanager
+def producing(flags: dict[str, Any], **options: Any) -> Iterator[Any]:
+    process = start_capture(flags, **options)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join(30)
+
+
+def lines_of(file: Path) -> list[int]:
+    return [orjson.loads(line)["value"]["fullDocument"]["n"] for line in file.read_bytes().splitlines()]
+
+
+def records_of(kafka: Kafka, prefix: str) -> list[int]:
+    address = KafkaAddress(kafka.bootstrap_servers)
+    messages = read_topics(address, topics_like(address, rf"{prefix}\..*\.counters"))
+    return [orjson.loads(message.value)["fullDocument"]["n"] for message in messages if message.value]
+
+
+def runs_of(numbers: list[int]) -> list[list[int]]:
+    """Cut the numbers of one document where they do not go on by one."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if not runs or number != runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(number)
+    return runs
+
+
+def stop_and_continue(
+    mongodb: ReplicaSet,
+    database: Database[dict[str, Any]],
+    flags: dict[str, Any],
+    seen: Callable[[], list[int]],
+    point: str,
+) -> None:
+    flags = {
+        "mongodb.uri": mongodb.uri,
+        "capture.namespaces": (f"{database.name}.counters",),
+        "capture.lease_seconds": _LEASE_SECONDS,
+        "capture.start": "now",
+        **flags,
+    }
+    counters = database.counters
+    start_capture(flags, stop_when_idle=True).join(60)  # begins from now
+    with producing(flags, stop_at=(point, 3)) as first:
+        written = 0
+        while not is_stopped(first.pid):
+            counters.replace_one({"_id": 1}, {"n": written}, upsert=True)
+            written += 1
+        with producing(flags) as second:
+            for _ in range(200):
+                counters.replace_one({"_id": 1}, {"n": written})
+                written += 1
+            wait_until(lambda: written - 1 in seen(), "the second one takes over and delivers", 120)
+            assert is_stopped(first.pid)
+            os.kill(first.pid, signal.SIGCONT)
+            for _ in range(200):
+                counters.replace_one({"_id": 1}, {"n": written})
+                written += 1
+            first.join(60)
+            assert first.exitcode == 1, "who was taken over stops"
+            wait_until(lambda: written - 1 in seen(), "all of it", 60)
+            assert second.is_alive()
+    runs = runs_of(seen())
+    assert len(runs) <= 2, f"an old record came between newer ones: {[(run[0], run[-1]) for run in runs]}"
+    assert sorted(set(seen())) == list(range(written))
+
+
+@pytest.mark.parametrize("store", ["file", "postgresql", "kafka"])
+def test_who_slept_gives_nothing_to_a_file(
+    mongodb: ReplicaSet,
+    database: Database[dict[str, Any]],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    store: str,
+) -> None:
+    output = tmp_path / "events.jsonl"
+    output.touch()
+    flags = {
+        "capture.name": f"{database.name}-{tmp_path.parent.name[-6:]}",
+        "capture.sink": f"file:{output}",
+        "capture.dead_letters": "stop",
+        "capture.position_store": url_of(store, request, tmp_path),
+    }
+    stop_and_continue(mongodb, database, flags, lambda: lines_of(output), "converted")
+
+
+@pytest.mark.parametrize(("point", "linger_ms"), [("converted", 0), ("added", 100)])
+def test_who_slept_gives_nothing_to_kafka(
+    mongodb: ReplicaSet, database: Database[dict[str, Any]], kafka: Kafka, tmp_path: Path, point: str, linger_ms: int
+) -> None:
+    """Stopped at `added`, the records linger in the client library, which has threads of its own."""
+    prefix = f"{database.name}-{tmp_path.parent.name[-6:]}-{point}"
+    flags = {
+        "capture.name": prefix,
+        "capture.sink": f"kafka://{kafka.bootstrap_servers}?linger.ms={linger_ms}",
+        "capture.topic_prefix": prefix,
+        "capture.position_store": f"file:{tmp_path / 'positions'}",
+    }
+    stop_and_continue(mongodb, database, flags, lambda: records_of(kafka, prefix), point)
+
+
+def url_of(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if store == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.dsn
+    if store == "kafka":
+        broker: Kafka = request.getfixturevalue("kafka")
+        return f"kafka://{broker.bootstrap_servers}/{tmp_path.parent.name[-6:]}-takeover"
+    return f"file:{tmp_path / 'positions'}"
