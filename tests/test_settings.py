@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from tailrace.errors import SettingsError
-from tailrace.settings import Settings, describe, masked, shown_secret
+from tailrace.masking import masked
+from tailrace.masking import shown as shown_value
+from tailrace.settings import Settings, describe
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +92,75 @@ def test_masking_takes_the_password_and_leaves_the_rest(user, password):
     ],
 )
 def test_the_path_of_a_web_address_is_a_secret_too(secret, shown):
-    assert shown_secret(SecretStr(secret)) == shown
+    assert shown_value(SecretStr(secret)) == shown
 
 
 def test_every_setting_has_a_meaning():
     for key, kind, _, meaning in describe():
         assert kind, key
         assert meaning, key
+
+
+def test_relative_paths_of_a_file_begin_at_its_folder(tmp_path, monkeypatch):
+    """The same settings used from another folder took a new snapshot: they had another position store."""
+    folder, elsewhere = tmp_path / "etc (1)", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    file = folder / "tailrace.toml"
+    file.write_text(
+        "[capture]\nposition_store = 'file:state'\nsink = 'file:out/events.jsonl'\ninventory = 'keys.sqlite'\n"
+        "[up]\nfeatures = ['a.toml', 'module:name']\n[spark]\ncheckpoints = 's3://bucket/x'\njars = ['a.jar']\n"
+    )
+    monkeypatch.chdir(elsewhere)
+    loaded = Settings.load(file)
+    quoted = str(folder).replace(" ", "%20").replace("(", "%28").replace(")", "%29")
+    assert loaded.capture.position_store.get_secret_value() == f"file:{quoted}/state"
+    assert loaded.capture.sink.get_secret_value() == f"file:{quoted}/out/events.jsonl"
+    assert loaded.capture.dead_letters == f"file:{quoted}/dead-letters"
+    assert loaded.capture.inventory == str(folder / "keys.sqlite")
+    assert loaded.spark.checkpoints == "s3://bucket/x"
+    assert loaded.spark.jars == (folder / "a.jar",)
+    assert loaded.up.features == (str(folder / "a.toml"), "module:name")
+    assert loaded.warehouse.folder == str(folder / "warehouse"), "a default is one of the file's too"
+    assert "folder" not in loaded.warehouse.model_fields_set
+    flags = {"capture.position_store": "file:here", "warehouse.folder": "there"}
+    typed = Settings.load(file, flags)
+    assert (typed.capture.position_store.get_secret_value(), typed.warehouse.folder) == ("file:here", "there")
+
+
+def test_in_the_folder_of_the_file_nothing_is_moved(tmp_path):
+    (tmp_path / "tailrace.toml").write_text("[capture]\nposition_store = 'file:state'\n")
+    assert Settings.load().capture.position_store.get_secret_value() == "file:state"
+    assert Settings.load().warehouse.folder == "warehouse"
+
+
+def test_a_secret_is_read_from_a_file(tmp_path, monkeypatch):
+    (tmp_path / "uri").write_text("mongodb://ann:hunter2@host/\n")
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "tailrace.toml").write_text("[mongodb]\nuri_file = 'uri'\n[monitor]\ncontrol_token_file = 'token'\n")
+    loaded = Settings.load()
+    assert loaded.mongodb.uri.get_secret_value() == "mongodb://ann:hunter2@host/"
+    assert loaded.monitor.control_token.get_secret_value() == "0123456789abcdef"
+    (tmp_path / "other").write_text("mongodb://other/")
+    monkeypatch.setenv("TAILRACE_MONGODB__URI_FILE", str(tmp_path / "other"))
+    assert Settings.load().mongodb.uri.get_secret_value() == "mongodb://other/"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[mongodb]\nuri_file = 'missing'", "mongodb.uri_file: missing cannot be read"),
+        ("[mongodb]\nuri_file = 'empty'", "mongodb.uri_file: empty is empty"),
+        ("[mongodb]\nuri_file = 'bytes'", "mongodb.uri_file: bytes is no text"),
+        ("[mongodb]\nuri_file = 7", "cannot be read"),
+        ("[mongodb]\nuri = 'mongodb://x/'\nuri_file = 'empty'", "both given"),
+        ("[mongodb]\ntimeout_seconds_file = 'empty'", "unknown settings key mongodb.timeout_seconds_file"),
+        ("mongodb = 7", "mongodb"),
+    ],
+)
+def test_a_file_that_holds_no_secret_is_refused(tmp_path, text, complaint):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "tailrace.toml").write_text(text)
+    with pytest.raises(SettingsError, match=complaint):
+        Settings.load()

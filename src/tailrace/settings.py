@@ -2,14 +2,16 @@
 
 Three sources, from the weakest to the strongest: the file `tailrace.toml` (or the one that `--config` or
 `TAILRACE_CONFIG` names), environment variables (`TAILRACE_MONGODB__URI` is `uri` in the section `[mongodb]`), and
-command-line flags. A key that nobody knows is an error, wherever it stands. URIs are secrets: their passwords show
-up in no log, message or `repr`.
+command-line flags. A key that nobody knows is an error, wherever it stands. Secrets show up in no log, message or
+`repr` (`masking.py`), and each can be read from a file of its own: `uri_file` instead of `uri`.
+
+Relative paths in the file, and those that are defaults, begin at the folder of the file; those in variables and flags
+at the working folder.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailrace.errors import SettingsError
+from tailrace.masking import masked as masked
+from tailrace.masking import shown
+from tailrace.settings_source import located, located_defaults, secret_keys, with_secrets_of_files
 
 DEFAULT_FILE = Path("tailrace.toml")
 ENVIRONMENT_PREFIX = "TAILRACE_"
@@ -29,6 +34,9 @@ class Section(BaseModel):
     """A section of the file: immutable, and strict about its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        return ((name, shown(value, name or "")) for name, value in super().__repr_args__())
 
 
 class MongodbSettings(Section):
@@ -268,14 +276,19 @@ class Settings(BaseSettings):
 
         A flag that is None was not given. A file that was named must exist; the default one may be missing.
         """
-        environment = EnvSettingsSource(cls)()
+        environment = with_secrets_of_files(cls, EnvSettingsSource(cls)(), Path())
         _refuse_unknown_variables()
-        merged = _merge(_read_file(file), environment)
-        merged = _merge(merged, _nested({key: value for key, value in (flags or {}).items() if value is not None}))
+        given = _nested({key: value for key, value in (flags or {}).items() if value is not None})
+        read, folder = _read_file(file)
+        merged = _merge(_merge(read, environment), given)
+        merged, defaults = located_defaults(cls, merged, folder) if folder != Path.cwd() else (merged, [])
         try:
-            return cls.model_validate(merged)
+            loaded = cls.model_validate(merged)
         except ValidationError as error:
             raise SettingsError(_first_complaint(error)) from None
+        for section, name in defaults:
+            getattr(loaded, section).model_fields_set.discard(name)  # it was only moved to where it begins
+        return loaded
 
     @classmethod
     def settings_customise_sources(
@@ -297,38 +310,31 @@ def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tu
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from describe(kind, f"{prefix}{name}.")
         else:
-            shown = kind.__name__ if isinstance(kind, type) else str(kind)
-            default = shown_secret(info.default) if isinstance(info.default, SecretStr) else info.default
-            yield f"{prefix}{name}", shown, default, info.description or ""
+            type_name = kind.__name__ if isinstance(kind, type) else str(kind)
+            yield f"{prefix}{name}", type_name, shown(info.default, name), info.description or ""
 
 
-def masked(text: str) -> str:
-    """The text with the password of every URI in it replaced by three stars."""
-    return re.sub(r"(\w[\w+.-]{0,31}://[^:/?#\s@]*):[^@\s]*@", r"\1:***@", text)
-
-
-def shown_secret(secret: SecretStr) -> str:
-    """A secret as it may be shown: URIs without passwords, and web addresses, whose path is the secret, by host."""
-    text = masked(secret.get_secret_value())
-    return re.sub(r"^(https?://[^/?#]*)[/?#].+$", r"\1/***", text)
-
-
-def _read_file(file: Path | None) -> dict[str, Any]:
+def _read_file(file: Path | None) -> tuple[dict[str, Any], Path]:
+    """Give what is in the file, and the folder that relative paths begin at."""
     named = file or (Path(os.environ["TAILRACE_CONFIG"]) if "TAILRACE_CONFIG" in os.environ else None)
     path = named or DEFAULT_FILE
     if named is None and not path.exists():
-        return {}
+        return {}, Path.cwd()
     try:
-        return tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text())
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}", hint="Check --config.") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path} is not TOML: {error}", hint="Correct the line it names.") from None
+    folder = path.resolve().parent
+    values = with_secrets_of_files(Settings, values, folder)
+    return (values if folder == Path.cwd() else located(values, folder)), folder
 
 
 def _refuse_unknown_variables() -> None:
     """A misspelt variable would otherwise do nothing, silently."""
-    known = {ENVIRONMENT_PREFIX + key.upper().replace(".", "__") for key, *_ in describe()} | _OUTSIDE_THE_MODEL
+    keys = [*(key for key, *_ in describe()), *(f"{key}_file" for key in secret_keys(Settings))]
+    known = {ENVIRONMENT_PREFIX + key.upper().replace(".", "__") for key in keys} | _OUTSIDE_THE_MODEL
     sections = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.model_fields}
     for name in os.environ:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known | sections:

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from tailrace.masking import shown
 from tailrace.settings import LogSettings
 
 
@@ -17,6 +18,7 @@ def configure_log(settings: LogSettings) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        lambda _, __, event: shown(event),
     ]
     last = structlog.processors.JSONRenderer() if settings.json_lines else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(

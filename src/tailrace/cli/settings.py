@@ -6,12 +6,12 @@ import json
 from typing import Annotated, Any
 
 import typer
-from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 
 from tailrace.cli.session import session
-from tailrace.settings import Settings, describe, shown_secret
+from tailrace.masking import shown
+from tailrace.settings import Settings, describe
 
 
 def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -38,4 +38,4 @@ def _value(loaded: Settings, key: str) -> Any:
     value: Any = loaded
     for part in key.split("."):
         value = getattr(value, part)
-    return shown_secret(value) if isinstance(value, SecretStr) else value
+    return shown(value, part)

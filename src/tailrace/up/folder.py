@@ -14,6 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from tailrace.errors import AlreadyUp, SettingsError
 from tailrace.settings import Settings
+from tailrace.settings_source import absolute_paths
 from tailrace.up.plan import TEMPORARY
 
 _LOCK = "up.lock"
@@ -86,20 +87,24 @@ class RunFolder:
 
 
 def as_toml(settings: Settings) -> str:
-    """Write the settings that were set, secrets included."""
+    """Write the settings that were set, secrets included, and all paths as absolute ones: the file lies elsewhere."""
+    given = {section: _given(getattr(settings, section)) for section in sorted(settings.model_fields_set)}
+    for section, name, path in absolute_paths(settings):
+        given.setdefault(section, {})[name] = path
     lines = ["# Made by `tailrace up`: the settings of this run. Other verbs use it by --config.\n"]
-    for section in sorted(settings.model_fields_set):
-        model: BaseModel = getattr(settings, section)
-        given = {name: getattr(model, name) for name in sorted(model.model_fields_set)}
-        values = [f"{name} = {_toml(value)}\n" for name, value in given.items() if value is not None]
+    for section, named in given.items():
+        values = [f"{name} = {_toml(value)}\n" for name, value in named.items() if value is not None]
         lines += [f"\n[{section}]\n", *values] if values else []
     return "".join(lines)
 
 
+def _given(section: BaseModel) -> dict[str, Any]:
+    values = {name: getattr(section, name) for name in sorted(section.model_fields_set)}
+    return {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in values.items()}
+
+
 def _toml(value: Any) -> str:
     """Write a value; JSON's texts, numbers and booleans are TOML's too."""
-    if isinstance(value, SecretStr):
-        return _toml(value.get_secret_value())
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(str(name))} = {_toml(each)}" for name, each in value.items()) + "}"
     if isinstance(value, tuple | list):

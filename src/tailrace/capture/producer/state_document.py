@@ -9,8 +9,9 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from tailrace.capture.producer.status import ProducerStatus, SnapshotStatus
+from tailrace.masking import shown
 from tailrace.monitor import Report
-from tailrace.settings import CaptureSettings, shown_secret
+from tailrace.settings import CaptureSettings
 from tailrace.token import ResumeToken
 
 
@@ -54,7 +55,7 @@ def full_state(status: ProducerStatus, settings: CaptureSettings, reports: Seque
         "dead_letters": counts.dead_letters,
         "errors": status.errors(),
         "buffered_bytes": status.buffered,
-        "sink": shown_secret(settings.sink),
+        "sink": shown(settings.sink),
         "source": settings.source,
         "delivery": settings.delivery,
         "format": settings.format,

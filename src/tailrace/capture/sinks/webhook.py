@@ -15,7 +15,7 @@ from tailrace.capture.sinks.record_json import record_json
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
 from tailrace.capture.sinks.worker import WorkerSink
 from tailrace.errors import RecordRefused, SettingsError, SinkUnavailable
-from tailrace.settings import masked
+from tailrace.masking import shown_url
 
 _TRY_AGAIN = {408, 425, 429}
 _BAD_CONTENT = {400, 413, 415, 422}
@@ -48,7 +48,9 @@ class WebhookSink(WorkerSink):
         super().__init__(buffer_bytes=buffer_bytes, retry_seconds=retry_seconds)
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"{masked(url)} is not the URL of a webhook", hint="It looks like https://host/path.")
+            raise SettingsError(
+                f"{shown_url(url)} is not the URL of a webhook", hint="It looks like https://host/path."
+            )
         self._url = url
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._make_connection = _https if parts.scheme == "https" else _http
@@ -69,7 +71,7 @@ class WebhookSink(WorkerSink):
         try:
             self._connected().connect()
         except OSError as error:
-            raise SinkUnavailable(f"nobody answers at {masked(self._url)}: {error}") from error
+            raise SinkUnavailable(f"nobody answers at {shown_url(self._url)}: {error}") from error
 
     def deliver(self, records: Sequence[Record]) -> None:
         """Post the records in batches that are not too large."""
@@ -90,7 +92,7 @@ class WebhookSink(WorkerSink):
             self._post_or_split(batch[:middle])
             self._post_or_split(batch[middle:])
         else:
-            refusal = RecordRefused(f"{masked(self._url)} answered {status} {reason}", status=status)
+            refusal = RecordRefused(f"{shown_url(self._url)} answered {status} {reason}", status=status)
             self._dead_letters.add_record(batch[0], refusal)
 
     def _post(self, batch: Sequence[Record]) -> tuple[int, str]:
@@ -103,18 +105,18 @@ class WebhookSink(WorkerSink):
             answer.read()
         except (OSError, http.client.HTTPException) as error:
             self._forget_connection()
-            raise SinkUnavailable(f"{masked(self._url)} does not answer: {error}") from error
+            raise SinkUnavailable(f"{shown_url(self._url)} does not answer: {error}") from error
         status = answer.status
         if 200 <= status < 300 or status in _BAD_CONTENT:
             return status, answer.reason
         if status in _TRY_AGAIN or status >= 500:
             wait = answer.headers.get("Retry-After", "")
             raise SinkUnavailable(
-                f"{masked(self._url)} answered {status} {answer.reason}",
+                f"{shown_url(self._url)} answered {status} {answer.reason}",
                 retry_after=float(wait) if wait.isdigit() else 0.0,
             )
         raise RecordRefused(
-            f"{masked(self._url)} answered {status} {answer.reason}", hint="Check the address and its permissions."
+            f"{shown_url(self._url)} answered {status} {answer.reason}", hint="Check the address and its permissions."
         )
 
     def _headers(self, batch: Sequence[Record], body: bytes) -> dict[str, str]:

@@ -22,7 +22,8 @@ from tailrace.dashboard.view.values import (
     Stream,
     Table,
 )
-from tailrace.settings import Settings, shown_secret
+from tailrace.masking import shown
+from tailrace.settings import Settings
 
 _SINKS = {"file": "File", "stdout": "Standard output", "http": "Webhook", "https": "Webhook", "redis": "Redis cache"}
 
@@ -94,7 +95,7 @@ def _capture(seen: Seen, parts: Parts, settings: Settings) -> Box:
 
 
 def _sink(seen: Seen, parts: Parts, settings: Settings) -> Box:
-    place = shown_secret(settings.capture.sink)
+    place = shown(settings.capture.sink)
     if seen.topics is None:
         scheme = urlsplit(settings.capture.sink.get_secret_value()).scheme
         running = any(stream.condition.colour in (Colour.GREEN, Colour.AMBER) for stream in parts.streams)
@@ -129,7 +130,7 @@ def _features(seen: Seen, parts: Parts, settings: Settings) -> Box:
                 Fact("definitions", _names([one.name for one in parts.features])),
                 Fact("batch", "none" if newest.batch is None else f"{newest.batch:,}"),
             ]
-    return Box("features", "Features in Redis", shown_secret(settings.features.redis_url), condition, facts)
+    return Box("features", "Features in Redis", shown(settings.features.redis_url), condition, facts)
 
 
 def _tables(seen: Seen, parts: Parts, settings: Settings) -> Box:

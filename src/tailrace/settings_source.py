@@ -1,0 +1,118 @@
+"""What is done to settings as they are read: secrets come from files of their own, relative paths begin at a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import quote
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from tailrace.errors import SettingsError
+
+PATHS = (
+    "capture.position_store", "capture.sink", "capture.dead_letters", "capture.inventory", "gateway.certificate",
+    "spark.jars", "spark.checkpoints", "features.dead_letters", "warehouse.folder", "dashboard.certificate",
+    "dashboard.key", "up.folder", "up.features",
+)  # fmt: skip
+"""Settings that may hold paths; a text with a colon is a path only after `file:`."""
+_NO_PATHS = ("topic", "stop")
+"""What `capture.dead_letters` may be beside a path."""
+
+
+def with_secrets_of_files(model: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Put the content of the file in the place of each `..._file` that stands for a secret."""
+    read = {section: dict(given) if isinstance(given, Mapping) else given for section, given in values.items()}
+    for key in secret_keys(model):
+        section, name = key.split(".")
+        given = read.get(section)
+        if not isinstance(given, dict) or f"{name}_file" not in given:
+            continue
+        if name in given:
+            raise SettingsError(f"{key} and {key}_file are both given", hint="Keep one of them.")
+        given[name] = _secret_of(f"{key}_file", given.pop(f"{name}_file"), folder)
+    return read
+
+
+def secret_keys(model: type[BaseModel]) -> Iterator[str]:
+    """Give the keys of all settings that are secrets, or addresses that may hold one."""
+    for section in model.model_fields:
+        for name, field in _fields_of(model, section).items():
+            if SecretStr in (field.annotation, *get_args(field.annotation)):
+                yield f"{section}.{name}"
+
+
+def located(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Let relative paths begin at a folder."""
+    moved = {section: dict(given) if isinstance(given, Mapping) else given for section, given in values.items()}
+    for key in PATHS:
+        section, name = key.split(".")
+        if isinstance(moved.get(section), dict) and name in moved[section]:
+            moved[section][name] = _from_folder(moved[section][name], folder)
+    return moved
+
+
+def located_defaults(
+    model: type[BaseModel], values: Mapping[str, Any], folder: Path
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Let paths that nobody has set begin at a folder too; gives also which ones they are."""
+    moved = {section: dict(given) if isinstance(given, Mapping) else given for section, given in values.items()}
+    changed: list[tuple[str, str]] = []
+    for key in PATHS:
+        section, name = key.split(".")
+        given = moved.get(section, {})
+        if not isinstance(given, dict) or name in given:
+            continue
+        plain = _plain(_fields_of(model, section)[name].default)
+        if key == "capture.dead_letters" and not str(given.get("sink", "kafka:")).startswith("kafka:"):
+            plain = "file:dead-letters"  # where they go when there is no topic
+        there = _from_folder(plain, folder)
+        if there != plain:
+            moved[section] = {**given, name: there}
+            changed.append((section, name))
+    return moved, changed
+
+
+def absolute_paths(settings: BaseModel) -> Iterator[tuple[str, str, Any]]:
+    """Give section, name and value of every setting that is a path, from the root on, whoever set it."""
+    for key in PATHS:
+        section, name = key.split(".")
+        value = _plain(getattr(getattr(settings, section), name))
+        there = _from_folder(value, Path.cwd())
+        if value and (there != value or Path(str(value).removeprefix("file:")).is_absolute()):
+            yield section, name, there
+
+
+def _plain(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _fields_of(model: type[BaseModel], section: str) -> dict[str, FieldInfo]:
+    kind: Any = model.model_fields[section].annotation
+    fields: dict[str, FieldInfo] = kind.model_fields
+    return fields
+
+
+def _secret_of(key: str, file: Any, folder: Path) -> str:
+    try:
+        text = (folder / str(file)).read_text().rstrip("\r\n")
+    except OSError as error:
+        raise SettingsError(f"{key}: {file} cannot be read: {error.strerror}", hint="Check its path.") from None
+    except ValueError:
+        raise SettingsError(f"{key}: {file} is no text", hint="Write the secret into it as text.") from None
+    if not text:
+        raise SettingsError(f"{key}: {file} is empty", hint="Write the secret into it.")
+    return text
+
+
+def _from_folder(given: Any, folder: Path) -> Any:
+    if isinstance(given, list | tuple):
+        return [_from_folder(each, folder) for each in given]
+    if not isinstance(given, str | Path) or str(given) in _NO_PATHS:
+        return given
+    text = str(given)
+    if text.startswith("file:") and not text.startswith("file:/"):
+        return f"file:{quote(str(folder))}/{text.removeprefix('file:')}"
+    return str(folder / text) if isinstance(given, Path) or ":" not in text else given
