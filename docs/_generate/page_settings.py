@@ -13,7 +13,15 @@ _INTRODUCTION = """# Settings
 
 Three sources, from the weakest to the strongest: the file `tailrace.toml` in the working folder (or the one that
 `--config` or `TAILRACE_CONFIG` names), environment variables, and command-line flags. A key that nobody knows is an
-error, wherever it stands. Secrets are shown by no command, log or error.
+error, wherever it stands.
+
+Relative paths in the file, and paths that are defaults, begin at the folder of the file, so that the same settings mean the
+same from everywhere. Those in variables and flags begin at the working folder.
+
+Secrets are shown by no command, log, page or error: neither tokens, nor passwords of URIs, nor the values of parameters
+and keys that mean one (`sasl.password`, `ssl.key.pem`, `fs.s3a.secret.key`, ...). Every setting of the type `SecretStr`
+can be read from a file of its own, under its name with `_file`: `uri_file = "/run/secrets/mongodb-uri"`, or
+`TAILRACE_CAPTURE__SINK_FILE`. A line break at the end of the file does not count.
 
     [mongodb]
     uri = "mongodb://127.0.0.1:27017/?replicaSet=rs0"
