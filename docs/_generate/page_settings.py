@@ -15,8 +15,8 @@ Three sources, from the weakest to the strongest: the file `tailrace.toml` in th
 `--config` or `TAILRACE_CONFIG` names), environment variables, and command-line flags. A key that nobody knows is an
 error, wherever it stands.
 
-Relative paths in the file, and paths that are defaults, begin at the folder of the file, so that the same settings mean the
-same from everywhere. Those in variables and flags begin at the working folder.
+Relative paths in the file, and paths that are defaults, begin at the folder of the file, so that the same settings
+mean the same from everywhere. Those in variables and flags begin at the working folder.
 
 Secrets are shown by no command, log, page or error: neither tokens, nor passwords of URIs, nor the values of parameters
 and keys that mean one (`sasl.password`, `ssl.key.pem`, `fs.s3a.secret.key`, ...). Every setting of the type `SecretStr`
