@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
+.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,6 +42,10 @@ differential-expressions: env  ## Random stages against a real server: CASES=100
 conformance: env ## Run the driver specification's tests on every server version that each allows, sync and async
 	$(BIN)/pytest -m 'long or not long' tests/driver/test_unified_spec.py tests/driver/test_legacy_spec.py \
 		tests/gateway/test_driver_specs.py tests/gateway/test_prose.py $(ARGS)
+
+mongodb-7: env   ## Everything that runs on MongoDB 7.0, which needs Wine
+	$(BIN)/pytest -m 'long or not long' -k 7.0.28 --timeout 3600 tests/driver tests/engine tests/gateway tests/hub tests/stand \
+		tests/capture tests/spark $(ARGS)
 
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \

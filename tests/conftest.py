@@ -16,6 +16,7 @@ from pymongo.database import Database
 
 from sharded_counters import Counters
 from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet, ShardedCluster
+from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 _database_numbers = itertools.count()
@@ -70,6 +71,12 @@ def _logs_of(value: object) -> list[Path]:
     return []
 
 
+def skip_unless_it_runs(version: str) -> None:
+    """Skip a test whose server cannot run on this machine, and say why."""
+    if (reason := MongodBinary.why_not(version)) is not None:
+        pytest.skip(f"MongoDB {version} cannot run here: {reason}")
+
+
 class SharedReplicaSets:
     """One-node replica sets by version, started when first asked for and ended with the test process."""
 
@@ -78,7 +85,8 @@ class SharedReplicaSets:
         self._running: dict[str, ReplicaSet] = {}
 
     def of_version(self, version: str) -> ReplicaSet:
-        """The shared set of this version."""
+        """The shared set of this version; skips the test where that cannot run."""
+        skip_unless_it_runs(version)
         if version not in self._running:
             folder = self._folder / version
             self._running[version] = ReplicaSet.start(version, folder=folder)
@@ -121,6 +129,7 @@ def start_mongodb(tmp_path: Path) -> Iterator[Callable[..., ReplicaSet]]:
     with ExitStack() as running:
 
         def start(*arguments: Any, **options: Any) -> ReplicaSet:
+            skip_unless_it_runs(options.get("version") or (arguments or (DEFAULT_VERSION,))[0])
             folder = tmp_path / f"replica-set-{next(numbers)}"
             return running.enter_context(ReplicaSet.start(*arguments, folder=folder, **options))
 
@@ -206,6 +215,7 @@ def start_sharded(tmp_path: Path) -> Iterator[Callable[..., ShardedCluster]]:
     with ExitStack() as running:
 
         def start(*arguments: Any, **options: Any) -> ShardedCluster:
+            skip_unless_it_runs(options.get("version") or (arguments or (DEFAULT_VERSION,))[0])
             return running.enter_context(ShardedCluster.start(*arguments, folder=tmp_path / "sharded", **options))
 
         yield start

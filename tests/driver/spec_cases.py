@@ -18,6 +18,7 @@ from tailrace.driver import ResumeRules
 from tailrace.errors import StandError
 from tailrace.stand import MONGODB_VERSIONS
 from tailrace.stand.cache import SourceDistribution, say, unpacked_source
+from tailrace.stand.mongod_binary import WINDOWS_VERSIONS
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "spec-tests"
 """Older sets, that of the first format among them: no package on a registry has those."""
@@ -126,9 +127,17 @@ def _of_case(case: Case, wanted: list[list[Mapping[str, Any]]]) -> Iterator[Any]
         yield pytest.param(case, None, None, id=case.name, marks=pytest.mark.skip(reason))
     for server in servers:
         for shell in SHELLS:
-            extra = _repeats(case, shell, servers.index(server), len(servers) - 1)
+            on_linux = [other for other in servers if other.version not in WINDOWS_VERSIONS]
+            if server in on_linux:
+                extra = _repeats(case, shell, on_linux.index(server), len(on_linux) - 1)
+            else:
+                extra = (case.file, server.topology, shell) != _SAMPLE
             name = f"{case.name}-{server.version}-{server.topology}-{shell}"
             yield pytest.param(case, server, shell, id=name, marks=[pytest.mark.long] if extra else [])
+
+
+_SAMPLE = ("unified/change_streams/unified/change-streams", "replicaset", "sync")
+"""What is always run on servers that need Wine."""
 
 
 def _repeats(case: Case, shell: str, index: int, last: int) -> bool:

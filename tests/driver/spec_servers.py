@@ -16,13 +16,15 @@ class Standalone:
     """A `mongod` without a replica set, and so without an oplog."""
 
     def __init__(self, version: str, folder: Path) -> None:
-        binary = MongodBinary.of_version(version)
         data = folder / "data"
         data.mkdir(parents=True)
+        binary = MongodBinary.of_version(version).in_folder(folder, folder)
+        self._prefix = binary.prefix
         self._port = reserve_port()
         self.uri = f"mongodb://127.0.0.1:{self._port.number}/?directConnection=true"
-        command = [str(binary.path), "--bind_ip", "127.0.0.1", "--port", str(self._port.number), "--dbpath", str(data)]
-        command += ["--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", "--setParameter", "enableTestCommands=1"]
+        command = [*binary.command, "--bind_ip", "127.0.0.1", "--port", str(self._port.number)]
+        command += ["--dbpath", binary.argument(data), "--wiredTigerCacheSizeGB", "0.25"]
+        command += ["--setParameter", "enableTestCommands=1", "--setParameter", "diagnosticDataCollectionEnabled=false"]
         self._process = ServerProcess(
             f"standalone mongod {version}", command, log=folder / "mongod.log", environment=binary.environment
         )
@@ -39,4 +41,6 @@ class Standalone:
 
     def close(self) -> None:
         self._process.kill()
+        if self._prefix is not None:
+            self._prefix.remove()
         self._port.release()

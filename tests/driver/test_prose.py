@@ -16,7 +16,7 @@ from driver.shells import Recorder, Shell
 from tailrace.errors import ResumeTokenMissing
 from tailrace.stand import ReplicaSet
 
-VERSIONS = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
+VERSIONS = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27", pytest.param("7.0.28", marks=pytest.mark.long))
 Connect = Callable[..., tuple[Any, Recorder]]
 CLOSE_GET_MORE = {"failCommands": ["getMore"], "closeConnection": True}
 

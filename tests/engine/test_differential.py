@@ -92,10 +92,10 @@ def streams_of(version: str) -> Iterator[Stream]:
         yield Stream("collection expanded", "shop", "orders", options=expanded)
         yield Stream("images", "shop", options=both, reads_documents=True, resume_every=200)
         system = {**expanded, "showSystemEvents": True}
-        version_2 = {"$_generateV2ResumeTokens": True}
+        other_tokens = {"$_generateV2ResumeTokens": release < (7, 0)}
         yield Stream("system events", "admin", options=system, resume_every=9)
         yield Stream("raw updates", "shop", options={"showRawUpdateDescription": True}, resume_every=9)
-        yield Stream("version 2", "admin", options=expanded, command=version_2, resume_every=3)
+        yield Stream("other tokens", "admin", options=expanded, command=other_tokens, resume_every=3)
 
 
 class Run:

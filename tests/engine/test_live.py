@@ -22,7 +22,7 @@ from tailrace.stand import ReplicaSet
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting for events."""
-VERSIONS = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
+VERSIONS = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27", "7.0.28")
 
 
 def operation_time(client: MongoClient[Any]) -> Timestamp:

@@ -170,6 +170,24 @@ def test_the_start_of_an_index_build_is_a_system_event_of_7_0() -> None:
     assert types_of(open_small(*INDEX_BUILD, version="6.0.27", **system)) == []
 
 
+def test_7_0_names_a_new_shard_as_it_names_other_events() -> None:
+    """Seen on a cluster of 7.0.28: for routers only, with a namespace, and a description among the expanded events."""
+    note = {"migrateChunkToNewShard": "shop.orders", "fromShardId": "s0", "toShardId": "s1"}
+    log = entry(1, "n", "shop.orders", {}, o2=note)
+    router = {"fromMongos": True, "needsMerge": True}
+    assert types_of(open_small(log, version="7.0.28", showExpandedEvents=True)) == []
+    [event] = events_of(open_small(log, version="7.0.28", command_fields=router))
+    assert (event["operationType"], event["ns"]) == ("migrateChunkToNewShard", {"db": "shop", "coll": "orders"})
+    described = {
+        "operationType": "migrateChunkToNewShard",
+        "operationDescription": {"fromShardId": "s0", "toShardId": "s1"},
+    }
+    assert bson.decode(ResumeToken.parse(event["_id"]).decode().event_identifier or b"") == described
+    assert "operationDescription" not in event
+    [expanded] = events_of(open_small(log, version="7.0.28", command_fields=router, showExpandedEvents=True))
+    assert expanded["operationDescription"] == described["operationDescription"]
+
+
 # --- batches and positions
 
 

@@ -18,7 +18,7 @@ from tailrace.gateway import GatewayOptions
 from tailrace.hub import ClusterHub
 from tailrace.stand import ShardedCluster
 
-VERSIONS = ("6.0.5", "4.2.6", "4.4.2", "5.0.4", "6.0.27")
+VERSIONS = ("6.0.5", "4.2.6", "4.4.2", "5.0.4", "6.0.27", "7.0.28")
 """The unified tests are always run with the first one; all others by `make conformance`."""
 
 

@@ -40,7 +40,7 @@ def read(stream: Any, count: int) -> list[bytes]:
     return [bytes(next(stream).raw) for _ in range(count)]
 
 
-@pytest.mark.mongodb("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
+@pytest.mark.mongodb("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27", "7.0.28")
 def test_a_client_sees_the_same_bytes_here_and_there(gateway: RunningGateway, database: Database[Document]) -> None:
     collection = database.create_collection("c")
     with gateway.client() as client:

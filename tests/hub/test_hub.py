@@ -100,7 +100,7 @@ def write(database: Database[Document], collections: int, count: int) -> None:
             database[f"c{number}"].insert_one({"_id": f"in transaction {number}"}, session=session)
 
 
-@pytest.mark.mongodb("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
+@pytest.mark.mongodb("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27", "7.0.28")
 def test_subscribers_get_what_the_server_gives(on_hub: Callable[..., Fixture], database: Database[Document]) -> None:
     for number in range(3):
         database.create_collection(f"c{number}")

@@ -15,7 +15,7 @@ def oplog_of(cluster, shard, namespace):
     return [entry for entry in entries if entry["ns"] == namespace and entry["op"] in "iud"]
 
 
-@pytest.mark.parametrize("version", ["4.2.6", "6.0.5", "6.0.27"])
+@pytest.mark.parametrize("version", ["4.2.6", "6.0.5", "6.0.27", pytest.param("7.0.28", marks=pytest.mark.long)])
 def test_a_migrated_range_moves_its_documents_and_their_writes(start_sharded, version):
     cluster = start_sharded(version, shards=2, parameters={"writePeriodicNoops": False})
     cluster.create_database("shop", primary="s0")
@@ -37,7 +37,8 @@ def test_a_migrated_range_moves_its_documents_and_their_writes(start_sharded, ve
     delete = oplog_of(cluster, "s0", "shop.orders")[-1]
     assert (delete["op"], delete["o"]) == ("d", {"user": 0, "_id": 0})
     entries = [bson.decode(entry) for entry in cluster.shards["s0"].oplog()]
-    assert "migrateChunkToNewShard" in [(entry.get("o2") or {}).get("type") for entry in entries]
+    notes = [entry.get("o2") or {} for entry in entries]
+    assert any("migrateChunkToNewShard" in (note.get("type"), next(iter(note), None)) for note in notes)
 
 
 def test_inserts_carry_the_shard_key_in_their_document_key(start_sharded):

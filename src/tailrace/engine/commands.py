@@ -19,6 +19,7 @@ _CLASSIC: Final = frozenset(
         b"rename",
         b"dropDatabase",
         b"kNewShardDetected",
+        b"migrateChunkToNewShard",
         b"reshardBegin",
         b"reshardDoneCatchUp",
     }

@@ -100,6 +100,8 @@ class Relevant:
             return self._system and self._expanded
         if name in _EXPANDED_NOTES:
             return self._expanded
+        if name == b"migrateChunkToNewShard":  # as 7.0 writes it
+            return self._new_shards
         kind = note_type(note)
         return (kind == b"migrateChunkToNewShard" and self._new_shards) or kind in _RESHARDING_NOTES
 

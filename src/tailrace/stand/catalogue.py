@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def catalogue_for(cluster: ShardedCluster) -> Catalogue:
     """The catalogue in the dialect of the cluster's release."""
     release = cluster.config.release
-    if release == (6, 0):
+    if release in ((6, 0), (7, 0)):
         return CatalogueOf60(cluster)
     if release == (4, 2):
         return CatalogueOf42(cluster)
-    raise StandError(f"no sharded cluster of release {release[0]}.{release[1]}", hint="Use 6.0 or 4.2.")
+    raise StandError(f"no sharded cluster of release {release[0]}.{release[1]}", hint="Use 7.0, 6.0 or 4.2.")
 
 
 class Catalogue(ABC):
@@ -88,7 +88,7 @@ class Catalogue(ABC):
 
 
 class CatalogueOf60(Catalogue):
-    """MongoDB 6.0: ranges by collection UUID, versions with epoch and timestamp, moves that split by themselves."""
+    """MongoDB 6.0 and 7.0: ranges by collection UUID, versions with epoch and timestamp, moves that split alone."""
 
     def create_database(self, name: str, primary: str) -> None:
         """Make a database on a primary shard."""

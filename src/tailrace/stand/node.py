@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -74,20 +74,25 @@ class NodeOptions:
 
     def command(self, port: int, data: Path) -> list[str]:
         """The command line."""
-        parts = [str(self.binary.path), "--replSet", self.replica_set, "--bind_ip", "127.0.0.1"]
-        parts += ["--port", str(port), "--dbpath", str(data), "--oplogSize", str(self.oplog_mb)]
-        parts += ["--wiredTigerCacheSizeGB", str(self.cache_gb), "--nounixsocket"]
+        path, is_windows = self.binary.argument, self.binary.is_windows
+        parts = [*self.binary.command, "--replSet", self.replica_set, "--bind_ip", "127.0.0.1"]
+        parts += ["--port", str(port), "--dbpath", path(data), "--oplogSize", str(self.oplog_mb)]
+        parts += ["--wiredTigerCacheSizeGB", str(self.cache_gb)]
+        if not is_windows:
+            parts.append("--nounixsocket")
         if self.oplog_mb <= _SMALL_OPLOG_MB:
             parts += ["--syncdelay", "1"]
         if self.role:
             parts.append(f"--{self.role}")
         if self.key_file:
-            parts += ["--keyFile", str(self.key_file)]
+            parts += ["--keyFile", path(self.key_file)]
         if self.tls:
-            parts += ["--tlsMode", "requireTLS", "--tlsCAFile", str(self.tls.ca_file)]
-            parts += ["--tlsCertificateKeyFile", str(self.tls.certificate_key_file)]
+            parts += ["--tlsMode", "requireTLS", "--tlsCAFile", path(self.tls.ca_file)]
+            parts += ["--tlsCertificateKeyFile", path(self.tls.certificate_key_file)]
             parts.append("--tlsAllowConnectionsWithoutCertificates")
-        for name, value in {"enableTestCommands": 1, **self.parameters}.items():
+        # The thread that collects those asks Windows for what Wine does not have, and the server dies of it.
+        defaults = {"diagnosticDataCollectionEnabled": False} if is_windows else {}
+        for name, value in {"enableTestCommands": 1, **defaults, **self.parameters}.items():
             shown = str(value).lower() if isinstance(value, bool) else value
             parts += ["--setParameter", f"{name}={shown}"]
         return parts
@@ -98,7 +103,9 @@ class Node(Server):
 
     def __init__(self, options: NodeOptions, folder: Path) -> None:
         super().__init__()
-        self._options = options
+        binary = options.binary.in_folder(folder, folder.parent)
+        self._options = options = replace(options, binary=binary)
+        self._prefix = binary.prefix
         self.credentials: Credentials | None = None
         data = folder / "data"
         data.mkdir(parents=True)
@@ -106,8 +113,20 @@ class Node(Server):
             f"mongod {options.binary.version} at port {self.port}",
             options.command(self.port, data),
             log=folder / "mongod.log",
-            environment=options.binary.environment,
+            environment=binary.environment,
         )
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        if self._prefix is not None:
+            self._prefix.end()
+        super().launch()
+
+    def close(self) -> None:
+        """End it and give its port back."""
+        super().close()
+        if self._prefix is not None:
+            self._prefix.remove()
 
     @property
     def uri(self) -> str:
