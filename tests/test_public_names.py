@@ -29,6 +29,12 @@ def test_public_names(module: str) -> None:
     assert all(getattr(imported, name) is not None for name in PUBLIC[module])
 
 
+def test_the_package_shows_its_public_names() -> None:
+    import tailrace
+
+    assert dir(tailrace) == sorted(PUBLIC["tailrace"])
+
+
 def test_watch_is_the_drivers() -> None:
     import tailrace
     from tailrace.driver import watch

@@ -56,6 +56,23 @@ def test_a_bad_file_is_refused_by_the_key_it_names(tmp_path, text, complaint):
         Settings.load()
 
 
+@pytest.mark.parametrize("text", ["shop.orders,crm", " shop.orders , crm ", '["shop.orders", "crm"]'])
+def test_a_list_in_a_variable_needs_no_json(monkeypatch, text):
+    monkeypatch.setenv("TAILRACE_CAPTURE__NAMESPACES", text)
+    assert Settings.load().capture.namespaces == ("shop.orders", "crm")
+
+
+@pytest.mark.parametrize("name", ["TAILRACE_CAPTURE__NAMESPACES", "TAILRACE_CAPTURE"])
+@pytest.mark.parametrize("text", ["[shop", "{", "[1, 2", '{"a": 1}', "x"])
+def test_a_bad_list_or_section_in_a_variable_is_refused(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    if (name, text) == ("TAILRACE_CAPTURE__NAMESPACES", "x"):
+        assert Settings.load().capture.namespaces == ("x",)
+        return
+    with pytest.raises(SettingsError):
+        Settings.load()
+
+
 def test_a_misspelt_variable_is_refused(monkeypatch):
     monkeypatch.setenv("TAILRACE_MONGODB__URL", "mongodb://x/")
     with pytest.raises(SettingsError, match="TAILRACE_MONGODB__URL"):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailrace.errors import SettingsError
@@ -252,6 +253,23 @@ class UpSettings(Section):
     features: tuple[str, ...] = Field((), description="Definitions whose features are kept: TOML files or module:name.")
 
 
+class _Environment(EnvSettingsSource):
+    """Variables, in which a list is `a,b` or a JSON array."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Read the value of a list, or of a whole section, which is a JSON object."""
+        text = str(value).strip()
+        if not text.startswith(("[", "{")):
+            return [part.strip() for part in text.split(",") if part.strip()]
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError as error:
+            raise SettingsError(
+                f"the variable of the setting {field_name} is no JSON: {error}",
+                hint='Write a list as a,b or as a JSON array, ["a", "b"].',
+            ) from None
+
+
 class Settings(BaseSettings):
     """The whole of the settings; one field per section."""
 
@@ -276,7 +294,7 @@ class Settings(BaseSettings):
 
         A flag that is None was not given. A file that was named must exist; the default one may be missing.
         """
-        environment = with_secrets_of_files(cls, EnvSettingsSource(cls)(), Path())
+        environment = with_secrets_of_files(cls, _Environment(cls)(), Path())
         _refuse_unknown_variables()
         given = _nested({key: value for key, value in (flags or {}).items() if value is not None})
         read, folder = _read_file(file)

@@ -53,6 +53,12 @@ def test_the_flags_of_serve_name_their_settings(capsys, monkeypatch):
     assert "(gateway.port)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [["-h"], ["produce", "-h"], ["position", "set", "-h"]])
+def test_help_has_a_short_name(arguments, capsys):
+    assert run(arguments) == 0
+    assert "Usage" in capsys.readouterr().out
+
+
 def test_no_arguments_show_the_help(capsys):
     assert run([]) == 0
     assert "Usage" in capsys.readouterr().out

@@ -54,7 +54,13 @@ EXIT_ERROR = 70
 EXIT_HISTORY_LOST = 75
 EXIT_INTERRUPTED = 130
 
-app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.command("check")(check.check)
 app.command("dashboard")(dashboard.dashboard)
 app.command("demo")(demo.demo)
