@@ -144,7 +144,7 @@ def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
     """
     assert end.token is not None
     time = end.token.cluster_time
-    is_mark = end.token == ResumeToken.high_water_mark(time)
+    is_mark = end.token.decode().is_high_water_mark
     hello = source.client.admin.command("isMaster")
     if not is_mark or not time.inc or hello.get("msg") == "isdbgrid" or "configsvr" in hello:
         return None
@@ -159,7 +159,9 @@ def _promises(read_up_to: Timestamp | None, end: bytes) -> bool:
     """Whether a shard whose oplog was read up to a time can have nothing more before the end."""
     if read_up_to is None:
         return False
-    return ResumeToken.high_water_mark(to_timestamp(to_int(read_up_to) + 1)).key >= end
+    # A mark of another version would not be the same bytes as an end that is a mark of the same time.
+    version = max(1, ResumeToken(end).version)
+    return ResumeToken.high_water_mark(to_timestamp(to_int(read_up_to) + 1), version).key >= end
 
 
 def _key_of(event: bytes) -> bytes:

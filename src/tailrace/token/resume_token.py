@@ -146,6 +146,11 @@ class ResumeToken:
             return self.decode().cluster_time
         return Timestamp(int.from_bytes(self.key[1:5], "big"), int.from_bytes(self.key[5:9], "big"))
 
+    @property
+    def version(self) -> int:
+        """The version of the token, without decoding the rest."""
+        return {b"\x2b\x02": 1, b"\x2b\x04": 2}.get(self.key[9:11], 0)
+
     def to_bson(self) -> bytes:
         """Give the token's document, as it stands in the `_id` of an event."""
         data = raw.element(raw.STRING, b"_data", raw.string(self.hex))

@@ -1,0 +1,34 @@
+"""Where a part ends: servers to 6.0 and later ones write the same position in other bytes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from bson.timestamp import Timestamp
+from pymongo.database import Database
+
+from tailrace.spark.offset import Offset
+from tailrace.spark.parts import _last_time, _promises
+from tailrace.token import ResumeToken
+
+
+@pytest.mark.mongodb("6.0.5", "7.0.28")
+def test_an_idle_server_is_known_to_have_nothing_before_its_mark(database: Database[Any]) -> None:
+    with database.orders.watch(max_await_time_ms=1) as stream:
+        assert stream.try_next() is None
+        mark = ResumeToken.parse(stream.resume_token or {})
+    time = mark.cluster_time
+    source: Any = SimpleNamespace(client=database.client)
+    expected = Timestamp(time.time, time.inc - 1) if time.inc else None
+    assert mark.decode().is_high_water_mark
+    assert _last_time(source, Offset(mark)) == expected
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_shard_that_was_read_up_to_a_mark_has_nothing_before_it(version: int) -> None:
+    end = ResumeToken.high_water_mark(Timestamp(100, 5), version)
+    assert end.version == version
+    assert _promises(Timestamp(100, 4), end.key)
+    assert not _promises(Timestamp(100, 3), end.key)
