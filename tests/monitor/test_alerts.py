@@ -203,3 +203,38 @@ def test_a_webhook_that_never_answers_is_given_up_after_the_timeout() -> None:
 def test_a_webhook_that_cannot_be_reached_is_an_error(url: str) -> None:
     with pytest.raises(AlertUndelivered):
         WebhookChannel(url, attempts=1).send(ALERT)
+
+
+def place_after(ages: list[int], window: int) -> Place:
+    """A place in a full oplog of so many seconds, sampled once a second with these ages of the position."""
+    samples = []
+    for second, age in enumerate(ages):
+        last = START + second
+        oplog = Oplog("rs0", Timestamp(last - window, 1), Timestamp(last, 1), 10**8, 10**8)
+        samples.append(Sample(float(second), oplog, Timestamp(last - age, 1)))
+    return place_of(samples)
+
+
+@given(st.lists(st.integers(0, 1), min_size=5, max_size=40))
+def test_a_stream_that_keeps_up_in_an_oplog_of_seconds_raises_nothing(ages: list[int]) -> None:
+    """Ages are rounded to seconds, and one of them is a third of such an oplog."""
+    for end in range(5, len(ages) + 1):
+        place = place_after(ages[:end], window=3)
+        if place.trend is not None and place.trend.keeps_up:
+            assert verdict_of(place, LIVE).level is Level.OK
+        assert verdict_of(place, LIVE).level is not Level.CRITICAL or not (place.trend and place.trend.gains)
+
+
+def test_a_stream_that_keeps_up_with_a_jitter_of_a_second_keeps_up() -> None:
+    for ages in ([0, 1] * 10, [1, 0] * 10, [2, 1, 2, 1, 0, 1, 2, 1, 2, 1, 0, 1], [0] * 8 + [1]):
+        place = place_after(ages, window=3)
+        assert verdict_of(place, LIVE).level is Level.OK, ages
+
+
+def test_one_that_gains_is_not_critical_and_one_that_stands_still_is() -> None:
+    gaining = place_after([900 - 5 * second for second in range(20)], window=1_000)
+    assert verdict_of(gaining, BEHIND).level is Level.WARNING
+    stopped = place_after([800 + second for second in range(20)], window=1_000)
+    assert verdict_of(stopped, BEHIND).level is Level.CRITICAL
+    lost = place_after([1_200 - 5 * second for second in range(20)], window=1_000)
+    assert verdict_of(lost, BEHIND).level is Level.CRITICAL

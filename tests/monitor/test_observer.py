@@ -102,3 +102,16 @@ def test_the_metrics_show_the_worst_state_of_a_stream_on_any_shard() -> None:
     assert shown == {state: float(state is State.STALLED) for state in State}
     # A counter at rest would raise TailracePositionNotCommitted for a stream that runs well elsewhere.
     assert REGISTRY.get_sample_value("tailrace_batches_total", {"stream": "worst"}) is None
+
+
+def test_critical_comes_and_goes_only_when_two_readings_agree() -> None:
+    observer = Observer([], list)
+    start = 1_700_000_000
+    oplog = Oplog("rs0", Timestamp(start, 1), Timestamp(start + 1_000, 1), 10**8, 10**8)
+    levels = []
+    for age in (100, 800, 100, 800, 800, 100, 800, 100, 100):
+        consumer = Consumer("orders", Timestamp(start + 1_000 - age, 1))
+        levels.append(observer.judge(consumer, oplog, float(start)).verdict.level.name[0])
+    assert "".join(levels) == "OWOWCCCCO"
+    lost = Consumer("orders", Timestamp(start - 1, 1))
+    assert observer.judge(lost, oplog, float(start)).verdict.level.name == "CRITICAL", "what is lost is lost"

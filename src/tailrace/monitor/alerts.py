@@ -22,6 +22,8 @@ from tailrace.settings import MonitorSettings
 
 _log = structlog.get_logger("tailrace.monitor")
 _CLOSE_TO_THE_END = 0.9
+_ROUNDING_SECONDS = 2.0
+"""Position and last entry are each rounded to a second."""
 
 
 class Level(IntEnum):
@@ -66,12 +68,21 @@ class Verdict:
 def verdict_of(place: Place, liveness: Liveness, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
     """Judge a consumer's place.
 
-    A forecast counts for a stream that is behind, or that has used up a good part of a short oplog. At the end of the
-    oplog the trend is mostly the rounding of cluster times.
+    A forecast counts for a stream that is behind, or that has used up a good part of a short oplog, and that does not
+    keep up. At the end of the oplog the trend is mostly the rounding of cluster times, and in an oplog of a few seconds
+    so is the share that lies after the position. A stream that gains on the log is never critical, unless history is
+    lost already.
     """
-    found = [_by_share(place, thresholds)]
-    if liveness.state not in (State.IDLE, State.LIVE) or place.headroom_ratio < _CLOSE_TO_THE_END:
+    trend = place.trend
+    keeps_up = trend is not None and trend.keeps_up
+    found = []
+    if place.lost or not (keeps_up and place.age_seconds <= _ROUNDING_SECONDS):
+        found.append(_by_share(place, thresholds))
+    is_behind = liveness.state not in (State.IDLE, State.LIVE) or place.headroom_ratio < _CLOSE_TO_THE_END
+    if is_behind and not keeps_up:
         found.append(_by_forecast(place, thresholds))
+    if trend is not None and trend.gains and not place.lost:
+        found = [(min(level, Level.WARNING), reason) for level, reason in found]
     if liveness.state in (State.STALLED, State.RECOVERING):
         found.append((Level.WARNING, f"{liveness.state}: {liveness.proof}"))
     found += [(Level.WARNING, reason) for reason in _lost_by_failover(place)]

@@ -46,6 +46,8 @@ class Observation:
     """When the position was saved, in Unix seconds by the writer's clock; lets one observation prove a stall."""
     recovering: bool = False
     paused: bool = False
+    sink_problem: str | None = None
+    """Why the sink takes nothing; reading waits for it, and is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def liveness_of(observations: Sequence[Observation], patience: Patience = DEFAUL
         return Liveness(State.RECOVERING, proof)
     if age <= patience.behind_seconds:
         return _healthy(observations, age)
+    if now.sink_problem is not None:
+        return Liveness(State.BEHIND, f"{now.sink_problem}; the position waits {age:,} s behind the server")
     still = _standstill(observations)
     if still >= patience.stalled_seconds:
         proof = f"the position has not moved for {still:,.0f} s, and the server is {age:,} s ahead of it"

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -15,7 +15,7 @@ from bson import Timestamp
 
 from tailrace.errors import TailraceError
 from tailrace.monitor import metrics
-from tailrace.monitor.alerts import DEFAULT_THRESHOLDS, Alarm, Thresholds, Verdict, verdict_of
+from tailrace.monitor.alerts import DEFAULT_THRESHOLDS, Alarm, Level, Thresholds, Verdict, verdict_of
 from tailrace.monitor.liveness import DEFAULT_PATIENCE, Liveness, Observation, Patience, State, liveness_of
 from tailrace.monitor.reader import ShardReader
 from tailrace.monitor.window import MOST_SAMPLES, Oplog, Place, Sample, place_of
@@ -24,6 +24,7 @@ from tailrace.settings import MonitorSettings
 
 _log = structlog.get_logger("tailrace.monitor")
 _SECONDS_TO_END = 30.0
+_WAS_CRITICAL = "it was critical at the reading before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Consumer:
     saved_at: float | None = None
     recovering: bool = False
     paused: bool = False
+    sink_problem: str | None = None
+    """Why its sink takes nothing."""
 
     def position_on(self, shard: str) -> Timestamp:
         """Where it stands on this shard."""
@@ -121,6 +124,7 @@ class Observer:
         self._alarm = alarm
         self._clock = clock
         self._latest: tuple[Report, ...] = ()
+        self._critical: dict[tuple[str, str], tuple[bool, bool]] = {}
         self._samples: dict[tuple[str, str], deque[Sample]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
         self._seen: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
 
@@ -205,12 +209,26 @@ class Observer:
                 consumer.saved_at,
                 recovering=consumer.recovering,
                 paused=consumer.paused,
+                sink_problem=consumer.sink_problem,
             )
         )
         place = place_of(tuple(samples))
         liveness = liveness_of(tuple(seen), self._patience)
         verdict = verdict_of(place, liveness, self._thresholds)
-        return Report(now, oplog, consumer.stream, place, liveness, verdict)
+        steady = verdict if place.lost else self._steadied(key, verdict)
+        return Report(now, oplog, consumer.stream, place, liveness, steady)
+
+    def _steadied(self, key: tuple[str, str], verdict: Verdict) -> Verdict:
+        """Let a stream become critical, and stop being it, only when two readings in a row say so."""
+        was_critical, shown = self._critical.get(key, (verdict.level is Level.CRITICAL,) * 2)
+        is_critical = verdict.level is Level.CRITICAL
+        now_shown = is_critical if is_critical == was_critical else shown
+        self._critical[key] = (is_critical, now_shown)
+        if is_critical and not now_shown:
+            return replace(verdict, level=Level.WARNING)
+        if now_shown and not is_critical:
+            return replace(verdict, level=Level.CRITICAL, reasons=(_WAS_CRITICAL, *verdict.reasons))
+        return verdict
 
 
 def show_reports(reports: Sequence[Report]) -> None:

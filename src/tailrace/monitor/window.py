@@ -115,6 +115,16 @@ class Trend:
     backlog_growth: float
     """Bytes per second; negative when the consumer gains on the log."""
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the position did not fall back, but for the second that cluster times are rounded to."""
+        return self.position_speed + 1.0 / self.over_seconds >= self.last_speed
+
+    @property
+    def gains(self) -> bool:
+        """Whether the position comes nearer to the end, beyond that second."""
+        return self.position_speed - 1.0 / self.over_seconds > self.last_speed
+
 
 @dataclass(frozen=True, slots=True)
 class Forecast:

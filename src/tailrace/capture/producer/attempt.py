@@ -244,6 +244,7 @@ class Attempt:
 
     def _pause(self, seconds: float) -> None:
         """Wait while the sink is full; the reading thread waits too, once its buffer is."""
+        self._status.sink_waits("its buffer is full of what is not acknowledged")
         if self.delivery is not None:
             self._show(self.delivery)
         self._parts.controls.wait(min(seconds, _LONGEST_WAIT))

@@ -31,7 +31,8 @@ from tailrace.capture.sinks import Sink
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.reader import StreamEnded
 from tailrace.capture.source.source import EventSource, captured_collections
-from tailrace.errors import ControlRefused, GapOpen, LeaseHeld, Outcome, StreamInvalidated
+from tailrace.errors import ControlRefused, GapOpen, LeaseHeld, Outcome, SinkUnavailable, StreamInvalidated
+from tailrace.masking import masked
 from tailrace.monitor import State, StreamMetrics
 from tailrace.token import ResumeToken
 
@@ -188,6 +189,8 @@ class Producer:
             error = StreamInvalidated(f"{self._options.name} ended, and its stream cannot be opened behind its end")
         verdict = classify(error)
         self._note_error(verdict)
+        if isinstance(error, SinkUnavailable):
+            self.status.sink_waits(masked(error.message))
         if verdict.outcome is Outcome.STOP:
             raise error
         if verdict.outcome is Outcome.RECOVER:

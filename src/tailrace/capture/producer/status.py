@@ -54,6 +54,7 @@ class ProducerStatus:
         self._recovering = False
         self._paused = False
         self._waiting: str | None = None
+        self._sink_problem: str | None = None
         self._counts = Counts()
         self._errors: Counter[str] = Counter()
         self._beat = time.monotonic()
@@ -71,6 +72,7 @@ class ProducerStatus:
         with self._lock:
             if self._position is None or position.token != self._position.token:
                 self._saved_at = time.time()
+                self._sink_problem = None
             self._position, self._counts, self._waiting = position, counts, None
 
     def seen(self, operation_time: Timestamp | None) -> None:
@@ -97,6 +99,11 @@ class ProducerStatus:
         self.beat()
         with self._lock:
             self._waiting = reason
+
+    def sink_waits(self, reason: str) -> None:
+        """Note that the sink takes nothing, and that reading waits for it, until the position moves again."""
+        with self._lock:
+            self._sink_problem = f"the sink takes nothing: {reason}"
 
     def error(self, code: str) -> None:
         """Count an error by its code."""
@@ -136,6 +143,7 @@ class ProducerStatus:
                 saved_at=self._saved_at,
                 recovering=self._recovering,
                 paused=self._paused,
+                sink_problem=self._sink_problem,
             )
 
     @property
@@ -164,6 +172,8 @@ class ProducerStatus:
         A stream takes an answer of the server every second, also of an idle one.
         """
         seconds = time.monotonic() - self._heard
+        if self._sink_problem is not None and seconds >= self.patience.behind_seconds:
+            return Liveness(State.BEHIND, f"{self._sink_problem}; for {seconds:,.0f} s nothing was read")
         proof = f"nothing was taken from the server for {seconds:,.0f} s; before, {found.proof}"
         if seconds >= self.patience.stalled_seconds:
             return Liveness(State.STALLED, proof)
