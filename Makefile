@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check
+.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,6 +56,9 @@ up-kills: env    ## Kill each process of the demo, and see it come back with not
 
 spark-cluster: env ## Both Spark jobs on a standalone cluster of a master and two workers, by spark-submit
 	$(BIN)/pytest -m long tests/deploy/test_spark_cluster.py tests/deploy/test_spark_kubernetes.py $(ARGS)
+
+debezium-diff: env ## Run Debezium beside ours: the same events, every BSON type, compared byte for byte (needs a JDK)
+	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/capture/formats/test_debezium_bytes.py $(ARGS)
 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)

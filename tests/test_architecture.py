@@ -11,7 +11,7 @@ import tailrace
 
 SOURCE = Path(tailrace.__file__).parent
 FLOW = [
-    "errors", "masking", "settings_source", "settings", "raw", "owned",
+    "errors", "masking", "settings_source", "settings", "raw", "event", "owned",
     "token", "oplog", "engine", "router", "hub", "gateway", "driver",
     "monitor", "capture", "spark", "features", "warehouse", "dashboard",
     "stand", "up", "cli",

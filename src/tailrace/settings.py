@@ -88,6 +88,11 @@ class CaptureSettings(Section):
     position_store: SecretStr = Field(
         SecretStr("file:.tailrace/positions"), description="file:, postgresql://, mongodb://, kafka:// or redis://."
     )
+    unrepresentable: str = Field(
+        "refuse",
+        pattern="^(refuse|keep)$",
+        description="Events that the format cannot carry whole: refuse to the dead letters, or keep with a header.",
+    )
     dead_letters: str = Field("topic", description="Where refused records go: topic, file:folder, or stop.")
     webhook_secret: SecretStr | None = Field(None, description="Signs the posts of a webhook sink (HMAC).")
     inventory: str | None = Field(None, description="File of captured keys, for sinks that cannot be read back.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tailrace.driver.batch import token_of
+from tailrace.event import token_of
+from tailrace.raw.cluster_time import ClusterTime
 
 _OVERHEAD = 64
 """Bytes that a record takes in a buffer beyond its key and value, about."""
@@ -39,10 +40,9 @@ class Record(NamedTuple):
         return token_of(self.event)
 
     @property
-    def cluster_time(self) -> int:
-        """When it happened, as one number: seconds in the upper 32 bits, increment in the lower."""
-        seconds, increment = dict(self.headers)["clusterTime"].split(b":")
-        return int(seconds) << 32 | int(increment)
+    def cluster_time(self) -> ClusterTime:
+        """When it happened."""
+        return ClusterTime.from_text(dict(self.headers)["clusterTime"])
 
 
 new_record = tuple.__new__

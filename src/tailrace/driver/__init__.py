@@ -6,10 +6,11 @@ oplogs, storing positions and writing to sinks do not belong here.
 """
 
 from tailrace.driver.async_stream import AsyncChangeStream
-from tailrace.driver.batch import Batch, token_of
+from tailrace.driver.batch import Batch
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.rules import ResumeRules
 from tailrace.driver.stream import ChangeStream
 from tailrace.driver.watching import watch
+from tailrace.event import token_of
 
 __all__ = ["AsyncChangeStream", "Batch", "ChangeStream", "ResumeRules", "WatchOptions", "token_of", "watch"]

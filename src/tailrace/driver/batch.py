@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, overload
 from bson.timestamp import Timestamp
 
 from tailrace import raw
-from tailrace.errors import BsonMalformed, ResumeTokenMissing
+from tailrace.errors import BsonMalformed
+from tailrace.event import token_of
 
 _int32_at = Struct("<i").unpack_from
-TOKEN_FIRST = b"\x03_id\x00"
-"""How an event begins when its first field is a resume token."""
 _LARGE_EVENT = 1 << 14
 """Bytes from which an event is copied out of the reply by itself. Smaller ones are cut out of one copy of them all:
 slices of bytes cost a third of what slices of a memoryview cost."""
@@ -90,18 +89,6 @@ class DecodedBatch(Sequence[bytes]):
             found = raw.find_path(reply, b"cursor", b"nextBatch")
             self._events = [] if found is None else cut_documents(reply, found[1])
         return self._events[index]
-
-
-def token_of(event: bytes) -> bytes:
-    """Give the resume token in the event's `_id`, as a BSON document."""
-    if event[4:9] == TOKEN_FIRST:
-        return event[9 : 9 + _int32_at(event, 9)[0]]
-    found = raw.field(event, b"_id")
-    if found is None or found.kind != raw.DOCUMENT:
-        raise ResumeTokenMissing(
-            "Cannot provide resume functionality when the resume token is missing: an event has no document as its _id."
-        )
-    return found.data
 
 
 @overload

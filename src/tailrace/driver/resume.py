@@ -15,12 +15,13 @@ import bson
 from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
-from tailrace.driver.batch import TOKEN_FIRST, Batch, DecodedBatch, token_of
+from tailrace.driver.batch import Batch, DecodedBatch
 from tailrace.driver.budget import ResumeBudget
 from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
 from tailrace.driver.fragments import FragmentAssembler
 from tailrace.driver.options import Token, WatchOptions, aggregate, as_document, original_position
 from tailrace.driver.rules import CURSOR_NOT_FOUND, WIRE_VERSION_4_4, Failure
+from tailrace.event import TOKEN_FIRST, token_of
 
 Steps: TypeAlias = Generator[Step, Reply | None, None]
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import bson
 import orjson
 import pyarrow as pa
 from bson.objectid import ObjectId
@@ -15,11 +14,12 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace import raw
-from tailrace.capture.formats.event_fields import Place, Spans, spans_of, text_at
 from tailrace.capture.formats.plain_event import Cutter, PlainEvent
 from tailrace.capture.recovery.rebuilt_state import id_of_value
 from tailrace.errors import EventUnconvertible, SettingsError
+from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.spark.typed import Mismatches, converter
 
 ENVELOPE: Final = types.StructType(
@@ -50,15 +50,13 @@ _DOCUMENTS: Final = {
     "full_document_before": "fullDocumentBeforeChange",
     "update_description": "updateDescription",
 }
-_namespaces: dict[bytes, tuple[str | None, str | None]] = {}
-_MOST_NAMESPACES: Final = 10_000
 _has_cluster_time = re.compile("..[0-9A-Fa-f]{16}").match
 
 
 class _Event:
     """One event while its columns are made: each part is found or decoded at most once."""
 
-    __slots__ = ("_decoded", "_place", "_spans", "bytes", "fields", "mismatches", "plain")
+    __slots__ = ("_decoded", "_view", "bytes", "fields", "mismatches", "plain")
 
     def __init__(self, event: bytes, fields: Mapping[str, Any] | None, plain: PlainEvent | None) -> None:
         self.bytes = event
@@ -67,27 +65,19 @@ class _Event:
         self.plain = plain
         """Where the parts are, for most events; those of the others are found by a walk."""
         self.mismatches: Mismatches = []
-        self._spans: Spans | None = None
-        self._place: Place | None = None
+        self._view: ChangeEvent | None = None
         self._decoded: dict[str, Any] | None = None
 
     @property
-    def spans(self) -> Spans:
-        if self._spans is None:
-            self._spans = spans_of(self.bytes)
-        return self._spans
-
-    @property
-    def place(self) -> Place:
-        if self._place is None:
-            self._place = Place.of(self.bytes)
-        return self._place
+    def view(self) -> ChangeEvent:
+        if self._view is None:
+            self._view = ChangeEvent(self.bytes)
+        return self._view
 
     def part(self, name: str) -> bytes | None:
         plain = self.plain
         if plain is None:
-            span = self.spans.get(name.encode())
-            return None if span is None or span[0] != raw.DOCUMENT else self.bytes[span[1] : span[2]]
+            return self.view.document(name.encode())
         if name == "fullDocument":
             return self.bytes[plain.document : plain.document_end] if plain.document else None
         if name == "documentKey":
@@ -146,7 +136,7 @@ def _check_fit(events: Sequence[_Event]) -> None:
     for event in events:
         if event.mismatches:
             raise EventUnconvertible(
-                f"{', '.join(event.mismatches)} of event {event.place.text.decode()} does not fit its column",
+                f"{', '.join(event.mismatches)} of event {event.view.token_text.decode()} does not fit its column",
                 hint="Declare a type that takes the value (string takes all), or use the mode permissive.",
             )
 
@@ -208,17 +198,13 @@ def _texts(events: Sequence[_Event], name: str) -> list[bytes | None]:
     return texts
 
 
-def _cluster_time(event: _Event) -> int:
-    """Give seconds in the upper half, increment in the lower."""
+def _cluster_time(event: _Event) -> ClusterTime:
     if event.plain is not None:
-        return event.plain.seconds << 32 | event.plain.increment
+        return ClusterTime.of(event.plain.seconds, event.plain.increment)
     known = event.fields.get("clusterTime")
     if type(known) is Timestamp:
-        return (known.time << 32) | known.inc
-    span = event.spans.get(b"clusterTime")
-    if span is None or span[0] != raw.TIMESTAMP:
-        return event.place.cluster_time
-    return int.from_bytes(event.bytes[span[1] : span[2]], "little")
+        return ClusterTime.from_timestamp(known)
+    return event.view.cluster_time
 
 
 def _wall_time(event: _Event) -> int | None:
@@ -227,8 +213,8 @@ def _wall_time(event: _Event) -> int | None:
         return None if wall is None else raw.int64_at(wall, 0) * 1_000
     if event.fields and "wallTime" not in event.fields:
         return None
-    span = event.spans.get(b"wallTime")
-    return None if span is None or span[0] != raw.DATE else raw.int64_at(event.bytes, span[1]) * 1_000
+    wall_time = event.view.wall_time
+    return None if wall_time is None else wall_time * 1_000
 
 
 def _token(event: _Event) -> str | bytes:
@@ -238,7 +224,7 @@ def _token(event: _Event) -> str | bytes:
     known = event.fields.get("_id")
     if type(known) is dict and type(text := known.get("_data")) is str and _has_cluster_time(text):
         return text
-    return event.place.text
+    return event.view.token_text
 
 
 def _operation(event: _Event) -> str:
@@ -247,10 +233,7 @@ def _operation(event: _Event) -> str:
     known = event.fields.get("operationType")
     if type(known) is str:
         return known
-    span = event.spans.get(b"operationType")
-    if span is None:
-        raise EventUnconvertible("the event has no operationType", hint="Keep it in every stage of the pipeline.")
-    return text_at(event.bytes, span)
+    return event.view.required_operation_type
 
 
 def _namespace(event: _Event) -> tuple[str | None, str | None]:
@@ -259,16 +242,7 @@ def _namespace(event: _Event) -> tuple[str | None, str | None]:
     namespace = event.fields.get("ns")
     if type(namespace) is dict:
         return namespace.get("db"), namespace.get("coll")
-    part = event.part("ns")
-    if part is None:
-        return None, None
-    known = _namespaces.get(part)
-    if known is None:
-        if len(_namespaces) >= _MOST_NAMESPACES:
-            _namespaces.clear()
-        document = bson.decode(part)
-        known = _namespaces[part] = document.get("db"), document.get("coll")
-    return known
+    return event.view.database_and_collection
 
 
 def _key(event: _Event) -> bytes | None:
@@ -288,7 +262,7 @@ def _mismatches(event: _Event) -> str | None:
 
 _FIXED: Mapping[tuple[str, type[types.DataType]], Value] = {
     ("token", types.StringType): _token,
-    ("cluster_time", types.TimestampType): lambda event: (_cluster_time(event) >> 32) * 1_000_000,
+    ("cluster_time", types.TimestampType): lambda event: _cluster_time(event).seconds * 1_000_000,
     ("cluster_time", types.LongType): _cluster_time,  # exact, and good as a version
     ("wall_time", types.TimestampType): _wall_time,
     ("op", types.StringType): _operation,

@@ -160,7 +160,7 @@ def test_the_ways_of_json_give_the_same_records(recorded: list[bytes]) -> None:
         try:
             expected = general.records(event)
         except EventUnconvertible:
-            with pytest.raises(EventUnconvertible, match="cannot be decoded"):
+            with pytest.raises(EventUnconvertible, match=r"cannot be decoded|cannot carry"):
                 fast.records(event)
             continue
         assert fast.records(event) == expected

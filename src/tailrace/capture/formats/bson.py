@@ -6,24 +6,14 @@ from collections.abc import Sequence
 
 import orjson
 
-from tailrace import raw
-from tailrace.capture.formats.event_fields import (
-    Header,
-    Place,
-    Spans,
-    headers_of,
-    image_of_update,
-    make_record,
-    raw_namespace,
-    spans_of,
-    text_at,
-)
 from tailrace.capture.formats.format import Format
+from tailrace.capture.formats.headers import headers_of, image_of_update
 from tailrace.capture.formats.json import CanonicalDecoder
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.plain_event import Cutter, PlainEvent
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, StoredRecord, state_of_event
 from tailrace.capture.record import Record, new_record
+from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
 
 
@@ -61,28 +51,9 @@ class BsonFormat(Format):
         return new_record(Record, (event[key:key_end], event, headers, namespace.name, operation.name, event))
 
     def _walked(self, event: bytes) -> Record:
-        spans = spans_of(event)
-        key, is_missing = self._key.of_raw(event, spans)
-        operation = text_at(event, spans[b"operationType"]) if b"operationType" in spans else ""
-        return make_record(
-            event,
-            Place.of(event),
-            key,
-            event,
-            operation,
-            raw_namespace(event, spans),
-            is_recovered=b"recovered" in spans,
-            is_key_missing=is_missing,
-            image=self._image_header(spans) if operation == "update" else None,
-        )
-
-    def _image_header(self, spans: Spans) -> Header:
-        full = spans.get(b"fullDocument")
-        return image_of_update(
-            has_image=full is not None,
-            is_null=full is not None and full[0] == raw.NULL,
-            is_later=self.looks_up or b"imageFetched" in spans,
-        )
+        view = ChangeEvent(event)
+        key, is_missing = self._key.of_raw(view)
+        return self._record(view, key, event, None, is_missing)
 
 
 def _not_plain(_: bytes) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from struct import Struct
+from typing import Any, Final
 
 import orjson
 from bson import json_util
@@ -13,9 +15,11 @@ from bson.datetime_ms import DatetimeMS
 from bson.json_util import JSONMode, JSONOptions
 from bson.timestamp import Timestamp
 
-from tailrace import __version__
-from tailrace.capture.formats.decoded import DecodedFormat
-from tailrace.capture.formats.event_fields import OP_CODES, Place
+from tailrace import raw
+from tailrace.capture.formats import debezium_json, losses
+from tailrace.capture.formats.debezium_json import Part
+from tailrace.capture.formats.format import Format
+from tailrace.capture.formats.headers import OP_CODES
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.stored_records import (
     OPERATIONS,
@@ -27,16 +31,28 @@ from tailrace.capture.formats.stored_records import (
     event_of_parts,
     operation_of,
 )
+from tailrace.capture.record import Record
+from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
+from tailrace.raw.cluster_time import ClusterTime
+
+VERSION: Final = "3.6.1.Final"
+"""The release of Debezium whose bytes these are; consumers find it in `source.version`."""
+_LOST_TYPES: Final = {raw.DB_POINTER: "a DBPointer"}
+_is_escaped = re.compile("[\x00-\x1f\U00010000-\U0010ffff]").search
+_UTF_16 = Struct(">H")
 
 
-class DebeziumFormat(DecodedFormat):
-    """The envelope of Debezium 3 with the JSON converter and `schemas.enable=false`.
+class DebeziumFormat(Format):
+    """The envelope of Debezium's MongoDB connector with the JSON converter and `schemas.enable=false`, byte for byte.
 
     As there, `before` and `after` are strings of strict Extended JSON, `updateDescription.updatedFields` and the key's
     `id` strings of relaxed Extended JSON; a delete is followed by a tombstone; and events that are about no document
-    (drop, rename, invalidate ...) give no record.
+    (drop, rename, invalidate ...) give no record. It cannot carry a field that is there twice, a DBPointer, or a
+    document that looks like a value of Extended JSON; int64 and int32 are alike in keys and updates.
     """
+
+    content_type = "application/json"
 
     def __init__(
         self,
@@ -50,65 +66,99 @@ class DebeziumFormat(DecodedFormat):
         self._server_name = server_name
         self._clock = clock
 
-    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes | None:
-        op = OP_CODES.get(document.get("operationType", ""))
-        if op is None or "documentKey" not in document:
-            return None
+    def records(self, event: bytes) -> Sequence[Record]:
+        """Give one record or none, and a tombstone after a delete if they are wanted."""
+        view = ChangeEvent(event)
+        op = OP_CODES.get(view.operation_type)
+        if op is None or view.document_key is None:
+            return ()
+        found, is_missing = self._key.of_raw(view)
+        key = debezium_json.decode(found)
+        parts = [
+            None if part is None else debezium_json.decode(part)
+            for part in (view.full_document_before_change, view.full_document, view.update_description)
+        ]
+        value = self._value(view, op, *parts)
+        return self._delivered(self._record(view, _key_text(key.fields), value, _loss([key, *parts]), is_missing))
+
+    def _value(self, view: ChangeEvent, op: str, before: Part | None, after: Part | None, update: Part | None) -> bytes:
         now = self._clock()
         return orjson.dumps(
             {
-                "before": _image(document.get("fullDocumentBeforeChange"), event),
-                "after": _image(document.get("fullDocument"), event),
-                "updateDescription": _update_description(document.get("updateDescription"), event),
-                "source": self._source(document, op, event, place.cluster_time),
+                "before": None if before is None else debezium_json.strict(before.fields),
+                "after": None if after is None else debezium_json.strict(after.fields),
+                "updateDescription": None if update is None else _update_description(update.fields),
+                "source": self._source(view, op, now),
                 "op": op,
                 "ts_ms": now // 1_000_000,
-                "ts_us": now // 1_000,
-                "ts_ns": now,
                 "transaction": None,
             }
         )
 
-    def _key_text(self, key: Mapping[str, Any], event: bytes) -> bytes:
-        """Write `{"id": "..."}` with the `_id` as relaxed Extended JSON; a chosen field keeps its name."""
-        chosen = {"id": key["_id"]} if "_id" in key else key
-        return orjson.dumps({name: extended_json.relaxed(value, event).decode() for name, value in chosen.items()})
-
-    def _source(self, document: Mapping[str, Any], op: str, event: bytes, cluster_time: int) -> dict[str, Any]:
-        seconds = cluster_time >> 32
-        wall = document.get("wallTime")
-        lsid = document.get("lsid")
+    def _source(self, view: ChangeEvent, op: str, now: int) -> dict[str, Any]:
+        """Say where the record is from; a document of a snapshot has the time at which it was read."""
+        is_read = op == "r"
+        wall = view.wall_time
+        milliseconds = view.cluster_time.seconds * 1_000 if wall is None else wall
+        nanoseconds = now if is_read else milliseconds * 1_000_000
+        database, collection = view.database_and_collection
+        lsid, number = view.document(b"lsid"), view.spans.get(b"txnNumber")
         return {
-            "version": f"tailrace-{__version__}",
+            "version": VERSION,
             "connector": "mongodb",
             "name": self._server_name,
-            "ts_ms": seconds * 1_000,
-            "ts_us": seconds * 1_000_000,
-            "ts_ns": seconds * 1_000_000_000,
-            "snapshot": "true" if op == "r" else "false",
-            "db": document["ns"]["db"],
+            "ts_ms": nanoseconds // 1_000_000,
+            "snapshot": "true" if is_read else "false",
+            "db": _jackson(database),
             "sequence": None,
-            "collection": document["ns"]["coll"],
-            "ord": cluster_time & 0xFFFFFFFF,
-            "lsid": None if lsid is None else extended_json.relaxed(lsid, event).decode(),
-            "txnNumber": document.get("txnNumber"),
-            "wallTime": int(wall) if isinstance(wall, DatetimeMS) else None,
+            "ts_us": nanoseconds // 1_000,
+            "ts_ns": nanoseconds,
+            "collection": _jackson(collection),
+            "ord": -1 if is_read else view.cluster_time.increment,
+            "lsid": None if lsid is None else debezium_json.strict(debezium_json.decode(lsid).fields),
+            "txnNumber": None if number is None else raw.number_at(view.raw, number[0], number[1]),
+            "wallTime": wall,
         }
 
 
-def _image(document: Any, event: bytes) -> str | None:
-    return None if document is None else extended_json.strict(document, event)
+def _loss(parts: Sequence[Part | None]) -> str | None:
+    """Name what the strings inside the envelope cannot carry."""
+    for part in parts:
+        if part is not None and (not part.is_exact or extended_json.may_look_like_a_value(part.data)):
+            found = next(losses.losses_of(part.data, _LOST_TYPES), None)
+            if found is not None:
+                return found
+    return None
 
 
-def _update_description(update: Mapping[str, Any] | None, event: bytes) -> dict[str, Any] | None:
-    if update is None:
-        return None
-    truncated = [{"field": item["field"], "size": item["newSize"]} for item in update.get("truncatedArrays") or ()]
+def _key_text(key: Mapping[str, Any]) -> bytes:
+    """Write `{"id": "..."}` with the `_id` as relaxed Extended JSON; a chosen field keeps its name."""
+    chosen = {"id": key["_id"]} if "_id" in key else key
+    return orjson.dumps({name: debezium_json.relaxed(value) for name, value in chosen.items()})
+
+
+def _update_description(decoded: Mapping[str, Any]) -> dict[str, Any]:
+    truncated = [
+        {"field": _jackson(item["field"]), "size": item["newSize"]} for item in decoded.get("truncatedArrays") or ()
+    ]
     return {
-        "removedFields": update.get("removedFields") or None,
-        "updatedFields": extended_json.relaxed(update.get("updatedFields") or {}, event).decode(),
+        "removedFields": [_jackson(name) for name in decoded.get("removedFields") or ()] or None,
+        "updatedFields": debezium_json.relaxed_update(decoded.get("updatedFields") or {}),
         "truncatedArrays": truncated or None,
     }
+
+
+def _jackson(name: str | None) -> Any:
+    """Give a name of the envelope itself as Jackson does, with capital letters in escapes and pairs of surrogates."""
+    if name is None or _is_escaped(name) is None:
+        return name
+    return orjson.Fragment(f'"{"".join(map(_jackson_character, name))}"'.encode())
+
+
+def _jackson_character(character: str) -> str:
+    if character in "\b\f\n\r\t" or " " <= character < "\U00010000":
+        return orjson.dumps(character).decode()[1:-1]
+    return "".join(f"\\u{unit:04X}" for (unit,) in _UTF_16.iter_unpack(character.encode("utf-16-be")))
 
 
 class DebeziumDecoder(RecordDecoder):
@@ -174,10 +224,18 @@ def _from_mongodb(record: KafkaRecord, envelope: Mapping[str, Any], source: Mapp
     return event_of_parts(
         record,
         operation_of(record, envelope["op"], is_replace=after is not None and update is None),
-        Timestamp(source["ts_ms"] // 1000, source.get("ord") or 0),
+        _cluster_time(record, source).timestamp,
         {"db": source["db"], "coll": source["collection"]},
         {**parts, "documentKey": document_key},
     )
+
+
+def _cluster_time(record: KafkaRecord, source: Mapping[str, Any]) -> ClusterTime:
+    """Give the cluster time in the headers of our own records; Debezium's have the second of the wall clock at best."""
+    text = record.headers.get("clusterTime")
+    if text is not None:
+        return ClusterTime.from_text(text)
+    return ClusterTime.of(source["ts_ms"] // 1000, max(0, source.get("ord") or 0))
 
 
 def _from_table(record: KafkaRecord, envelope: Mapping[str, Any], source: Mapping[str, Any]) -> ReadEvent | None:

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.capture.formats.event_fields import Header, Place, image_of_update, make_record, namespace_of
 from tailrace.capture.formats.format import Format
 from tailrace.capture.record import Record
+from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
 
 
@@ -20,35 +20,21 @@ class DecodedFormat(Format):
     def records(self, event: bytes) -> Sequence[Record]:
         """Give one record or none, and a tombstone after a delete if they are wanted."""
         document = extended_json.decode(event)
-        place = Place.of(event)
-        value = self._value(document, event, place)
+        view = ChangeEvent(event, document)
+        value = self._value(document, view)
         if value is None:
             return ()
         key, is_missing = self._key.of(document)
-        operation = document.get("operationType", "")
-        record = make_record(
-            event,
-            place,
-            self._key_text(key, event),
-            value,
-            operation,
-            namespace_of(document),
-            is_recovered="recovered" in document,
-            is_key_missing=is_missing,
-            image=self._image_header(document) if operation == "update" else None,
-        )
-        return self._delivered(record)
-
-    def _image_header(self, document: Mapping[str, Any]) -> Header:
-        return image_of_update(
-            has_image="fullDocument" in document,
-            is_null=document.get("fullDocument", True) is None,
-            is_later=self.looks_up or "imageFetched" in document,
-        )
+        loss = self._loss(document, view, value)
+        return self._delivered(self._record(view, self._key_text(key, event), value, loss, is_missing))
 
     @abstractmethod
-    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes | None:
+    def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes | None:
         """Write the value; None when this format has no record for such an event."""
+
+    def _loss(self, document: Mapping[str, Any], view: ChangeEvent, value: bytes) -> str | None:
+        """Name what the value does not carry, if it shall be named."""
+        return None
 
     def _key_text(self, key: Mapping[str, Any], event: bytes) -> bytes:
         return extended_json.relaxed(key, event)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import orjson
 from bson.binary import Binary
+from bson.code import Code
 from bson.datetime_ms import DatetimeMS
+from bson.dbref import DBRef
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
 from bson.objectid import ObjectId
+from bson.regex import Regex
 from bson.timestamp import Timestamp
 
+from tailrace.capture.formats import losses
 from tailrace.capture.formats.decoded import DecodedFormat
-from tailrace.capture.formats.event_fields import OP_CODES, Place, namespace_of
+from tailrace.capture.formats.headers import OP_CODES
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule, is_missing, value_at
 from tailrace.capture.formats.stored_records import (
     OPERATIONS,
@@ -26,7 +36,12 @@ from tailrace.capture.formats.stored_records import (
     operation_of,
 )
 from tailrace.errors import EventUnconvertible
+from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
+from tailrace.raw.cluster_time import ClusterTime
+
+_CARRIED: Final = frozenset((str, int, bool, type(None), Int64, ObjectId, Decimal128, bytes, Binary, Timestamp))
+_FIRST_YEAR_MS: Final = -62135596800000
 
 
 class FlatFormat(DecodedFormat):
@@ -35,30 +50,46 @@ class FlatFormat(DecodedFormat):
     `cluster_time` is one 64-bit number (seconds in the upper half), good as a version: of two records of a document the
     greater one is the newer. `image` says what the fields are: `full`, the whole document; `delta`, only what an update
     changed, a removed field being null; `before`, the document that a delete removed; `none`. Values lose their BSON
-    types: an ObjectId is its hex digits, a date ISO 8601 (milliseconds outside 1970 to 9999), a decimal a string, a
-    binary base64.
+    types: an ObjectId is its hex digits, a date ISO 8601, a decimal a string, a binary base64, a timestamp a number.
+    What has no such form (NaN, infinity, a date outside the years 1 to 9999, a regular expression, MinKey, MaxKey, a
+    reference, code with a scope, a field that is there twice) is unrepresentable.
     """
 
     def __init__(self, fields: Sequence[str], key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
         super().__init__(key, tombstones=tombstones)
         self._fields = tuple(fields)
 
-    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes:
-        operation = document.get("operationType", "")
+    def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes:
+        operation, time = view.operation_type, view.token_time
         image, fields = self._image(document)
         row = {
             "op": OP_CODES.get(operation, operation),
-            "ns": namespace_of(document),
+            "ns": view.namespace,
             "key": plain_value(document.get("documentKey", {}).get("_id")),
-            "cluster_time": place.cluster_time,
-            "ts_ms": _milliseconds(document, place.cluster_time),
+            "cluster_time": int(time),
+            "ts_ms": time.seconds * 1_000 if view.wall_time is None else view.wall_time,
             "image": image,
-            **fields,
+            **{path: plain_value(value) for path, value in fields.items()},
         }
         try:
             return orjson.dumps(row)
         except orjson.JSONEncodeError as error:
             raise EventUnconvertible(f"the event cannot be written as a flat record: {error}") from error
+
+    def _loss(self, document: Mapping[str, Any], view: ChangeEvent, value: bytes) -> str | None:
+        _, fields = self._image(document)
+        found = _first_loss(document.get("documentKey", {}).get("_id"), "key")
+        for path, chosen in fields.items():
+            found = found or _first_loss(chosen, path)
+        if found is None and not extended_json.is_exact(document, view.raw):
+            found = next(filter(self._is_chosen, losses.losses_of(view.raw, {})), None)
+        return found
+
+    def _is_chosen(self, loss: str) -> bool:
+        """Whether something lost is in a chosen field; all of an update counts, where paths have dots in names."""
+        place, _, path = loss.partition(".")
+        roots = {field.partition(".")[0] for field in self._fields}
+        return place in ("documentKey", "updateDescription") or re.split("[. ]", path)[0] in roots
 
     def _image(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         full = document.get("fullDocument")
@@ -71,7 +102,7 @@ class FlatFormat(DecodedFormat):
 
     def _chosen(self, document: Mapping[str, Any]) -> dict[str, Any]:
         found = {path: value_at(document, path) for path in self._fields}
-        return {path: None if is_missing(value) else plain_value(value) for path, value in found.items()}
+        return {path: None if is_missing(value) else value for path, value in found.items()}
 
     def _changed(self, update: Mapping[str, Any]) -> dict[str, Any]:
         """Give the chosen fields that an update touched, as far as its description tells their new values.
@@ -87,7 +118,7 @@ class FlatFormat(DecodedFormat):
                 elif parent in updated:
                     rest = path[len(parent) + 1 :]
                     value = value_at(updated[parent], rest) if rest else updated[parent]
-                    fields[path] = None if is_missing(value) else plain_value(value)
+                    fields[path] = None if is_missing(value) else value
         return fields
 
 
@@ -97,9 +128,31 @@ def _parents(path: str) -> list[str]:
     return [".".join(names[: count + 1]) for count in range(len(names))]
 
 
-def _milliseconds(document: Mapping[str, Any], cluster_time: int) -> int:
-    wall = document.get("wallTime")
-    return int(wall) if isinstance(wall, DatetimeMS) else (cluster_time >> 32) * 1000
+def _first_loss(value: Any, path: str) -> str | None:
+    """Name the first value inside that flat records have no form for."""
+    if type(value) in _CARRIED:
+        return None
+    if isinstance(value, Mapping):
+        return next((loss for name in value if (loss := _first_loss(value[name], f"{path}.{name}"))), None)
+    if isinstance(value, list):
+        return next((loss for inner in value if (loss := _first_loss(inner, path))), None)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path} is {value}"
+    if isinstance(value, DatetimeMS) and _date_text(int(value)) is None:
+        return f"{path} is a date outside the years 1 to 9999"
+    if isinstance(value, Regex | MinKey | MaxKey | DBRef) or (isinstance(value, Code) and value.scope is not None):
+        return f"{path} is of the type {type(value).__name__}"
+    return None
+
+
+def _date_text(milliseconds: int) -> str | None:
+    """Give a date as ISO 8601; None outside the years that it has."""
+    known = extended_json.date_text(milliseconds)
+    if known is not None or not _FIRST_YEAR_MS <= milliseconds < 0:
+        return known
+    seconds, rest = divmod(milliseconds, 1000)
+    text = (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat()
+    return f"{text}.{rest:03d}Z" if rest else f"{text}Z"
 
 
 def plain_value(value: Any) -> Any:
@@ -123,12 +176,12 @@ def _plain_object(value: Any) -> Any:
     if isinstance(value, ObjectId):
         return value.binary.hex()
     if isinstance(value, DatetimeMS):
-        return extended_json.date_text(int(value)) or int(value)
+        return _date_text(int(value)) or int(value)
     if isinstance(value, bytes | Binary):
         return base64.b64encode(value).decode()
     if isinstance(value, Timestamp):
-        return value.time << 32 | value.inc
-    return str(value)
+        return int(ClusterTime.from_timestamp(value))
+    return extended_json.decimal_text(value) if isinstance(value, Decimal128) else str(value)
 
 
 class FlatDecoder(RecordDecoder):
@@ -152,7 +205,7 @@ class FlatDecoder(RecordDecoder):
         return event_of_parts(
             record,
             operation,
-            Timestamp(cluster_time >> 32, cluster_time & 0xFFFFFFFF),
+            ClusterTime(cluster_time).timestamp,
             {"db": database, **({"coll": collection} if collection else {})},
             {"wallTime": DatetimeMS(milliseconds), "documentKey": {"_id": key}, **_images(image, key, row)},
         )

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tailrace.capture.formats.decoded import DecodedFormat
-from tailrace.capture.formats.event_fields import Place
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.errors import EventUnconvertible
+from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
 
 
@@ -25,9 +25,9 @@ class FunctionFormat(DecodedFormat):
         super().__init__(key, tombstones=tombstones)
         self._function = function
 
-    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes | None:
+    def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes | None:
         try:
-            value = self._function(extended_json.decode_for_people(event))
+            value = self._function(extended_json.decode_for_people(view.raw))
         except Exception as error:
             name = getattr(self._function, "__qualname__", self._function)
             raise EventUnconvertible(f"{name} raised {type(error).__name__}: {error}") from error

@@ -8,8 +8,8 @@ from typing import Any
 import bson
 import orjson
 
+from tailrace.capture.formats import losses
 from tailrace.capture.formats.decoded import DecodedFormat
-from tailrace.capture.formats.event_fields import Place
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.plain_event import Cutter
 from tailrace.capture.formats.plain_json import plain_json_records
@@ -22,11 +22,15 @@ from tailrace.capture.formats.stored_records import (
     state_of_event,
 )
 from tailrace.capture.record import Record
+from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
 
 
 class JsonFormat(DecodedFormat):
-    """The whole event as relaxed Extended JSON; the key in the same spelling."""
+    """The whole event as relaxed Extended JSON; the key in the same spelling.
+
+    It does not tell int32 from int64, and cannot carry what `losses` names.
+    """
 
     def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
         super().__init__(key, tombstones=tombstones)
@@ -52,18 +56,35 @@ class JsonFormat(DecodedFormat):
                 records.append(record)
         return records
 
-    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes:
-        return extended_json.relaxed(document, event)
+    def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes:
+        return extended_json.relaxed(document, view.raw)
+
+    def _loss(self, document: Mapping[str, Any], view: ChangeEvent, value: bytes) -> str | None:
+        return _loss(extended_json.is_exact(document, view.raw), view.raw)
 
 
 class CanonicalFormat(DecodedFormat):
     """The whole event as canonical Extended JSON: it can be turned back into the same BSON."""
 
-    def _value(self, document: Mapping[str, Any], event: bytes, place: Place) -> bytes:
+    def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes:
         return extended_json.canonical(document)
+
+    def _loss(self, document: Mapping[str, Any], view: ChangeEvent, value: bytes) -> str | None:
+        is_exact = extended_json.is_exact(document, view.raw)
+        loss = _loss(is_exact, view.raw)
+        if loss is None and not (is_exact and extended_json.is_canonical_of(value, view.raw)):
+            loss = "its text cannot be turned back into the same bytes"
+        return loss
 
     def _key_text(self, key: Mapping[str, Any], event: bytes) -> bytes:
         return extended_json.canonical(key)
+
+
+def _loss(is_exact: bool, event: bytes) -> str | None:
+    """Name what Extended JSON cannot carry: a field that is there twice, a deprecated type, what is read as a value."""
+    if is_exact and not extended_json.may_look_like_a_value(event):
+        return None
+    return next(losses.losses_of(event), None)
 
 
 class JsonDecoder(RecordDecoder):

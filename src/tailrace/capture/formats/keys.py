@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace import raw
-from tailrace.capture.formats.event_fields import Spans
+from tailrace.event import ChangeEvent
 
 _PLACES = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
 _MISSING = object()
@@ -35,8 +35,9 @@ class KeyRule:
         key = event.get("documentKey")
         return ({"ns": event.get("ns")} if key is None else key), self.field is not None
 
-    def of_raw(self, event: bytes, spans: Spans) -> tuple[bytes, bool]:
+    def of_raw(self, view: ChangeEvent) -> tuple[bytes, bool]:
         """Give the key of an event as a BSON document, and whether the field was missing."""
+        event, spans = view.raw, view.spans
         if self.field is not None:
             for place in _PLACES:
                 span = spans.get(place.encode())

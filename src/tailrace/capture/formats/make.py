@@ -38,6 +38,8 @@ class FormatOptions:
     """`source.name` of `debezium`."""
     looks_up: bool = False
     """Whether the stream looks documents up after their events."""
+    keeps_unrepresentable: bool = False
+    """Whether events that the format cannot carry whole are written all the same, with a header."""
 
     @property
     def is_users_function(self) -> bool:
@@ -48,6 +50,7 @@ class FormatOptions:
         """Make the format."""
         made = self._make()
         made.looks_up = self.looks_up
+        made.keeps_unrepresentable = self.keeps_unrepresentable
         return made
 
     def _make(self) -> Format:

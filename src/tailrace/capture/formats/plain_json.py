@@ -13,7 +13,7 @@ from struct import Struct
 
 from bson.datetime_ms import DatetimeMS
 
-from tailrace.capture.formats.event_fields import headers_of, image_of_update
+from tailrace.capture.formats.headers import headers_of, image_of_update
 from tailrace.capture.formats.plain_event import PlainEvent
 from tailrace.capture.record import Record, new_record
 from tailrace.raw import extended_json
@@ -31,9 +31,9 @@ Cut = tuple[bytes, PlainEvent | None]
 
 
 def plain_json_records(cuts: Sequence[Cut], *, looks_up: bool) -> list[Record | None]:
-    """Make the records of plain events, and give None for the others."""
+    """Make the records of plain events, and give None for the others, and for those that JSON may not carry whole."""
     documents, without_ids = _documents(cuts)
-    texts = iter(extended_json.relaxed_documents(documents))
+    texts = iter(_texts(documents))
     delta, image = (image_of_update(has_image=has_image, is_later=looks_up) for has_image in (False, True))
     records: list[Record | None] = []
     for (event, plain), without_id in zip(cuts, without_ids, strict=True):
@@ -43,10 +43,15 @@ def plain_json_records(cuts: Sequence[Cut], *, looks_up: bool) -> list[Record | 
         token, operation, seconds, increment, wall_time, document, _, namespace, key, key_end, has_object_id, update = (
             plain
         )
+        text = next(texts) if document else b""
+        update_text = next(texts) if update else b""
         if has_object_id:
-            key_text = _OBJECT_ID + hexlify(event[key + 9 : key + 21]) + _OBJECT_ID_END
+            key_text: bytes | None = _OBJECT_ID + hexlify(event[key + 9 : key + 21]) + _OBJECT_ID_END
         else:
-            key_text = extended_json.relaxed_document(event[key:key_end])
+            (key_text,) = _texts([event[key:key_end]])
+        if text is None or update_text is None or key_text is None:
+            records.append(None)
+            continue
         count = b"%d" % increment
         second, second_json = _second(seconds)
         headers = headers_of(token, second + count, operation.header)
@@ -54,7 +59,6 @@ def plain_json_records(cuts: Sequence[Cut], *, looks_up: bool) -> list[Record | 
         if wall_time is not None:
             parts.append(_wall_json(wall_time))
         if document:
-            text = next(texts)
             if not without_id:
                 parts += (_DOCUMENT, text)
             elif text == b"{}":
@@ -64,10 +68,19 @@ def plain_json_records(cuts: Sequence[Cut], *, looks_up: bool) -> list[Record | 
         parts += (namespace.json, key_text)
         if update:
             headers.append(image if document else delta)
-            parts += (b',"updateDescription":', next(texts))
+            parts += (b',"updateDescription":', update_text)
         parts.append(b"}")
         records.append(new_record(Record, (key_text, _join(parts), headers, namespace.name, operation.name, event)))
     return records
+
+
+def _texts(documents: list[bytes]) -> list[bytes | None]:
+    """Write documents as relaxed Extended JSON; None for one that has to be looked at more closely."""
+    texts = extended_json.exact_relaxed_documents(documents)
+    for number, document in enumerate(documents):
+        if b"$" in document and extended_json.may_look_like_a_value(document):
+            texts[number] = None
+    return texts
 
 
 def _documents(cuts: Sequence[Cut]) -> tuple[list[bytes], list[bool]]:

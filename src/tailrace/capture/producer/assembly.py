@@ -49,6 +49,7 @@ class Capture:
             tombstones=settings.tombstones,
             server_name=settings.topic_prefix,
             looks_up=settings.full_document == "updateLookup",
+            keeps_unrepresentable=settings.unrepresentable == "keep",
         )
         self.source = _source_of(settings.source, client, selection_of(settings), cluster, self._format)
         self.store = self._opened.enter_context(open_store(settings.position_store.get_secret_value()))

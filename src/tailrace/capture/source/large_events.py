@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
@@ -18,8 +17,9 @@ from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.snapshot.planner import RAW
 from tailrace.capture.source.source import EventBatch, EventSource, Start, UnfinishedBatch
 from tailrace.driver import Batch
+from tailrace.event import ChangeEvent
 
-_WITH_DOCUMENT = (b"insert", b"replace", b"update")
+_WITH_DOCUMENT = ("insert", "replace", "update")
 
 
 def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBatch]:
@@ -56,13 +56,11 @@ def _with_document(client: MongoClient[Any], event: bytes) -> bytes:
 
     `imageFetched` says that it may be newer than the event.
     """
-    operation = raw.field(event, b"operationType")
-    key = raw.field(event, b"documentKey")
-    if operation is None or key is None or raw.string_at(operation.data) not in _WITH_DOCUMENT:
+    view = ChangeEvent(event)
+    key, (database, name) = view.document_key, view.database_and_collection
+    if key is None or database is None or name is None or view.operation_type not in _WITH_DOCUMENT:
         return event
-    namespace = bson.decode(event)["ns"]
-    collection = client[namespace["db"]].get_collection(namespace["coll"], codec_options=RAW)
-    found = collection.find_one(RawBSONDocument(key.data))
+    found = client[database].get_collection(name, codec_options=RAW).find_one(RawBSONDocument(key))
     marks = [raw.element(raw.BOOL, b"imageFetched", raw.boolean(True))]
     if found is not None:
         marks.append(raw.element(raw.DOCUMENT, b"fullDocument", bytes(found.raw)))

@@ -12,6 +12,7 @@ from tailrace.dashboard.view.live_events import SeenEvent
 from tailrace.dashboard.view.record_view import as_json, namespace_of, short, summary_of, wall_time_of
 from tailrace.dashboard.web.answers import EventLine
 from tailrace.driver import Batch, ChangeStream, token_of, watch
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.raw.extended_json import relaxed_document
 from tailrace.settings import Settings
 from tailrace.token import ResumeToken
@@ -71,7 +72,7 @@ def seen(event: bytes) -> SeenEvent:
     )
     return SeenEvent(
         line=line,
-        cluster_time=time_.time << 32 | time_.inc,
+        cluster_time=ClusterTime.from_timestamp(time_),
         resolution=0.001 if wall is not None else 1.0,
         arrived_at=None,
         token=token.hex,

@@ -41,11 +41,14 @@ def as_text(value: bytes) -> str:
 def wall_time_of(record: Any) -> float | None:
     """Give when the event happened in Unix seconds, where the record says it by the millisecond.
 
-    `wallTime` is in the events of 6.0. Flat records have it as `ts_ms`, which ends in 000 where the server gave none;
-    Debezium's have whole seconds alone.
+    `wallTime` is in the events of 6.0, and in `source` of Debezium's records. Flat records have it as `ts_ms`, which
+    ends in 000 where the server gave none.
     """
     if not isinstance(record, Mapping):
         return None
+    source = _body(record).get("source")
+    if isinstance(source, Mapping) and isinstance(source.get("wallTime"), int):
+        return int(source["wallTime"]) / 1_000
     milliseconds = record.get("ts_ms") if "image" in record else None
     if isinstance(milliseconds, int) and milliseconds % 1_000:
         return milliseconds / 1_000
