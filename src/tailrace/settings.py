@@ -162,6 +162,9 @@ class GatewaySettings(Section):
     max_connections: int = Field(20_000, gt=0, description="Clients beyond this are refused.")
     message_seconds: float = Field(30.0, gt=0, description="How long a client may take to send one message.")
     cursor_timeout_seconds: float = Field(600.0, gt=0, description="Cursors nobody asks for are closed after this.")
+    stage_seconds: float = Field(
+        2.0, gt=0, description="Processor time that a stream's own stages may take for one event."
+    )
     privilege_seconds: float = Field(
         0.0, ge=0, description="How old the upstream's word on a user's privileges may be; 0 asks at each getMore."
     )

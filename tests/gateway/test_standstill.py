@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from pymongo import MongoClient
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from gateway.running_gateway import RunningGateway
 from tailrace.engine import Dialect
@@ -83,3 +84,34 @@ def test_a_lookup_that_takes_its_time_holds_back_nobody_else(mongodb: ReplicaSet
             assert looked_up.result(_PATIENCE)["fullDocument"] == {"_id": 1, "a": 1}
         for each in streams:
             each.close()
+
+
+def test_a_watcher_whose_stages_cost_too_much_fails_alone(
+    mongodb: ReplicaSet, database: Database[Any], start_gateway: Callable[..., RunningGateway]
+) -> None:
+    gateway = start_gateway(mongodb.uri, stage_seconds=0.5)
+    costly = [
+        [{"$match": {"fullDocument.s": {"$regex": "(?s)a*.[yz]"}}}],
+        [{"$match": {"fullDocument.s": {"$regex": "(?s)a*.[xyz]"}}}, {"$project": {"x": {"$add": [1, 1]}}}],
+        [
+            {
+                "$addFields": {
+                    "x": {"$map": {"input": {"$range": [0, 1_000_000]}, "in": {"$indexOfCP": ["$fullDocument.s", "b"]}}}
+                }
+            }
+        ],
+    ]
+    collection = database.create_collection("c")
+    with gateway.client(socketTimeoutMS=30_000) as client, ThreadPoolExecutor(len(costly)) as threads:
+        watched = client[database.name].c
+        with watched.watch() as bystander:
+            streams = [watched.watch(pipeline) for pipeline in costly]
+            failing = [threads.submit(next, stream) for stream in streams]
+            collection.insert_one({"_id": 0, "s": "a" * 60_000})
+            for number in range(1, 50):
+                collection.insert_one({"_id": number})
+            assert [next(bystander)["documentKey"]["_id"] for _ in range(50)] == list(range(50))
+            for failed in failing:
+                error = failed.exception(_PATIENCE)
+                assert isinstance(error, OperationFailure)
+                assert error.code == 50

@@ -152,6 +152,38 @@ def test_what_the_engine_does_not_know_is_left_to_the_server_for_that_stream_alo
         assert (refused.value.code, str(refused.value)[:60]) == (by_server.value.code, str(by_server.value)[:60])
 
 
+@pytest.mark.parametrize("stages", [[], [{"$match": {"operationType": {"$regex": "(insert|update)+"}}}]])
+def test_an_error_comes_in_place_of_the_batch_in_which_it_is_met(
+    gateway: RunningGateway, database: Database[Document], stages: list[Document]
+) -> None:
+    collection = database.create_collection("c")
+    stage = {"$changeStream": {"fullDocumentBeforeChange": "required"}}
+    open_stream = {"aggregate": "c", "pipeline": [stage, *stages], "cursor": {"batchSize": 0}}
+    with gateway.client() as client:
+        targets = (client[database.name], database)
+        sizes = (None, 1, 2, 3)
+        cursors = [(each, each.command(open_stream)["cursor"]["id"], size) for size in sizes for each in targets]
+        collection.insert_many([{"_id": 1}, {"_id": 2}])
+        with database.client.start_session() as session, session.start_transaction():
+            collection.update_one({"_id": 1}, {"$set": {"a": 1}}, session=session)
+        answers = [_until_an_error(*cursor) for cursor in cursors]
+    assert answers[::2] == answers[1::2]
+    assert [given for given, _ in answers[::2]] == [[], [1, 1], [2], []]
+    assert all("txnNumber: " in error for _, error in answers)
+
+
+def _until_an_error(target: Database[Document], cursor: int, size: int | None) -> tuple[list[int], str]:
+    """How many events each getMore gave, and the error that ended the stream."""
+    given: list[int] = []
+    sized = {} if size is None else {"batchSize": size}
+    try:
+        while True:
+            reply = target.command({"getMore": cursor, "collection": "c", "maxTimeMS": 2_000, **sized})
+            given += [len(reply["cursor"]["nextBatch"])]
+    except OperationFailure as error:
+        return given, str((error.details or {})["errmsg"])
+
+
 def test_the_server_has_one_cursor_for_many_watchers(gateway: RunningGateway, database: Database[Document]) -> None:
     database.create_collection("c")
     with gateway.client(maxPoolSize=100) as client:

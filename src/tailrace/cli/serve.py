@@ -136,6 +136,7 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
         max_connections=settings.max_connections,
         seconds_for_a_message=settings.message_seconds,
         cursor_timeout=settings.cursor_timeout_seconds,
+        stage_seconds=settings.stage_seconds,
         seconds_between_checks=settings.privilege_seconds,
         client_ca=settings.client_ca,
         message_bytes=settings.message_mb * 1_000_000,

@@ -185,10 +185,15 @@ def _element_start(doc: bytes, name: bytes) -> int:
     return len(doc) - 1
 
 
+def _transaction(event: Event) -> str:
+    number = None if event.change is None else raw.field(raw.document(event.change.session), b"txnNumber")
+    return "" if number is None else f", txnNumber: {raw.to_python(*number)}"
+
+
 def _render(event: Event) -> str:
     database, collection = split_namespace(event.namespace)
     time = Timestamp(event.cluster_time >> 32, event.cluster_time & 0xFFFFFFFF)
     return (
         f'{{operationType: "{event.operation_type}", ns: {{db: "{database.decode()}", '
-        f'coll: "{collection.decode()}"}}, clusterTime: Timestamp({time.time}, {time.inc})}}'
+        f'coll: "{collection.decode()}"}}, clusterTime: Timestamp({time.time}, {time.inc}){_transaction(event)}}}'
     )

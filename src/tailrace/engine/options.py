@@ -52,6 +52,8 @@ class StreamSpec:
     options: ChangeStreamOptions = ChangeStreamOptions()
     stages: Sequence[Document] = ()
     batch_size: int | None = None
+    stage_seconds: float | None = None
+    """The processor time that the stages may take for one event."""
     from_router: bool = False
     """A router merges the stream: events carry `$sortKey`, and topology changes are shown."""
     token_version: int | None = None

@@ -90,6 +90,8 @@ class EngineStream:
         self._latest = latest
         self._is_at_end = False
         self._held: Event | None = None
+        self.unfinished: list[Event] = []
+        """The events of the batch that is read, or in which an error was met; a server gives none of those."""
         self._is_first_batch = True
         self._is_drained = False
         self._position_check: EnsurePositionPresent | None = None
@@ -150,7 +152,7 @@ class EngineStream:
             self._is_first_batch = False
 
     def _read_batch(self, max_events: int | None, max_bytes: int) -> list[Event]:
-        batch: list[Event] = []
+        batch = self.unfinished = []
         size = 0
         if max_events == 0:
             return batch

@@ -31,6 +31,7 @@ def compile_stages(
         now=now,
         cluster_time=cluster_time,
         database=spec.scope.database.decode(),
+        seconds=None if are_quick(spec.stages) else spec.stage_seconds,
     )
 
 

@@ -63,6 +63,8 @@ class GatewayOptions:
     receive_bytes: int = 256 * 1024 * 1024
     """How much all clients together may have sent that was not read yet, and as much again while it is unpacked."""
     cursor_timeout: float = 600.0
+    stage_seconds: float = 2.0
+    """The processor time that a stream's own stages may take for one event; who takes more fails alone."""
     seconds_between_checks: float = 0.0
     """How old the upstream's word on a user's privileges may be; by default each getMore waits for a new one."""
     connections_per_address: int = 0
@@ -144,7 +146,7 @@ class Gateway:
                 "a gateway before a sharded cluster cannot present itself as a replica set",
                 hint='Leave gateway.present at "mongos".',
             )
-        gateway = cls(hub, upstream, Streams(hub, client), options)
+        gateway = cls(hub, upstream, Streams(hub, client, options.stage_seconds), options)
         try:
             server = await asyncio.get_running_loop().create_server(
                 gateway._connection,

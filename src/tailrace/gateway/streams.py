@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +15,7 @@ from pymongo import MongoClient
 from tailrace import raw
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import MAX_BATCH_BYTES, to_int
+from tailrace.engine.user_stages import are_quick
 from tailrace.hub import Batch, ChannelReader, ClusterHub, EventLog, Hub, MergedSubscription
 from tailrace.token.resume_token import ResumeToken
 
@@ -21,6 +23,7 @@ AnyHub: TypeAlias = Hub | ClusterHub
 AnySubscription: TypeAlias = ChannelReader | MergedSubscription
 
 _WORKERS: Final = 32
+_STAGE_WORKERS: Final = 4
 _REPLY_BYTES: Final = 256 * 1024 * 1024
 _LEAST_REPLY_BYTES: Final = 256 * 1024
 """All clients together may have so much on its way to them; a few of them each what a server sends, up to 16 MB."""
@@ -34,13 +37,17 @@ _LONGEST_PAUSE: Final = 0.05
 class Streams:
     """Opens subscriptions, waits for news of their channels, and has events made by a thread."""
 
-    def __init__(self, hub: AnyHub, client: MongoClient[Any]) -> None:
+    def __init__(self, hub: AnyHub, client: MongoClient[Any], stage_seconds: float | None = None) -> None:
+        """Serve a hub; `stage_seconds` is the processor time that a stream's stages may take for one event."""
         self.hub = hub
         self.cluster_time: bytes | None = None
         """The newest `$clusterTime` that the upstream has told, with its signature."""
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
+        self._stage_workers = ThreadPoolExecutor(_STAGE_WORKERS, thread_name_prefix="stages")
+        """For streams whose stages may take their time: those wait for each other, and nobody for them."""
+        self._stage_seconds = stage_seconds
         self._waiting: dict[EventLog, set[asyncio.Future[None]]] = {}
         self._noted: set[EventLog] = set()
         self._early: list[asyncio.Future[None]] = []
@@ -53,7 +60,9 @@ class Streams:
 
     async def open(self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None = None) -> AnySubscription:
         """Open a stream, by default behind the newest operation."""
-        return await self._loop.run_in_executor(self._workers, self._subscribe, spec, positions)
+        spec = replace(spec, stage_seconds=self._stage_seconds)
+        workers = self._workers if are_quick(spec.stages) else self._stage_workers
+        return await self._loop.run_in_executor(workers, self._subscribe, spec, positions)
 
     def _subscribe(self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None) -> AnySubscription:
         reply = self._client.admin.command("ping")
@@ -99,7 +108,8 @@ class Streams:
         self.stopping.set()
         self._noted |= set(self._waiting)
         self._wake_noted()
-        self._workers.shutdown(wait=False)
+        for workers in (self._workers, self._stage_workers):
+            workers.shutdown(wait=False, cancel_futures=workers is self._stage_workers)
 
     # --- making events
 
@@ -112,7 +122,8 @@ class Streams:
         batch = subscription.poll_made(max_events, self._max_bytes)
         if batch is not None:
             return batch
-        return await self._loop.run_in_executor(self._workers, subscription.poll, max_events, self._max_bytes)
+        workers = self._stage_workers if subscription.is_costly else self._workers
+        return await self._loop.run_in_executor(workers, subscription.poll, max_events, self._max_bytes)
 
     @property
     def _max_bytes(self) -> int:
@@ -123,7 +134,8 @@ class Streams:
         """Have a channel's events made, once for all who wait for them."""
         making = self._making.get(channel)
         if making is None:
-            making = self._loop.run_in_executor(self._workers, channel.make_events)
+            workers = self._stage_workers if channel.is_costly else self._workers
+            making = self._loop.run_in_executor(workers, channel.make_events)
             self._making[channel] = making
             making.add_done_callback(lambda _: self._making.pop(channel, None))
         await asyncio.shield(making)

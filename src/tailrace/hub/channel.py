@@ -82,7 +82,8 @@ class Channel(EventLog):
         self._inbox_lock = threading.Lock()
         self._entries: list[bytes] = []
         self._entry_bytes = 0
-        self._takes_time = looks_up or AddImages.are_asked_for(spec.options) or not are_quick(spec.stages)
+        self.is_costly = not are_quick(spec.stages)
+        self._takes_time = looks_up or AddImages.are_asked_for(spec.options) or self.is_costly
         self._has_commands = False
         self._inbox = _Inbox(entry_at)
         since = replace(
@@ -132,6 +133,7 @@ class Channel(EventLog):
             try:
                 made = self._stream.next_batch(None, _NO_LIMIT)
             except TailraceError as error:
+                self._append(self._stream.unfinished, self.reached, is_ended=False)
                 self.error = error
                 return True
         self._append(made, reached, is_ended=self._stream.is_closed)

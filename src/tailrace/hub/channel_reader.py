@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import MAX_BATCH_BYTES, to_int
+from tailrace.engine.user_stages import are_quick
 from tailrace.hub.batch import Batch
 from tailrace.hub.channel import encode_elements
 from tailrace.hub.event_log import EventLog, Reading
@@ -68,6 +69,11 @@ class ChannelReader(ABC):
     def position_time(self) -> int:
         """The cluster time of the position."""
         return to_int(self.position.cluster_time)
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether it has stages that may take their time."""
+        return not are_quick(self._spec.stages)
 
     @property
     def is_shared(self) -> bool:
@@ -177,19 +183,22 @@ class ChannelReader(ABC):
         if events:
             self.position = self.promise = ResumeToken.parse(events[-1].token)
         if self._index == reading.end:
-            self._move_to_end(reading)
+            self._move_to_end(reading, is_full=len(events) == max_events)
         batch = Batch(events, self.position, encode_elements(events))
         if events and not self.is_closed and reading.error is None:
             channel.share(key, _Step(batch, self._index, self.promise), len(batch.elements))
         return batch
 
-    def _move_to_end(self, reading: Reading) -> None:
-        """Stand where the channel stands; whatever ended it is told once all its events have been given."""
+    def _move_to_end(self, reading: Reading, *, is_full: bool) -> None:
+        """Stand where the channel stands.
+
+        An error comes in place of the batch in which it was met, as on a server; a batch that was full before is given.
+        """
         if reading.is_ended:
             self._stand_behind_the_last(reading)
             self.close()
         elif reading.error is not None:
-            if not reading.events:
+            if not is_full:
                 raise copy(reading.error)
         else:
             self._stand_at_the_end(reading)

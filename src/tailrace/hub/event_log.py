@@ -58,6 +58,8 @@ class EventLog(ABC):
         self.error: TailraceError | None = None
         self.is_ended = False
         self.readers: set[Reader] = set()
+        self.is_costly = False
+        """Whether a user's stages are run here that may take their time."""
         self._making = threading.Lock()
         self._lock = threading.Lock()
         self._events: list[Event] = []

@@ -16,6 +16,7 @@ from tailrace.engine.options import ChangeStreamOptions, StreamSpec
 from tailrace.engine.resumability import EnsurePositionPresent, SkipToPosition
 from tailrace.engine.scope import Scope
 from tailrace.engine.stream import MAX_BATCH_BYTES, to_int, to_timestamp
+from tailrace.engine.user_stages import are_quick
 from tailrace.errors import ServerUnreachable
 from tailrace.hub.batch import Batch
 from tailrace.hub.channel import encode_elements
@@ -96,6 +97,11 @@ class MergedSubscription:
     def poll_made(self, max_events: int | None, max_bytes: int) -> Batch | None:
         """Give events from memory alone: never, for a new shard may have to be opened."""
         return None
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether it has stages that may take their time."""
+        return not are_quick(self._spec.stages)
 
     @property
     def is_level(self) -> bool:

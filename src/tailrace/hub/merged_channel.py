@@ -20,6 +20,7 @@ class MergedChannel(EventLog):
     def __init__(self, merge: MergedSubscription, max_bytes: int) -> None:
         super().__init__(merge.position_time, max_bytes)
         self.merge = merge
+        self.is_costly = merge.is_costly
         self._end_position = merge.reached
         self._behind = merge.reached.key
         """Behind which token all events are here."""

@@ -6,7 +6,7 @@ on the oplog's bytes a channel of its own is cheaper: most entries then never be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tailrace.engine.dialect import Dialect
@@ -44,7 +44,8 @@ class StagedChannel(EventLog):
         super().__init__(low, base.max_bytes)
         self.base = base
         self._pipeline = pipeline
-        self._quick_events = _QUICK_EVENTS if are_quick(stages) else 0
+        self.is_costly = not are_quick(stages)
+        self._quick_events = 0 if self.is_costly else _QUICK_EVENTS
         self._dialect = dialect
 
     def has(self, index: int) -> bool:
@@ -80,9 +81,13 @@ class StagedChannel(EventLog):
             self.is_broken = True
             return True
         self.index = read.end
+        made: list[Event] = []
         try:
-            made = self._staged(read.events)
+            for event in self._staged(read.events):
+                if event is not None:
+                    made.append(event)
         except ChangeStreamError as error:
+            self._append(made, self.reached, is_ended=False)
             message = error.message.removeprefix(self._dialect.first_batch_prefix)
             error.message = self._dialect.next_batch_prefix + message
             error.args = (error.message,)
@@ -91,6 +96,5 @@ class StagedChannel(EventLog):
         self._append(made, read.reached, is_ended=read.is_ended)
         return True
 
-    def _staged(self, events: list[Event]) -> list[Event]:
-        staged = LimitSize(UserStages(events, self._pipeline))
-        return [event for event in staged if event is not None]
+    def _staged(self, events: list[Event]) -> Iterable[Event | None]:
+        return LimitSize(UserStages(events, self._pipeline))

@@ -6,6 +6,7 @@ from typing import Final
 
 from tailrace.engine.expression.failures import EXCEEDED_MEMORY_LIMIT, check, fail
 from tailrace.engine.expression.introsort import introsort
+from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     as_double,
@@ -232,6 +233,7 @@ def count_up(start: Value, end: Value, *steps: Delayed) -> Value:
         f"$range would use too much memory ({needed} bytes) and cannot spill to disk. Memory "
         f"limit: {_RANGE_BYTES} bytes",
     )
+    spend(len(numbers) * ELEMENT)
     return list(numbers)
 
 
@@ -300,6 +302,7 @@ def _zip(slots: Slots, inputs: tuple[Evaluate, ...], defaults: tuple[Evaluate, .
     if min(lengths) != max(lengths) and defaults:
         fill = [operand(slots) for operand in defaults]
     rows = range(max(lengths) if longest else min(lengths))
+    spend(len(rows) * (len(arrays) + 5) * 8)
     return [[array[row] if row < len(array) else fill[i] for i, array in enumerate(arrays)] for row in rows]
 
 

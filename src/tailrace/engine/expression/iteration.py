@@ -6,6 +6,7 @@ from typing import Final
 
 from tailrace.engine.expression.conditions import as_document
 from tailrace.engine.expression.failures import check, fail
+from tailrace.engine.expression.meter import step
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import as_int, is_int32
 from tailrace.engine.expression.parsing import (
@@ -105,6 +106,7 @@ def parse_map(name: str, value: Value, scope: Scope) -> Node:
                 fail(16883, f"input to $map must be an array not {type_name(values)}")
             results = []
             for item in values:
+                step()
                 slots[slot] = item
                 result = each(slots)
                 results.append(None if result is MISSING else result)
@@ -154,6 +156,7 @@ def parse_filter(name: str, value: Value, scope: Scope) -> Node:
             room = _filter_limit(most(slots)) if most is not None else None
             kept: list[Value] = []
             for item in values:
+                step()
                 slots[slot] = item
                 if truth(keep(slots)):
                     kept.append(item)
@@ -198,7 +201,7 @@ def parse_reduce(name: str, value: Value, scope: Scope) -> Node:
     inner, (this, so_far) = scope.define("this", "value")
     children = _REDUCE.parse(value, scope, **{"in": lambda body: parse_operand(body, inner)})
 
-    def build(array: Evaluate, initial: Evaluate, step: Evaluate) -> Evaluate:
+    def build(array: Evaluate, initial: Evaluate, following: Evaluate) -> Evaluate:
         def evaluate(slots: Slots) -> Value:
             values = array(slots)
             if is_nullish(values):
@@ -207,9 +210,10 @@ def parse_reduce(name: str, value: Value, scope: Scope) -> Node:
                 fail(40080, f"$reduce requires that 'input' be an array, found: {render(values)}")
             result = initial(slots)
             for item in values:
+                step()
                 slots[this] = item
                 slots[so_far] = result
-                result = step(slots)
+                result = following(slots)
             return result
 
         return evaluate

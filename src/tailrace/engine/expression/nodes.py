@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tailrace.engine.expression.failures import OVERFLOW, check, fail
+from tailrace.engine.expression.meter import count
 from tailrace.engine.expression.values import MISSING, Document, Value, name_bytes
 
 Slots: TypeAlias = list[Value]
@@ -101,6 +102,28 @@ def follow(value: Value, names: Sequence[bytes], index: int) -> Value:
     return value
 
 
+_BUILDERS: Final = frozenset(
+    {"$concat", "$replaceAll", "$replaceOne", "$toUpper", "$toLower", "$substr", "$substrBytes", "$substrCP", "$trim"}
+    | {"$ltrim", "$rtrim", "$toString", "$convert", "$split", "$concatArrays", "$slice", "$reverseArray", "$sortArray"}
+    | {
+        "$setUnion",
+        "$setIntersection",
+        "$setDifference",
+        "$objectToArray",
+        "$zip",
+        "$firstN",
+        "$lastN",
+        "$maxN",
+        "$minN",
+    }
+)
+"""The operators whose results may be large; the loops count their rounds themselves."""
+
+
+def _counted(evaluate: Evaluate) -> Evaluate:
+    return lambda slots: count(evaluate(slots))
+
+
 class Operator(Node):
     """An operator and its operands; an operand that was left out is None."""
 
@@ -128,7 +151,8 @@ class Operator(Node):
 
     def bind(self) -> Evaluate:
         """Build the callable from those of the operands."""
-        return self._build(*(child and child.bind() for child in self.children))
+        evaluate = self._build(*(child and child.bind() for child in self.children))
+        return _counted(evaluate) if self.name in _BUILDERS else evaluate
 
     def field_paths(self) -> Iterator[FieldPath]:
         """Walk the field paths of the operands."""

@@ -8,6 +8,7 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from tailrace.engine.expression.failures import check, fail
+from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, FieldPath, KeepsParts, Node, Slots
 from tailrace.engine.expression.parsing import (
     Arguments,
@@ -36,6 +37,7 @@ def object_to_array(value: Value) -> Value:
         return None
     if type(value) is not Document:
         fail(40390, f"$objectToArray requires a document input, found: {type_name(value)}")
+    spend(len(value.names()) * 10 * ELEMENT)
     return [Document.of({b"k": name_text(name), b"v": item}) for name, item in value.items()]
 
 

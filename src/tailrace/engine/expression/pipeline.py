@@ -20,6 +20,7 @@ from tailrace.engine.expression import (  # noqa: F401
     exponents,
     iteration,
     logic,
+    meter,
     objects,
     regex_operators,
     rounding,
@@ -64,11 +65,21 @@ class Pipeline:
     An event that no stage changed is given back as the same object.
     """
 
-    def __init__(self, stages: Sequence[Stage], slot_count: int, error_prefix: str, *, split: bool) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        slot_count: int,
+        error_prefix: str,
+        *,
+        split: bool,
+        seconds: float | None = None,
+    ) -> None:
+        """Bind the stages; `seconds` is the processor time that they may take for one event."""
         self._runs: list[Run] = [stage.bind(slot_count) for stage in stages]
         self._changes = any(not isinstance(stage, Match) for stage in stages)
         self._stages = stages
         self._error_prefix = error_prefix
+        self._seconds = seconds
         self.splits_large_events = split
         self.is_identity = not stages
         self.fields = _fields_read(stages)
@@ -77,16 +88,17 @@ class Pipeline:
     def __call__(self, event: bytes) -> bytes | None:
         """Run the stages on one event."""
         document: Document | None = Document(event)
+        meter.begin(self._seconds)
         try:
             for run in self._runs:
                 assert document is not None
                 document = run(document)
                 if document is None:
                     return None
+            assert document is not None
+            return document.to_bytes() if self._changes else event
         except Failure as failure:
             raise PipelineFailed(self._error_prefix + failure.message, server_code=failure.code) from None
-        assert document is not None
-        return document.to_bytes() if self._changes else event
 
     def partial_filter(self, names: Iterable[str]) -> Callable[[bytes], bool] | None:
         """Give the part of the first `$match` stages that reads these top-level fields alone.
@@ -115,6 +127,7 @@ class Pipeline:
         match = Junction("and", parts).bind()
 
         def may_pass(event: bytes) -> bool:
+            meter.begin(self._seconds)
             try:
                 return match(Document(event))
             except Failure:
@@ -170,13 +183,16 @@ def compile_pipeline(
     now: datetime | None = None,
     cluster_time: Timestamp | None = None,
     database: str | None = None,
+    seconds: float | None = None,
 ) -> Pipeline:
     """Compile the stages after `$changeStream`, in the dialect of a server version.
 
     `now` and `cluster_time` are what `$$NOW` and `$$CLUSTER_TIME` mean for the whole stream; `database` is
-    the one the stream was opened on. Raises `StreamRefused` with the server's code for stages that this
-    server would not run, and `PipelineUnsupported` for those that only the engine does not know.
+    the one the stream was opened on; `seconds` is the processor time that they may take for one event, and to
+    be compiled. Raises `StreamRefused` with the server's code for stages that this server would not run, and
+    `PipelineUnsupported` for those that only the engine does not know.
     """
+    meter.begin(seconds)
     version = _parse_version(server_version)
     scope = Scope(Context(version, _variables(now, cluster_time)))
     try:
@@ -191,7 +207,7 @@ def compile_pipeline(
         raise _refusal(failure, message) from None
     prefix = "PlanExecutor error during aggregation :: caused by :: " if version >= (5, 0) else ""
     ordered = move_matches_forward(parsed, version)
-    return Pipeline(ordered, scope.context.slot_count, prefix, split=split)
+    return Pipeline(ordered, scope.context.slot_count, prefix, split=split, seconds=seconds)
 
 
 def _refusal(failure: Failure, message: str) -> StreamRefused:

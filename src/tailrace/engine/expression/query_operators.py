@@ -32,7 +32,7 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.ordering import ValueSet, compare, is_nan, rank
 from tailrace.engine.expression.parsing import Version
-from tailrace.engine.expression.pcre import PatternError, compile_pattern, is_utf8
+from tailrace.engine.expression.pcre import MatchFailed, Pattern, PatternError, compile_pattern, is_utf8
 from tailrace.engine.expression.regex_operators import check_options
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.values import (
@@ -112,7 +112,7 @@ def regex(pattern: str, options: str, version: Version) -> Test:
     no_null = "\0" not in pattern
     check(no_null, BAD_VALUE, "Regular expression cannot contain an embedded null byte")
     try:
-        search = compile_pattern(pattern, options).search
+        compiled = compile_pattern(pattern, options)
         # The server also compiles the pattern in parentheses, which an open comment or quotation spoils.
         compile_pattern(f"(?:{pattern})", options)
     except PatternError as error:
@@ -121,12 +121,20 @@ def regex(pattern: str, options: str, version: Version) -> Test:
 
     def test(value: Value) -> bool:
         if type(value) is str:
-            return search(value) is not None and is_utf8(value)
+            return _found(compiled, value)
         if type(value) is Symbol:
-            return search(value.text) is not None
+            return _found(compiled, value.text)
         return type(value) is Regex and value == same
 
     return test
+
+
+def _found(pattern: Pattern, text: str) -> bool:
+    """Search; a match that costs more than the server allows is none there."""
+    try:
+        return is_utf8(text) and pattern.matches(text)
+    except MatchFailed:
+        return False
 
 
 def exists(value: Value) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from typing import Final
 
 from tailrace.engine.expression.failures import check, fail
+from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
-from tailrace.engine.expression.pcre import PatternError, compile_pattern, is_utf8
+from tailrace.engine.expression.pcre import Found, MatchFailed, Pattern, PatternError, compile_pattern, is_utf8
 from tailrace.engine.expression.values import Document, Regex, Value, is_nullish, kind_of
 
 
@@ -19,7 +20,7 @@ def check_options(options: str, operator: str, version: Version) -> None:
         check(letter in known, 51108, f"{operator} invalid flag in regex options: {letter}")
 
 
-def read_pattern(operator: str, regex: Value, options: Value, version: Version) -> re.Pattern[str] | None:
+def read_pattern(operator: str, regex: Value, options: Value, version: Version) -> Pattern | None:
     """Compile the pattern that two arguments give; None when there is none."""
     is_pattern = is_nullish(regex) or type(regex) in (str, Regex)
     check(is_pattern, 51105, f"{operator} needs 'regex' to be of type string or regex")
@@ -59,37 +60,29 @@ def read_pattern(operator: str, regex: Value, options: Value, version: Version) 
         fail(51111, f"Invalid Regex in {operator}: {error}")
 
 
-def _matches(pattern: re.Pattern[str] | None, text: str | None) -> Value:
-    return pattern is not None and text is not None and pattern.search(text) is not None
+def _matches(pattern: Pattern | None, text: str | None) -> Value:
+    return pattern is not None and text is not None and pattern.matches(text)
 
 
-def _find(pattern: re.Pattern[str] | None, text: str | None) -> Value:
+def _find(pattern: Pattern | None, text: str | None) -> Value:
     if pattern is None or text is None:
         return None
-    match = pattern.search(text)
+    match = pattern.find(text)
     return _document(match) if match is not None else None
 
 
-def _find_all(pattern: re.Pattern[str] | None, text: str | None) -> Value:
-    found: list[Value] = []
+def _find_all(pattern: Pattern | None, text: str | None) -> Value:
     if pattern is None or text is None:
-        return found
-    position = 0
-    while True:
-        match = pattern.search(text, position)
-        if match is None:
-            return found
-        found.append(_document(match))
-        position = match.end() + (match.end() == match.start())
-        if position >= len(text):
-            return found
+        return []
+    return [_document(match) for match in pattern.find_all(text)]
 
 
-def _document(match: re.Match[str]) -> Document:
-    return Document.of({b"match": match[0], b"idx": match.start(), b"captures": list(match.groups())})
+def _document(match: Found) -> Document:
+    spend(10 * ELEMENT + len(match.text))
+    return Document.of({b"match": match.text, b"idx": match.place, b"captures": match.captures})
 
 
-_OPERATORS: dict[str, Callable[[re.Pattern[str] | None, str | None], Value]] = {
+_OPERATORS: dict[str, Callable[[Pattern | None, str | None], Value]] = {
     "$regexMatch": _matches,
     "$regexFind": _find,
     "$regexFindAll": _find_all,
@@ -122,13 +115,25 @@ class _RegexOperator(Operator):
             text, pattern = source(slots), regex(slots)
             letters = options(slots) if options is not None else None
             checked = _text(name, text)
-            return compute(read_pattern(name, pattern, letters, version), checked)
+            return _searched(name, compute, read_pattern(name, pattern, letters, version), checked)
 
         return evaluate
 
-    def _search_constant(self, source: Evaluate, pattern: re.Pattern[str] | None) -> Evaluate:
+    def _search_constant(self, source: Evaluate, pattern: Pattern | None) -> Evaluate:
         compute, name = _OPERATORS[self.name], self.name
-        return lambda slots: compute(pattern, _text(name, source(slots)))
+        return lambda slots: _searched(name, compute, pattern, _text(name, source(slots)))
+
+
+def _searched(
+    name: str, compute: Callable[[Pattern | None, str | None], Value], pattern: Pattern | None, text: str | None
+) -> Value:
+    try:
+        return compute(pattern, text)
+    except MatchFailed as failed:
+        fail(51156, _FAILED.format(name, failed.code))
+
+
+_FAILED: Final = "Error occurred while executing the regular expression in {}. Result code: {}"
 
 
 def _text(name: str, value: Value) -> str | None:
@@ -136,7 +141,7 @@ def _text(name: str, value: Value) -> str | None:
     check(valid, 51104, f"{name} needs 'input' to be of type string")
     if type(value) is not str:
         return None
-    check(is_utf8(value), 51156, f"Error occurred while executing the regular expression in {name}. Result code: -10")
+    check(is_utf8(value), 51156, _FAILED.format(name, -10))
     return value
 
 

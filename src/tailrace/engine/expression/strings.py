@@ -10,6 +10,7 @@ from bson.timestamp import Timestamp
 
 from tailrace.engine.expression.date_formatting import format_iso
 from tailrace.engine.expression.failures import Failure, check, fail
+from tailrace.engine.expression.meter import ELEMENT, check_string, spend
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     as_int,
@@ -101,6 +102,7 @@ def concat(*operands: Evaluate) -> Evaluate:
             if type(value) is not str:
                 fail(16702, f"$concat only supports strings, not {type_name(value)}")
             parts.append(value)
+        check_string(sum(map(len, parts)))
         return "".join(parts)
 
     return evaluate
@@ -281,6 +283,7 @@ def split(value: Value, separator: Value) -> Value:
     if type(separator) is not str:
         fail(40086, f"{needs} second argument, found: {type_name(separator)}")
     check(separator, 40087, "$split requires a non-empty separator")
+    spend((value.count(separator) + 1) * ELEMENT)
     return value.split(separator)
 
 
@@ -355,6 +358,8 @@ def parse_replace(name: str, value: Value, scope: Scope) -> Node:
 
 
 def _replace(text: str, find: str, replacement: str, *, every: bool) -> str:
+    if every:
+        check_string(len(text) + (text.count(find) if find else len(text)) * (len(replacement) - len(find)))
     if find or not every:
         return text.replace(find, replacement) if every else text.replace(find, replacement, 1)
     # The server puts the replacement between bytes, not between characters.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
@@ -25,6 +25,8 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from tailrace import raw
+from tailrace.engine.expression.failures import fail
+from tailrace.engine.expression.meter import look
 
 
 class _Absent(Enum):
@@ -178,16 +180,22 @@ class Document:
         if not self._changed or self._fields is None:
             return self._raw
         source = self._raw
-        parts = []
+        parts, size = [], 0
         for name, value in self._fields.items():
             if type(value) is tuple:
                 kind, start, end = value
-                parts.append(b"%c%b\x00%b" % (kind, name, source[start:end]))
-            elif value is not MISSING:
-                parts.append(encode_element(name, value))
+                part = b"%c%b\x00%b" % (kind, name, source[start:end])
+            else:
+                part = encode_element(name, value)
+            parts.append(part)
+            size += len(part)
+            if size > _MAX_BUFFER:
+                _buffer_is_full(size)
         return raw.document(*parts)
 
 
+_ELEMENTS_BETWEEN_LOOKS: Final = 0x3F
+_MAX_BUFFER: Final = 64 * 1024 * 1024
 _int32 = Struct("<i")
 _double = Struct("<d")
 _int64 = Struct("<q")
@@ -252,7 +260,21 @@ def decode(doc: bytes, kind: int, start: int, end: int) -> Value:
 
 def _write_array(values: list[Value]) -> bytes:
     present = (value for value in values if value is not MISSING)
-    return raw.document(*(encode_element(b"%d" % i, value) for i, value in enumerate(present)))
+    parts, size = [], 0
+    for number, value in enumerate(present):
+        part = encode_element(b"%d" % number, value)
+        parts.append(part)
+        size += len(part)
+        if size > _MAX_BUFFER:
+            _buffer_is_full(size)
+        if not number & _ELEMENTS_BETWEEN_LOOKS:
+            look()
+    return raw.document(*parts)
+
+
+def _buffer_is_full(size: int) -> NoReturn:
+    """Refuse to write what servers have no buffer for: a small value may refer to another one a million times."""
+    fail(13548, f"BufBuilder attempted to grow() to {size} bytes, past the 64MB limit.")
 
 
 def _write_code_with_scope(value: CodeWithScope) -> bytes:
