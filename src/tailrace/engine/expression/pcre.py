@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tailrace.engine.expression import pattern_search
-from tailrace.engine.expression.failures import NOT_IMPLEMENTED, fail, leave_to_server
-from tailrace.engine.expression.pattern_processes import processes
+from tailrace.engine.expression.failures import NOT_IMPLEMENTED, leave_to_server
+
+if TYPE_CHECKING:
+    from tailrace.engine.expression.pattern import Pattern
 
 _DIFFERENT: Final = re.compile(
     r"""
@@ -47,11 +48,6 @@ _MESSAGES: Final = {
 """What the older PCRE says, where PCRE2 has other words."""
 _STRICTER: Final = frozenset({150, 199})
 """What only PCRE2 refuses: a range that ends with a class, and `\\K` in an assertion."""
-_RESULT_CODES: Final = {-47: -8, -53: -21, -63: -21}
-_QUICK_LIMIT: Final = "(*LIMIT_MATCH=2000)"
-_QUICK_SIZE: Final = 256
-_QUICK_PLAIN_SIZE: Final = 64 * 1024
-_REPEATS: Final = frozenset("*+?{(")
 
 
 class PatternError(Exception):
@@ -74,62 +70,6 @@ class Found(NamedTuple):
     captures: list[str | None]
 
 
-class Pattern:
-    """A compiled pattern. What may take its time is searched for by a process of its own."""
-
-    def __init__(self, pattern: str, options: str) -> None:
-        self._pattern = pattern
-        self._options = options
-        self._code, self._groups = pattern_search.compile_code(_QUICK_LIMIT + pattern, options)
-        self._quick_size = _QUICK_SIZE if _REPEATS & set(pattern) else _QUICK_PLAIN_SIZE
-
-    def matches(self, text: str) -> bool:
-        """Tell whether the pattern is found."""
-        return bool(self._search(text.encode(), wants_all=False))
-
-    def find(self, text: str) -> Found | None:
-        """Give the first match."""
-        data = text.encode()
-        numbers = self._search(data, wants_all=False)
-        return next(iter(self._found(data, numbers)), None)
-
-    def find_all(self, text: str) -> list[Found]:
-        """Give all matches."""
-        data = text.encode()
-        return self._found(data, self._search(data, wants_all=True))
-
-    def _search(self, data: bytes, *, wants_all: bool) -> list[int]:
-        if len(data) <= self._quick_size:
-            try:
-                if wants_all:
-                    return pattern_search.find_all(self._code, self._groups, data)
-                return pattern_search.find(self._code, self._groups, data, 0) or []
-            except pattern_search.MatchError as error:
-                if error.code != -47:
-                    raise MatchFailed(_RESULT_CODES.get(error.code, error.code)) from None
-        status, numbers = processes.search(self._options, self._pattern, data, wants_all=wants_all)
-        if status == pattern_search.TOO_MANY:
-            fail(51151, "$regexFindAll: the size of buffer to store output exceeded the 64MB limit")
-        if status:
-            raise MatchFailed(_RESULT_CODES.get(status, status))
-        return numbers
-
-    def _found(self, data: bytes, numbers: list[int]) -> list[Found]:
-        found = []
-        index, counted = 0, 0
-        width = 2 * self._groups
-        for at in range(0, len(numbers), width):
-            places = numbers[at : at + width]
-            texts = [
-                None if start < 0 else data[start:end].decode()
-                for start, end in zip(places[::2], places[1::2], strict=True)
-            ]
-            index += len(data[counted : places[0]].decode())
-            counted = places[0]
-            found.append(Found(texts[0] or "", index, texts[1:]))
-        return found
-
-
 def is_utf8(text: str) -> bool:
     """Say whether a string is one to PCRE, which looks at no bytes that are not UTF-8."""
     if text.isascii():
@@ -148,6 +88,10 @@ def compile_pattern(pattern: str, options: str) -> Pattern:
         leave_to_server(NOT_IMPLEMENTED, f"regular expressions with '{different[0]}' are not supported")
     if not is_utf8(pattern):
         raise PatternError("invalid UTF-8 string")
+    # Most streams have no patterns, and need no library for them.
+    from tailrace.engine.expression import pattern_search
+    from tailrace.engine.expression.pattern import Pattern
+
     try:
         return Pattern(_NO_QUANTIFIER.sub(r"\{", pattern), options)
     except pattern_search.PatternError as error:

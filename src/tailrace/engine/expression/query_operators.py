@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
@@ -32,7 +32,7 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.ordering import ValueSet, compare, is_nan, rank
 from tailrace.engine.expression.parsing import Version
-from tailrace.engine.expression.pcre import MatchFailed, Pattern, PatternError, compile_pattern, is_utf8
+from tailrace.engine.expression.pcre import MatchFailed, PatternError, compile_pattern, is_utf8
 from tailrace.engine.expression.regex_operators import check_options
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.values import (
@@ -48,6 +48,10 @@ from tailrace.engine.expression.values import (
     is_number,
     kind_of,
 )
+
+if TYPE_CHECKING:
+    from tailrace.engine.expression.pattern import Pattern
+
 
 _JUDGES: Final[dict[str, Callable[[int, int], bool]]] = {
     "$eq": operator.eq, "$lt": operator.lt, "$lte": operator.le, "$gt": operator.gt,

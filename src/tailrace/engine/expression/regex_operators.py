@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
-from tailrace.engine.expression.pcre import Found, MatchFailed, Pattern, PatternError, compile_pattern, is_utf8
+from tailrace.engine.expression.pcre import Found, MatchFailed, PatternError, compile_pattern, is_utf8
 from tailrace.engine.expression.values import Document, Regex, Value, is_nullish, kind_of
+
+if TYPE_CHECKING:
+    from tailrace.engine.expression.pattern import Pattern
 
 
 def check_options(options: str, operator: str, version: Version) -> None:
