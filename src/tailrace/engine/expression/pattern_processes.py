@@ -11,6 +11,7 @@ from typing import Final
 
 from tailrace.engine.expression import meter, pattern_search
 from tailrace.engine.expression.pattern_search import REPLY, REQUEST
+from tailrace.owned import GuardedProcess
 
 _PROCESSES: Final = 4
 _LONGEST: Final = 60.0
@@ -18,11 +19,11 @@ _LONGEST: Final = 60.0
 
 
 class _Process:
-    """One process; it ends when its input does, and so never outlives this one."""
+    """One process, which ends when its input does."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self._process = subprocess.Popen(
+        self._process: GuardedProcess[bytes] = GuardedProcess(
             [sys.executable, "-P", pattern_search.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
