@@ -40,7 +40,9 @@ def producing(flags: dict[str, Any], **options: Any) -> Iterator[Any]:
 
 
 def lines_of(file: Path) -> list[int]:
-    return [orjson.loads(line)["value"]["fullDocument"]["n"] for line in file.read_bytes().splitlines()]
+    """The numbers in the lines that are written to their end."""
+    lines = file.read_bytes().split(b"\n")[:-1]
+    return [orjson.loads(line)["value"]["fullDocument"]["n"] for line in lines]
 
 
 def records_of(kafka: Kafka, prefix: str) -> list[int]:
