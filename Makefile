@@ -44,7 +44,7 @@ conformance: env ## Run the driver specification's tests on every server version
 		tests/gateway/test_driver_specs.py tests/gateway/test_prose.py $(ARGS)
 
 mongodb-7: env   ## Everything that runs on MongoDB 7.0, which needs Wine
-	$(BIN)/pytest -m 'long or not long' -k 7.0.28 --timeout 3600 tests/driver tests/engine tests/gateway tests/hub tests/stand \
+	$(BIN)/pytest -m 'long or not long' -k 7.0.28 --timeout 3600 tests/driver tests/engine tests/gateway tests/hub tests/stand tests/oplog tests/monitor \
 		tests/capture tests/spark $(ARGS)
 
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute

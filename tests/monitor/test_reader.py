@@ -21,7 +21,7 @@ from tailrace.stand import ReplicaSet, ShardedCluster
 HISTORY_LOST = {280, 286}  # 4.2 answers with the first
 
 
-@pytest.mark.mongodb("4.2.6", "6.0.5")
+@pytest.mark.mongodb("4.2.6", "6.0.5", pytest.param("7.0.28", marks=pytest.mark.long))
 def test_a_reading_gives_the_edges_and_the_size_of_the_oplog(mongodb: ReplicaSet) -> None:
     with shard_readers([mongodb.uri]) as (reader,):
         oplog = reader.read()

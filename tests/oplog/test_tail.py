@@ -155,7 +155,7 @@ def test_history_before_the_first_entry_of_all_is_empty(oplog: LiveOplog) -> Non
         assert next(tail).entries[0] == oldest
 
 
-@pytest.mark.mongodb("4.2.6", "6.0.5")
+@pytest.mark.mongodb("4.2.6", "6.0.5", pytest.param("7.0.28", marks=pytest.mark.long))
 def test_lost_history_is_refused(start_mongodb: Callable[..., ReplicaSet], mongodb: ReplicaSet) -> None:
     """When the oplog has lost the start; and when it loses the place of a tail that stood still."""
     replica_set = start_mongodb(mongodb.version, oplog_mb=1)

@@ -29,7 +29,7 @@ def fill(database: Database[dict[str, Any]], each: int = 800) -> set[bytes]:
     return {bson.encode({"_id": value}) for value in ODD_IDS + many}
 
 
-@pytest.mark.mongodb("4.2.6", "6.0.5")
+@pytest.mark.mongodb("4.2.6", "6.0.5", pytest.param("7.0.28", marks=pytest.mark.long))
 def test_chunks_hold_every_document_of_every_type_exactly_once(database: Database[dict[str, Any]]) -> None:
     expected = fill(database)
     namespace = f"{database.name}.mixed"
@@ -41,7 +41,7 @@ def test_chunks_hold_every_document_of_every_type_exactly_once(database: Databas
     assert set(found) == expected
 
 
-@pytest.mark.mongodb("4.2.6", "6.0.5")
+@pytest.mark.mongodb("4.2.6", "6.0.5", pytest.param("7.0.28", marks=pytest.mark.long))
 def test_keys_that_are_gone_become_deletes(database: Database[dict[str, Any]]) -> None:
     keys = fill(database, each=3)
     namespace = f"{database.name}.mixed"

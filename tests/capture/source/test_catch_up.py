@@ -95,7 +95,7 @@ def timeless(records: list[Record]) -> list[Record]:
     return [record._replace(value=re.sub(rb'"ts_[mun]s":\d+', b"", record.value or b"")) for record in records]
 
 
-@pytest.mark.mongodb("4.4.2", "6.0.5")
+@pytest.mark.mongodb("4.4.2", "6.0.5", pytest.param("7.0.28", marks=pytest.mark.long))
 @pytest.mark.parametrize("name", NAMES)
 def test_events_and_records_are_those_that_this_process_makes(
     database: Database[dict[str, Any]], mongodb: ReplicaSet, helped: None, name: str

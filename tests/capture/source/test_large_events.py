@@ -28,7 +28,7 @@ def read(reader: StreamReader, wanted: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["change-stream", "oplog"])
-@pytest.mark.mongodb("6.0.5", "6.0.27")
+@pytest.mark.mongodb("6.0.5", "6.0.27", pytest.param("7.0.28", marks=pytest.mark.long))
 def test_an_event_over_16_mb_is_neither_lost_nor_met_for_ever(database: Database[dict[str, Any]], kind: str) -> None:
     collection = database.create_collection("big", changeStreamPreAndPostImages={"enabled": True})
     selection = Selection(

@@ -33,7 +33,7 @@ def test_every_key_is_in_exactly_one_slice() -> None:
 
 
 @pytest.mark.parametrize("kind", ["change-stream", "oplog"])
-@pytest.mark.mongodb("4.2.6", "6.0.5")
+@pytest.mark.mongodb("4.2.6", "6.0.5", pytest.param("7.0.28", marks=pytest.mark.long))
 def test_the_filter_of_events_and_the_list_of_collections_agree(database: Database[dict[str, Any]], kind: str) -> None:
     name = database.name
     chosen = Namespaces.parse([f"{name}.orders", rf"/{name}\.log_\d+/"])
