@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff
+.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -50,6 +50,9 @@ mongodb-7: env   ## Everything that runs on MongoDB 7.0, which needs Wine
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \
 		tests/gateway/test_hostile_clients.py tests/hub $(ARGS)
+
+fuzz-gateway: env ## Mutated frames at a gateway beside a watcher who must lose nothing: FRAMES=1000000 SEED=1
+	FRAMES=$(or $(FRAMES),1000000) SEED=$(or $(SEED),1) $(BIN)/pytest --timeout 14400 tests/gateway/test_frame_fuzz.py $(ARGS)
 
 up-kills: env    ## Kill each process of the demo, and see it come back with nothing missing
 	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)

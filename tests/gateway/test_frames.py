@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 import bson
 import pytest
+from bson import Int64
 from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
@@ -162,4 +164,23 @@ def test_a_client_that_sends_far_ahead_waits_and_gets_all_its_answers(gateway: R
         sender.start()
         assert [client.reply()["ok"] for _ in range(40)] == [1] * 40
         sender.join()
+    assert gateway.gateway.frames.received.used == 0
+
+
+def test_a_client_that_goes_while_much_of_it_waits_is_noticed(
+    gateway: RunningGateway, database: Database[Document]
+) -> None:
+    """Behind a getMore that waits for hours nobody reads on, and so nobody would see the end."""
+    with WireClient(gateway.port) as client:
+        opened = client.command(
+            {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": database.name}
+        )
+        cursor = Int64(opened["cursor"]["id"])
+        client.send({"getMore": cursor, "collection": "c", "maxTimeMS": 10_000_000, "$db": database.name})
+        for _ in range(10):
+            client.send({"ping": 1, "$db": "admin"})
+    deadline = time.monotonic() + 60
+    while gateway.gateway.counts.connections:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert gateway.gateway.frames.received.used == 0

@@ -61,17 +61,17 @@ class WireClient:
         return self.reply()
 
     def reply(self) -> dict[str, Any]:
-        length, _, _, opcode = struct.unpack("<iiii", self._exactly(16))
-        payload = self._exactly(length - 16)
+        length, _, _, opcode = struct.unpack("<iiii", self.exactly(16))
+        payload = self.exactly(length - 16)
         found: dict[str, Any] = bson.decode(payload[5 if opcode == OP_MSG else 20 :])
         return {name: value for name, value in found.items() if name not in ("$clusterTime", "operationTime")}
 
     def packed_reply(self) -> dict[str, Any]:
         """Read a reply that came compressed with zlib."""
-        length = struct.unpack("<iiii", self._exactly(16))[0]
-        return dict(bson.decode(zlib.decompress(self._exactly(length - 16)[9:])[5:]))
+        length = struct.unpack("<iiii", self.exactly(16))[0]
+        return dict(bson.decode(zlib.decompress(self.exactly(length - 16)[9:])[5:]))
 
-    def _exactly(self, count: int) -> bytes:
+    def exactly(self, count: int) -> bytes:
         got = b""
         while len(got) < count:
             data = self.socket.recv(count - len(got))

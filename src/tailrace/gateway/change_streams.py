@@ -50,7 +50,7 @@ class ChangeStreamCommands:
             return await self._conversation.pass_on(asked)
         if any(raw.find(asked.message.body, name) for name in _LEFT_TO_UPSTREAM):
             return await self._leave_to_upstream(asked)
-        self._gateway.cursors.check_room(await self._conversation.users(), self._conversation.address)
+        await self._check_room()
         privileges = await self._conversation.login.privileges()
         refused = await self._reachable(self._gateway.validation.refusal_of_open(self._conversation, asked))
         if refused is not None:
@@ -68,6 +68,15 @@ class ChangeStreamCommands:
             return await self._first_reply(asked, subscription, batch, spec.scope.namespace, privileges)
         except BaseException:
             self._gateway.streams.close_soon(subscription)
+            raise
+
+    async def _check_room(self) -> None:
+        """Refuse a stream beyond those that the client may have, before it costs anything."""
+        users, conversation = await self._conversation.users(), self._conversation
+        try:
+            self._gateway.cursors.check_room(users, conversation.address)
+        except StreamRefused as error:
+            self._gateway.refuse("stream", conversation.peer, ", ".join(sorted(users)), error.message)
             raise
 
     async def _first_reply(

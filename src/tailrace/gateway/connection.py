@@ -7,6 +7,8 @@ message, or never said a word, too long ago.
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -124,6 +126,8 @@ class Connection(asyncio.Protocol):
         """Give up on a message that has been on its way for too long."""
         if self._since is not None and now - self._since > self._seconds:
             self.drop(f"a message that did not arrive within {self._seconds:g} s")
+        if self._is_paused and _has_hung_up(self._transport.get_extra_info("socket")):
+            self._transport.abort()  # nobody reads, so nobody would see that it has gone
 
     def drop_if_idle(self, now: float, seconds: float) -> None:
         """Give up on a client that has its answers and has asked for nothing since."""
@@ -231,3 +235,12 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _has_hung_up(peer: socket.socket) -> bool:
+    """Tell whether the other side has closed a socket from which nobody reads; only Linux says so."""
+    if not hasattr(select, "POLLRDHUP") or peer.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(peer.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -185,7 +185,7 @@ class Conversation:
         asked, message = command.fields, command.message
         self.app_name = self.app_name or _app_name(asked.get("client"))
         left_out = [b"topologyVersion", b"maxAwaitTimeMS"]
-        if isinstance(asked.get("compression", []), list):
+        if _are_names(asked.get("compression", [])):
             left_out.append(b"compression")
         speculative = asked.get("speculativeAuthenticate")
         if speculative is not None:
@@ -208,8 +208,8 @@ class Conversation:
             return reply
         options = self.gateway.options
         address = options.advertise or host_and_port(self._connection.local_address)
-        offered = asked.get("compression")
-        compressors = [name for name in offered if name in NAMES] if isinstance(offered, list) else []
+        offered = asked.get("compression", [])
+        compressors = [name for name in offered if name in NAMES] if _are_names(offered) else []
         return options.present.hello(reply, command.name, address, compressors)
 
     async def _authenticate(self, command: Command) -> bytes | None:
@@ -231,7 +231,7 @@ class Conversation:
     # --- fail points
 
     async def _configure_fail_point(self, command: Command) -> bytes | None:
-        known = self.gateway.fail_points.knows(command.fields["configureFailPoint"])
+        known = self.gateway.fail_points.knows(command.fields)
         if not known or not self.gateway.options.test_commands:
             return await self.pass_on(command)
         self.gateway.fail_points.configure(command.fields)
@@ -263,9 +263,15 @@ def _app_name(metadata: Any) -> str:
 def _is_usual(asked: Mapping[str, Any]) -> bool:
     """Tell whether a client presents itself as drivers do; the upstream answers all others itself."""
     metadata = asked.get("client", {})
-    if not isinstance(asked.get("compression", []), list):
-        return False
-    return isinstance(metadata, Mapping) and all(isinstance(part, Mapping | str) for part in metadata.values())
+    return (
+        _are_names(asked.get("compression", []))
+        and isinstance(metadata, Mapping)
+        and all(isinstance(part, Mapping | str) for part in metadata.values())
+    )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:

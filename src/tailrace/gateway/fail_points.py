@@ -41,9 +41,12 @@ class FailPoints:
     _set: dict[str, FailPoint] = field(default_factory=dict)
 
     @staticmethod
-    def knows(name: str) -> bool:
-        """Tell whether the gateway has a fail point of this name."""
-        return name in (FAIL_COMMAND, FAIL_GET_MORE)
+    def knows(command: Document) -> bool:
+        """Tell whether a command configures a fail point that the gateway has, and is well-formed."""
+        mode, data = command.get("mode", "off"), command.get("data", {})
+        is_mode = mode in ("off", "alwaysOn") if isinstance(mode, str) else _is_count(mode)
+        is_data = isinstance(data, Mapping) and isinstance(data.get("failCommands", []), list)
+        return command["configureFailPoint"] in (FAIL_COMMAND, FAIL_GET_MORE) and is_mode and is_data
 
     def configure(self, command: Document) -> None:
         """Take a `configureFailPoint` command: `mode` is "off", "alwaysOn", {times: n} or {skip: n}."""
@@ -60,3 +63,9 @@ class FailPoints:
             if point.hits(command, app_name):
                 return point
         return None
+
+
+def _is_count(mode: object) -> bool:
+    return isinstance(mode, Mapping) and all(
+        isinstance(count, int) for name, count in mode.items() if name in ("skip", "times")
+    )

@@ -32,7 +32,14 @@ class QuietLog:
         self._unsaid: dict[str, int] = {}
 
     def warning(self, event: str, **facts: Any) -> None:
-        """Write a line, unless there were too many like it lately."""
+        """Write a warning, unless there were too many like it lately."""
+        self._write(self._log.warning, event, facts)
+
+    def info(self, event: str, **facts: Any) -> None:
+        """Write what is nothing to worry about, with the same limit."""
+        self._write(self._log.info, event, facts)
+
+    def _write(self, write: Callable[..., object], event: str, facts: dict[str, Any]) -> None:
         now = self._clock()
         if now - self._begun.get(event, -self._seconds) >= self._seconds:
             self._begun[event], self._written[event] = now, 0
@@ -42,7 +49,7 @@ class QuietLog:
             return
         self._written[event] += 1
         unsaid = self._unsaid.pop(event, 0)
-        self._log.warning(event, **facts, **({"left_out": unsaid} if unsaid else {}))
+        write(event, **facts, **({"left_out": unsaid} if unsaid else {}))
 
 
 def describe(error: BaseException) -> str:

@@ -12,7 +12,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 from pymongo import MongoClient
 
 from tailrace.errors import BadFrame, ServerUnreachable, SettingsError, StreamRefused
@@ -124,7 +123,6 @@ class Gateway:
         self._clients: dict[Connection, asyncio.Task[None]] = {}
         self.log = QuietLog()
         """For what clients cause, as often as they like."""
-        self._log = structlog.get_logger()
         self.port = 0
 
     @classmethod
@@ -239,7 +237,7 @@ class Gateway:
         while True:
             await asyncio.sleep(min(10.0, self.options.cursor_timeout / 2))
             for cursor in self.cursors.idle_for(self.options.cursor_timeout):
-                self._log.info("cursor_timed_out", cursor=cursor.id, namespace=cursor.namespace)
+                self.log.info("cursor_timed_out", cursor=cursor.id, namespace=cursor.namespace)
                 self.cursors.remove(cursor)
                 await self.streams.close(cursor.subscription)
 

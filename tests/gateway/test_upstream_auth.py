@@ -1,0 +1,96 @@
+"""An upstream whose access control changes, or cannot be spoken for: nobody gets more than the server itself gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+from gateway.running_gateway import RunningGateway
+from gateway.wire_client import WireClient
+from tailrace.errors import SettingsError
+from tailrace.stand import ReplicaSet
+from tailrace.stand.node import Access, Node
+
+Document = dict[str, Any]
+
+
+def restart_with(node: Node, *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()) -> None:
+    """Start a node again with another command line, without waiting for it."""
+    node.stop()
+    command = node._process._command
+    command[:] = [part for part in command if part not in remove] + list(add)
+    node.launch()
+
+
+def test_authentication_that_is_switched_on_upstream_counts_at_once(
+    start_mongodb: Callable[..., ReplicaSet], start_gateway: Callable[..., RunningGateway], tmp_path: Path
+) -> None:
+    """Then all users are dropped: the server would let a client from its own host make the first one, and does."""
+    upstream = start_mongodb("6.0.5")
+    access = Access.make()
+    upstream.add_user(access.root.user, access.root.password, ["root"])
+    uri = f"mongodb://{access.root.uri_part}{upstream.primary.address}/?replicaSet=rs0&authSource=admin"
+    gateway = start_gateway(uri)
+    node = upstream.primary
+    with gateway.client() as nobody, MongoClient(uri) as root:
+        with nobody.pub.c.watch(max_await_time_ms=50) as stream:
+            root.pub.c.insert_one({"_id": 1})
+            assert next(stream)["documentKey"] == {"_id": 1}
+            restart_with(node, add=("--keyFile", str(access.write_key(tmp_path))))
+            node.credentials = access.root
+            node.wait_ready()
+            root.pub.c.insert_one({"_id": 2})
+            with pytest.raises(OperationFailure) as caught:
+                pytest.fail(f"an event after the restart: {next(stream)}")
+        assert caught.value.code == 13
+        with pytest.raises(OperationFailure) as caught:
+            nobody.pub.c.watch()
+        assert caught.value.code == 13
+    node.command({"dropAllUsersFromDatabase": 1})
+    node.credentials = None
+    restart_with(node)
+    node.wait_ready()
+    first = {"createUser": "mine", "pwd": "secret", "roles": ["root"], "$db": "admin"}
+    with WireClient(gateway.port) as client, WireClient(node.port) as direct:
+        told = client.command(first)
+        assert (told["code"], told["errmsg"]) == (13, "command createUser requires authentication")
+        assert upstream.primary.is_primary
+        assert direct.command(first)["ok"] == 1
+
+
+def test_an_upstream_that_wants_certificates_of_all_is_refused_at_the_start(
+    start_mongodb: Callable[..., ReplicaSet], start_gateway: Callable[..., RunningGateway], tmp_path: Path
+) -> None:
+    upstream = start_mongodb("6.0.5", tls=True)
+    folder = next(tmp_path.rglob("client.pem")).parent
+    restart_with(upstream.nodes[0], remove=("--tlsAllowConnectionsWithoutCertificates",))
+    own = f"{upstream.uri}&tlsCertificateKeyFile={quote_plus(str(folder / 'client.pem'))}"
+    with MongoClient[Document](own, serverSelectionTimeoutMS=30_000) as client:
+        client.admin.command("ping")
+    with pytest.raises(SettingsError, match="without a client certificate") as caught:
+        start_gateway(own)
+    assert "tlsAllowConnectionsWithoutCertificates" in caught.value.hint
+
+
+def test_an_answer_that_is_no_plain_yes_means_that_authentication_is_wanted(
+    gateway: RunningGateway, start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet
+) -> None:
+    """A server that fails the question in any way is not taken for an open one."""
+    fail = {"failCommands": ["getParameter"], "errorCode": 2, "appName": "no-such"}
+    assert gateway.gateway.upstream.auth.known is False
+    del fail["appName"]
+    with mongodb.primary.fail_point("failCommand", "alwaysOn", fail):
+        refusing = start_gateway(mongodb.uri)
+        assert refusing.gateway.upstream.auth.known is True
+        with WireClient(refusing.port) as client:
+            told = client.command({"find": "c", "$db": "pub"})
+            assert (told["code"], told["errmsg"]) == (13, "command find requires authentication")
+    with WireClient(refusing.port) as client:
+        while "errmsg" in client.command({"find": "c", "$db": "pub"}):
+            continue  # it is asked again, every second
