@@ -12,7 +12,7 @@ import tailrace
 SOURCE = Path(tailrace.__file__).parent
 FLOW = [
     "errors", "masking", "settings_source", "settings", "raw", "event", "owned",
-    "token", "oplog", "engine", "router", "hub", "gateway", "driver",
+    "token", "fold", "oplog", "engine", "router", "hub", "gateway", "driver",
     "monitor", "capture", "spark", "features", "warehouse", "dashboard",
     "stand", "up", "cli",
 ]  # fmt: skip

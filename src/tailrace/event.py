@@ -128,6 +128,15 @@ class ChangeEvent:
         return f"{database}.{collection}" if collection is not None else database or ""
 
     @property
+    def new_namespace(self) -> str | None:
+        """`to`, the new name of a renamed collection, as `db.coll`."""
+        to = self.document(b"to")
+        if to is None:
+            return None
+        parts = bson.decode(to)
+        return f"{parts['db']}.{parts['coll']}"
+
+    @property
     def document_key(self) -> bytes | None:
         """`documentKey`; None for events about a collection or database."""
         return self.document(b"documentKey")

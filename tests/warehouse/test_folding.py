@@ -7,7 +7,9 @@ from typing import Any
 
 import bson
 
-from tailrace.warehouse.folding import BASE, BASE_UNKNOWN, DELTA_MISSING, KeyEvent, fold
+from tailrace.fold import BASE
+from tailrace.fold.documents import BASE_UNKNOWN, DELTA_MISSING
+from tailrace.warehouse.folding import KeyEvent, fold
 
 
 def event(version: int, operation: str, document: Any = None, **update: Any) -> KeyEvent:

@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace import raw
 from tailrace.capture.formats.plain_event import Cutter, PlainEvent
-from tailrace.capture.recovery.rebuilt_state import id_of_value
 from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.event import ChangeEvent
+from tailrace.fold import id_of_value
 from tailrace.raw import extended_json
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.spark.typed import Mismatches, converter

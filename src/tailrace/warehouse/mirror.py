@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tailrace.errors import SchemaDrifted, SettingsError
+from tailrace.fold import BASE, DATA_OPERATIONS
 from tailrace.warehouse.contract import Contract, Rules
 from tailrace.warehouse.drift import DRIFT_PROPERTY, Drift, add_drift, read_drift, write_drift
 from tailrace.warehouse.evolution import META, Change, Evolution, described, evolve
-from tailrace.warehouse.folding import BASE, DATA_OPERATIONS
 from tailrace.warehouse.lake import Lake, Name
 from tailrace.warehouse.names import TableKind, mirror_table, quoted
 from tailrace.warehouse.shapes import Columns, shape_text

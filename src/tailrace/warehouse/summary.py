@@ -8,10 +8,8 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.warehouse.folding import DATA_OPERATIONS
+from tailrace.fold import DATA_OPERATIONS, END_OPERATIONS
 
-ENDS = ("drop", "rename", "dropDatabase")
-"""Events that end a collection."""
 IS_DELTA = "op = 'update' AND full_document IS NULL"
 """What holds for updates that bring no document."""
 
@@ -91,9 +89,11 @@ def summarise(events: DataFrame, selection: Namespaces) -> Summary:
         if row.db is not None and selection.contains_event(_name(row))
     )
     ends: list[Row] = []
-    if any(operation in ENDS for row in rows for operation in row.operations):
+    if any(operation in END_OPERATIONS for row in rows for operation in row.operations):
         found = (
-            events.where(F.col("op").isin(*ENDS)).select("cluster_time", "token", "db", "coll", "op", "raw").distinct()
+            events.where(F.col("op").isin(*END_OPERATIONS))
+            .select("cluster_time", "token", "db", "coll", "op", "raw")
+            .distinct()
         )
         ends = sorted(found.collect(), key=lambda row: (row.cluster_time, row.token))
     return Summary(parts, tuple(ends), sum(row.bad for row in rows))

@@ -65,6 +65,8 @@ class Format(ABC):
             headers.append(RECOVERED_HEADER)
         if is_key_missing:
             headers.append(KEY_HEADER)
+        if operation == "rename" and (to := view.new_namespace) is not None:
+            headers.append(("to", to.encode()))
         self._mark(headers, loss)
         return new_record(Record, (key, value, headers, view.namespace, operation, view.raw))
 

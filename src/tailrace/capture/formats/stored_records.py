@@ -81,6 +81,8 @@ class StoredRecord:
     """The whole document after the event, when the record has it."""
     update: Plain | None = None
     """updateDescription, when there is one."""
+    to: str | None = None
+    """The new name of a renamed collection, where the record tells it."""
 
 
 class RecordDecoder(ABC):
@@ -140,8 +142,12 @@ def event_of_parts(
 
 def state_of_event(event: Mapping[str, Any], key: Plain | None) -> StoredRecord:
     """Give what an event says of the state; its documents are in the spelling of the format, its key is decoded."""
-    ns = event.get("ns") or {}
-    namespace = f"{ns['db']}.{ns['coll']}" if "coll" in ns else str(ns.get("db", ""))
+    ns, to = event.get("ns") or {}, event.get("to")
     return StoredRecord(
-        namespace, event["operationType"], key, event.get("fullDocument"), event.get("updateDescription")
+        f"{ns['db']}.{ns['coll']}" if "coll" in ns else str(ns.get("db", "")),
+        event["operationType"],
+        key,
+        event.get("fullDocument"),
+        event.get("updateDescription"),
+        f"{to['db']}.{to['coll']}" if to else None,
     )

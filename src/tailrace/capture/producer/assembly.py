@@ -134,10 +134,10 @@ class Capture:
         show: Callable[[int], None] = lambda _: None,
     ) -> list[Comparison]:
         """Compare collections with what the topics tell of them at a time."""
-        verification = Verification(self.source.documents(), decoder_of(self._settings.format))
+        verification = Verification(self.source.documents(), decoder_of(self._settings.format), at)
         try:
-            verification.read(self._kafka(), list(topics) if topics else self.topic_names(), at, show)
-            return [verification.compare(name, at) for name in collections or verification.namespaces()]
+            verification.read(self._kafka(), list(topics) if topics else self.topic_names(), show)
+            return [verification.compare(name) for name in collections or verification.namespaces()]
         finally:
             verification.close()
 

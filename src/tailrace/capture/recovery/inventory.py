@@ -9,13 +9,12 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import ClassVar, TypeVar
 
-from tailrace import raw
 from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.record import Record
 from tailrace.capture.recovery.local_inventory import LocalKeys
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
-from tailrace.capture.recovery.topic_reader import read_topics
+from tailrace.capture.recovery.topic_reader import TopicContents
 from tailrace.errors import InventoryMissing
 from tailrace.owned import OwnedThread
 
@@ -56,13 +55,10 @@ class TopicInventory(KeyInventory):
         """Read the topics to their end, then give the keys of the documents that are left."""
         state = RebuiltState(with_documents=False)
         try:
-            for message in read_topics(self._address, self._topics()):
-                if message.value is None:
-                    continue  # a tombstone follows the delete, which said the same
-                state.apply(self._decoder.read(message.key, message.value), message.cluster_time)
+            state.read(TopicContents(self._address, self._topics()).messages, self._decoder)
             for namespace in state.namespaces():
-                for _, known in state.documents(namespace):
-                    yield namespace, known.document_key
+                for _, key in state.keys(namespace):
+                    yield namespace, key
         finally:
             state.close()
 
@@ -77,12 +73,8 @@ class LocalInventory(KeyInventory):
         self.description = f"the file {file}"
 
     def note(self, records: Iterable[Record]) -> None:
-        """Add the keys of documents, and remove those that were deleted."""
-        self._keys.apply(
-            (record.namespace, found.data, record.operation == "delete")
-            for record in records
-            if (found := raw.field(record.event, b"documentKey")) is not None
-        )
+        """Take over what the records tell of documents and collections."""
+        self._keys.apply(records)
 
     def keys(self) -> Iterator[tuple[str, bytes]]:
         """Give the keys in the file."""

@@ -1,161 +1,157 @@
-"""The state of the documents as a topic tells it, built up record by record, on disk and not in memory."""
+"""The state of the documents as records tell it, in whatever order they come, on disk and not in memory.
+
+Where a record's document is now depends on the ends of collections (`Ends`), and these may lie in other partitions and
+topics than the documents. So when a reading meets an end that was not known, all is read once more with all ends known
+from the beginning; topics without one are read once.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import bson
 import orjson
 
-from tailrace import raw
-from tailrace.capture.formats.stored_records import StoredRecord
-from tailrace.capture.formats.update_description import apply_update
-from tailrace.token import keystring
+from tailrace.capture.formats.stored_records import RecordDecoder, StoredRecord
+from tailrace.capture.recovery.document_table import DocumentTable, Known, Told
+from tailrace.capture.recovery.topic_reader import TopicMessage
+from tailrace.fold import END_OPERATIONS, End, Ends, Moment, Spelling, id_of
 
-_TABLE = """
-create table state (
-    namespace text, id blob, document_key blob, version integer, document blob, primary key (namespace, id)
-) without rowid
-"""
-_CACHED = 50_000
-_ENDS_OF_A_COLLECTION = ("drop", "rename")
+_JSON = Spelling(orjson.loads, orjson.dumps)
+_LATER = "create table later (namespace text, id blob, primary key (namespace, id)) without rowid"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Document:
     """A document as the records tell it."""
 
     document_key: bytes
-    version: int
-    """The greatest cluster time of its records."""
     document: bytes | None
     """JSON in the spelling of the format; None when the records do not tell the whole document."""
 
 
 class RebuiltState:
-    """Applies records in their order; of two records of a document the one with the greater cluster time wins."""
+    """The documents after a set of records, as of a cluster time."""
 
-    def __init__(self, *, with_documents: bool = True) -> None:
+    def __init__(self, *, with_documents: bool = True, limit: int | None = None) -> None:
         self._with_documents = with_documents
+        self._limit = limit
+        """The cluster time up to which records count; of later ones only their documents are noted."""
+        self._ends = Ends()
         self._folder = tempfile.TemporaryDirectory(prefix="tailrace-state-")
-        self._table = sqlite3.connect(
-            f"{self._folder.name}/state.sqlite", isolation_level=None, check_same_thread=False
-        )
-        for statement in ("pragma journal_mode = off", "pragma synchronous = off", _TABLE, "begin"):
-            self._table.execute(statement)
-        self._changed: dict[tuple[str, bytes], Known | None] = {}
+        self._open()
         self.newest = 0
-        """The greatest cluster time of all records."""
+        """The greatest cluster time of all records that count."""
 
     def close(self) -> None:
         """Remove everything from the disk."""
-        self._table.close()
+        self._table.connection.close()
         self._folder.cleanup()
 
-    def apply(self, record: StoredRecord, cluster_time: int) -> None:
-        """Take one record more into account."""
-        self.newest = max(self.newest, cluster_time)
+    def read(self, messages: Callable[[], Iterable[TopicMessage]], decoder: RecordDecoder) -> None:
+        """Take all records into account; `messages` gives the same ones each time it is called."""
+        while not self._read_once(messages(), decoder):
+            self._table.connection.close()
+            self._open()
+
+    def apply(self, record: StoredRecord, moment: Moment) -> None:
+        """Take one record of a document into account."""
         if record.document_key is None:
-            self._apply_to_collection(record)
             return
-        place = record.namespace, id_of(record.document_key)
-        known = self._get(place)
-        if known is not None and known.version > cluster_time:
+        if self._limit is not None and moment[0] > self._limit:
+            place = record.namespace, id_of(record.document_key)
+            self._table.connection.execute("insert or ignore into later values (?, ?)", place)
             return
-        if record.operation == "delete":
-            if known is not None and _lives_elsewhere(known, record.document_key):
-                return
-            # The version is kept, so that an older record that comes later does not bring the document back.
-            self._put(place, Known(b"", cluster_time, None))
+        self.newest = max(self.newest, moment[0])
+        namespace = self._ends.place_of(record.namespace, moment)
+        if namespace is None:
             return
-        key = bson.encode(record.document_key)
-        self._put(place, Known(key, cluster_time, self._document(record, known)))
+        told = Told(moment, record.operation, bson.encode(record.document_key), *self._parts(record))
+        place = namespace, id_of(record.document_key)
+        self._table.take(place, told, with_documents=self._with_documents)
 
-    def get(self, namespace: str, id_: bytes) -> Known | None:
-        """Give what is known of a document that exists; None when there is none, or it was deleted."""
-        known = self._get((namespace, id_))
-        return known if known is not None and known.document_key else None
-
-    def version(self, namespace: str, id_: bytes) -> int:
-        """Give the greatest cluster time of a document's records, deletes included; 0 when there are none."""
-        known = self._get((namespace, id_))
-        return known.version if known else 0
+    def get(self, namespace: str, id_: bytes) -> Document | None:
+        """Give a document; None when there is none, or it was deleted."""
+        known = self._table.get((namespace, id_))
+        return self._document(namespace, id_, known) if known is not None and known.exists else None
 
     def namespaces(self) -> list[str]:
         """Give the collections that have documents."""
-        self._flush()
-        found = self._table.execute("select distinct namespace from state where document_key != x'' order by namespace")
-        return [namespace for (namespace,) in found]
+        return self._table.namespaces()
 
-    def documents(self, namespace: str) -> Iterator[tuple[bytes, Known]]:
+    def documents(self, namespace: str) -> Iterator[tuple[bytes, Document]]:
         """Give every document of a collection, by `id_of`, in the order of `_id`."""
-        self._flush()
-        query = "select id, document_key, version, document from state where namespace = ? and document_key != x''"
-        for id_, key, version, document in self._table.execute(query, (namespace,)):
-            yield id_, Known(key, version, document)
+        for id_, known in self._table.documents(namespace):
+            yield id_, self._document(namespace, id_, known)
 
-    def _document(self, record: StoredRecord, known: Known | None) -> bytes | None:
+    def keys(self, namespace: str) -> Iterator[tuple[bytes, bytes]]:
+        """Give `id_of` and documentKey of every document of a collection."""
+        for id_, known in self._table.documents(namespace):
+            yield id_, known.document_key
+
+    def keys_without(self, namespace: str, there: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """Give those of `keys` whose `id_of` is not among others, which may be too many for the memory."""
+        connection = self._table.connection
+        connection.execute("create temp table there (id blob primary key) without rowid")
+        try:
+            connection.executemany("insert or ignore into there values (?)", ((id_,) for id_ in there))
+            for id_, key in self.keys(namespace):
+                if connection.execute("select 1 from there where id = ?", (id_,)).fetchone() is None:
+                    yield id_, key
+        finally:
+            connection.execute("drop table there")
+
+    def is_later(self, namespace: str, id_: bytes) -> bool:
+        """Whether there are records of a document that are later than the time."""
+        query = "select 1 from later where namespace = ? and id = ?"
+        return self._table.connection.execute(query, (namespace, id_)).fetchone() is not None
+
+    def _open(self) -> None:
+        file = Path(self._folder.name) / "state.sqlite"
+        file.unlink(missing_ok=True)
+        connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        for statement in (
+            "pragma journal_mode = off",
+            "pragma synchronous = off",
+            "pragma temp_store = file",
+            _LATER,
+            "begin",
+        ):
+            connection.execute(statement)
+        self._table = DocumentTable(connection)
+
+    def _read_once(self, messages: Iterable[TopicMessage], decoder: RecordDecoder) -> bool:
+        """Read to the end; gives whether all ends were known from the beginning."""
+        knew_all = True
+        for message in messages:
+            is_end = message.operation in END_OPERATIONS
+            if message.value is None or not (knew_all or is_end):
+                continue  # a tombstone follows the delete, which said the same
+            if is_end:
+                knew_all &= not self._add_end(message, decoder)
+            else:
+                self.apply(decoder.read(message.key, message.value), message.moment)
+        return knew_all
+
+    def _add_end(self, message: TopicMessage, decoder: RecordDecoder) -> bool:
+        assert message.value is not None
+        if self._limit is not None and message.moment[0] > self._limit:
+            return False
+        self.newest = max(self.newest, message.moment[0])
+        record = decoder.read(message.key, message.value)
+        to = message.to if record.to is None else record.to
+        return self._ends.add(End(message.moment, record.operation, record.namespace, to))
+
+    def _parts(self, record: StoredRecord) -> tuple[bytes | None, bytes | None]:
         if not self._with_documents:
-            return None
+            return None, None
         if record.document is not None:
-            return orjson.dumps(record.document)
-        if record.update is None or known is None or known.document is None:
-            return None
-        document: dict[str, Any] = orjson.loads(known.document)
-        apply_update(document, record.update)
-        return orjson.dumps(document)
+            return orjson.dumps(record.document), None
+        return None, None if record.update is None else orjson.dumps(record.update)
 
-    def _apply_to_collection(self, record: StoredRecord) -> None:
-        """A collection or database that is gone takes its documents with it."""
-        self._flush()
-        if record.operation in _ENDS_OF_A_COLLECTION:
-            self._table.execute("delete from state where namespace = ?", (record.namespace,))
-        elif record.operation == "dropDatabase":
-            inside = f"{record.namespace}."
-            self._table.execute("delete from state where substr(namespace, 1, ?) = ?", (len(inside), inside))
-
-    def _get(self, place: tuple[str, bytes]) -> Known | None:
-        if place in self._changed:
-            return self._changed[place]
-        query = "select document_key, version, document from state where namespace = ? and id = ?"
-        row = self._table.execute(query, place).fetchone()
-        return None if row is None else Known(*row)
-
-    def _put(self, place: tuple[str, bytes], known: Known) -> None:
-        self._changed[place] = known
-        if len(self._changed) >= _CACHED:
-            self._flush()
-
-    def _flush(self) -> None:
-        rows = (
-            (*place, known.document_key, known.version, known.document)
-            for place, known in self._changed.items()
-            if known is not None
-        )
-        self._table.executemany("insert or replace into state values (?, ?, ?, ?, ?)", rows)
-        self._changed.clear()
-
-
-def _lives_elsewhere(known: Known, deleted: Mapping[str, Any]) -> bool:
-    """Whether the document is there under another shard key than the deleted one.
-
-    A document whose shard key changes is deleted under the old key and inserted under the new one, at one cluster time
-    and in two partitions, so that the delete may be read last. Before its collection was sharded it had no shard key.
-    """
-    there = bson.decode(known.document_key) if known.document_key else {}
-    old, new = ({name: key[name] for name in key if name != "_id"} for key in (deleted, there))
-    return bool(old) and bool(new) and old != new
-
-
-def id_of(document_key: Mapping[str, Any]) -> bytes:
-    """Give bytes that are equal for equal `_id`s, whatever the types of their numbers."""
-    return id_of_value(raw.from_python(document_key["_id"]))
-
-
-def id_of_value(value: raw.Value) -> bytes:
-    """Give the same for an `_id` in BSON."""
-    return keystring.encode([value])[0]
+    def _document(self, namespace: str, id_: bytes, known: Known) -> Document:
+        return Document(known.document_key, self._table.document((namespace, id_), known, _JSON))

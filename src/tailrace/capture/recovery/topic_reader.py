@@ -1,4 +1,4 @@
-"""Read what topics hold now, from their beginning to their end."""
+"""Read what topics hold now, from their beginning to their end, once or again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, describe
 from tailrace.errors import SinkUnavailable
+from tailrace.fold import Moment, moment_of
 
 _MESSAGES_AT_ONCE = 5_000
 _SECONDS_WITHOUT_A_MESSAGE = 60.0
@@ -21,11 +22,14 @@ _SECONDS_WITHOUT_A_MESSAGE = 60.0
 class TopicMessage:
     """A record as it lies in a topic; `value` is None for a tombstone."""
 
-    topic: str
     key: bytes
     value: bytes | None
-    cluster_time: int
-    """From its header; 0 when it has none."""
+    moment: Moment
+    """From its headers; the very first one when it has none."""
+    operation: str = ""
+    """operationType, from its header."""
+    to: str | None = None
+    """The new name of a renamed collection, from its header."""
 
 
 def topics_like(address: KafkaAddress, pattern: str) -> list[str]:
@@ -41,15 +45,61 @@ def topics_like(address: KafkaAddress, pattern: str) -> list[str]:
         consumer.close()
 
 
-def read_topics(address: KafkaAddress, topics: Sequence[str]) -> Iterator[TopicMessage]:
-    """Give every committed record, in order inside each partition, up to where the topics end now."""
-    consumer = _consumer(address)
-    try:
-        yield from _read(consumer, topics)
-    except KafkaException as error:
-        raise SinkUnavailable(f"Kafka at {address.servers} cannot be read: {describe(error)}") from error
-    finally:
-        consumer.close()
+class TopicContents:
+    """Every committed record that topics hold at the first reading, in order inside each partition.
+
+    A later reading ends where the first one did, so that it gives the same records.
+    """
+
+    def __init__(self, address: KafkaAddress, topics: Sequence[str]) -> None:
+        self._address = address
+        self._topics = topics
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def messages(self) -> Iterator[TopicMessage]:
+        """Give the records from the beginning."""
+        consumer = _consumer(self._address)
+        try:
+            yield from self._read(consumer)
+        except KafkaException as error:
+            raise SinkUnavailable(f"Kafka at {self._address.servers} cannot be read: {describe(error)}") from error
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: Consumer) -> Iterator[TopicMessage]:
+        if not self._ends:
+            self._ends = _ends_now(consumer, self._topics)
+        left = {part for part, end in self._ends.items() if end > 0}
+        consumer.assign([TopicPartition(topic, number, 0) for topic, number in left])
+        heard = time.monotonic()
+        while left:
+            messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=0.5)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _SECONDS_WITHOUT_A_MESSAGE:
+                raise SinkUnavailable(f"{', '.join(sorted({topic for topic, _ in left}))} cannot be read to the end")
+            for message in messages:
+                part, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                if part not in left:
+                    continue
+                if error is not None:
+                    # Before the end that was seen only where a transaction is open: its records do not count.
+                    self._ends[part] = min(offset, self._ends[part])
+                    left.discard(part)
+                elif offset < self._ends[part]:
+                    yield _understood(message)
+                if offset + 1 >= self._ends[part]:
+                    left.discard(part)
+
+
+def _ends_now(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+    found = consumer.list_topics(timeout=SECONDS_TO_ANSWER).topics
+    parts = [(topic, number) for topic in topics if topic in found for number in found[topic].partitions]
+    bounds = [consumer.get_watermark_offsets(TopicPartition(*part), timeout=SECONDS_TO_ANSWER) for part in parts]
+    return {part: high if high > low else 0 for part, (low, high) in zip(parts, bounds, strict=True)}
 
 
 def _consumer(address: KafkaAddress) -> Consumer:
@@ -64,30 +114,9 @@ def _consumer(address: KafkaAddress) -> Consumer:
     )
 
 
-def _read(consumer: Consumer, topics: Sequence[str]) -> Iterator[TopicMessage]:
-    found = consumer.list_topics(timeout=SECONDS_TO_ANSWER).topics
-    parts = [(topic, number) for topic in topics if topic in found for number in found[topic].partitions]
-    consumer.assign([TopicPartition(topic, number, 0) for topic, number in parts])
-    left = set(parts)
-    heard = time.monotonic()
-    while left:
-        messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=0.5)
-        if messages:
-            heard = time.monotonic()
-        elif time.monotonic() - heard > _SECONDS_WITHOUT_A_MESSAGE:
-            raise SinkUnavailable(f"{', '.join(sorted({topic for topic, _ in left}))} cannot be read to the end")
-        for message in messages:
-            error = message.error()
-            if error is None:
-                yield _understood(message)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                left.discard((message.topic() or "", message.partition() or 0))
-            else:
-                raise KafkaException(error)
-
-
 def _understood(message: Message) -> TopicMessage:
     headers: dict[str, Any] = dict(message.headers() or [])
     seconds, _, increment = (headers.get("clusterTime") or b"0:0").partition(b":")
-    time_ = int(seconds) << 32 | int(increment)
-    return TopicMessage(message.topic() or "", message.key() or b"", message.value(), time_)
+    moment = moment_of(int(seconds) << 32 | int(increment), (headers.get("token") or b"").decode())
+    operation, to = (headers.get("operationType") or b"").decode(), headers.get("to")
+    return TopicMessage(message.key() or b"", message.value(), moment, operation, None if to is None else to.decode())

@@ -14,10 +14,11 @@ from pymongo import MongoClient
 from tailrace import raw
 from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.kafka_client import KafkaAddress
-from tailrace.capture.recovery.rebuilt_state import RebuiltState, id_of_value
-from tailrace.capture.recovery.topic_reader import read_topics
+from tailrace.capture.recovery.rebuilt_state import RebuiltState
+from tailrace.capture.recovery.topic_reader import TopicContents, TopicMessage
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
+from tailrace.fold import id_of_value
 
 _EXAMPLES = 20
 
@@ -62,62 +63,57 @@ class Comparison:
 class Verification:
     """Rebuilds the state once and compares any number of collections with it."""
 
-    def __init__(self, client: MongoClient[Any], decoder: RecordDecoder) -> None:
+    def __init__(self, client: MongoClient[Any], decoder: RecordDecoder, at: Timestamp) -> None:
         self._reader = ChunkReader(client)
         self._decoder = decoder
-        self._state = RebuiltState(with_documents=decoder.carries_documents)
-        self._later: set[tuple[str, bytes]] = set()
+        self._at = at
+        self._state = RebuiltState(with_documents=decoder.carries_documents, limit=at.time << 32 | at.inc)
         self.records = 0
 
     def close(self) -> None:
         """Remove what was rebuilt."""
         self._state.close()
 
-    def read(self, address: KafkaAddress, topics: list[str], at: Timestamp, show: Callable[[int], None]) -> None:
-        """Rebuild the state of a time from the records of topics."""
-        limit = at.time << 32 | at.inc
-        for message in read_topics(address, topics):
-            self.records += 1
-            if self.records % 10_000 == 0:
-                show(self.records)
-            if message.value is None:
-                continue
-            record = self._decoder.read(message.key, message.value)
-            if message.cluster_time <= limit:
-                self._state.apply(record, message.cluster_time)
-            elif record.document_key is not None:
-                found = raw.from_python(record.document_key["_id"])
-                self._later.add((record.namespace, id_of_value(found)))
+    def read(self, address: KafkaAddress, topics: list[str], show: Callable[[int], None]) -> None:
+        """Rebuild the state of the time from the records of topics."""
+        contents = TopicContents(address, topics)
+
+        def messages() -> Iterator[TopicMessage]:
+            for self.records, message in enumerate(contents.messages(), 1):
+                if self.records % 10_000 == 0:
+                    show(self.records)
+                yield message
+
+        self._state.read(messages, self._decoder)
 
     def namespaces(self) -> list[str]:
         """Give the collections that the records are about."""
         return self._state.namespaces()
 
-    def compare(self, namespace: str, at: Timestamp) -> Comparison:
+    def compare(self, namespace: str) -> Comparison:
         """Compare one collection, as of the time, with what was rebuilt."""
-        result = Comparison(namespace, at)
+        result = Comparison(namespace, self._at)
         seen = 0
-        for document in self._documents(namespace, at):
+        for document in self._documents(namespace):
             result.documents += 1
             seen += self._compare_document(result, document)
-        if seen != sum(1 for _ in self._state.documents(namespace)):
-            self._find_extra(result, namespace, at)
+        if seen != sum(1 for _ in self._state.keys(namespace)):
+            self._find_extra(result)
         return result
 
-    def _documents(self, namespace: str, at: Timestamp) -> Iterator[bytes]:
-        return self._reader.documents(Chunk(namespace, 0, None, None), at)
+    def _documents(self, namespace: str) -> Iterator[bytes]:
+        return self._reader.documents(Chunk(namespace, 0, None, None), self._at)
 
     def _compare_document(self, result: Comparison, document: bytes) -> bool:
         """Compare one document; gives whether the topic has it at all."""
-        value = raw.field(document, b"_id")
-        assert value is not None  # every stored document has one
+        value = _id_value(document)
         id_ = id_of_value(value)
         known = self._state.get(result.namespace, id_)
         if known is not None and self._same(known.document, document):
             result.equal += 1
             return True
         kind = "missing" if known is None else "stale"
-        if (result.namespace, id_) in self._later:
+        if self._state.is_later(result.namespace, id_):
             kind = "unsettled"
         result.count(kind, raw.document(raw.element(value.kind, b"_id", value.data)))
         return known is not None
@@ -127,12 +123,14 @@ class Verification:
             return True
         return known is not None and orjson.loads(known) == self._decoder.spelled(document)
 
-    def _find_extra(self, result: Comparison, namespace: str, at: Timestamp) -> None:
-        there = set()
-        for document in self._documents(namespace, at):
-            value = raw.field(document, b"_id")
-            if value is not None:
-                there.add(id_of_value(value))
-        for id_, known in self._state.documents(namespace):
-            if id_ not in there:
-                result.count("unsettled" if (namespace, id_) in self._later else "extra", known.document_key)
+    def _find_extra(self, result: Comparison) -> None:
+        there = (id_of_value(_id_value(document)) for document in self._documents(result.namespace))
+        for id_, document_key in self._state.keys_without(result.namespace, there):
+            kind = "unsettled" if self._state.is_later(result.namespace, id_) else "extra"
+            result.count(kind, document_key)
+
+
+def _id_value(document: bytes) -> raw.Value:
+    value = raw.field(document, b"_id")
+    assert value is not None  # every stored document has one
+    return value
