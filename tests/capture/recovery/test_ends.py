@@ -62,7 +62,7 @@ def flags_for(uri: str, folder: Path, name: str, sink: str, **more: Any) -> dict
 
 def run_until_idle(flags: dict[str, Any]) -> None:
     process = start_capture(flags, stop_when_idle=True)
-    process.join(120)
+    process.join(250)
     assert process.exitcode == 0
 
 
@@ -78,8 +78,7 @@ def test_exactly_the_deletes_of_the_gap_are_found_whatever_became_of_the_collect
     replica_set = start_mongodb(oplog_mb=1)
     servers, run = f"kafka://{kafka.bootstrap_servers}", tmp_path.parent.name
     read_back = [
-        flags_for(replica_set.uri, tmp_path, f"ends-{name}-{run}", servers, format=name)
-        for name in ("json", "bson", "flat")
+        flags_for(replica_set.uri, tmp_path, f"ends-{name}-{run}", servers, format=name) for name in ("json", "flat")
     ]
     file = flags_for(
         replica_set.uri,

@@ -20,8 +20,8 @@ from tailrace.capture.producer.lease import Leader
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.snapshot_delivery import SnapshotDelivery
 from tailrace.capture.producer.status import ProducerStatus
-from tailrace.capture.recovery.gaps import GapState
 from tailrace.capture.recovery.inventory import KeyInventory
+from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer
 from tailrace.capture.recovery.quarantine import Quarantine
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
@@ -37,6 +37,12 @@ _LONGEST_WAIT = 0.05
 """Seconds that the loop waits for something to read before it looks at acknowledgements and the lease."""
 _WAIT_WHEN_PENDING = 0.002
 _SECONDS_BETWEEN_SHOWS = 0.25
+_EVENTS = {
+    FirstStep.GO_ON: RecoveryEvent.BEGIN,
+    FirstStep.SNAPSHOT: RecoveryEvent.ASK_SNAPSHOT,
+    FirstStep.RECOVER: RecoveryEvent.ASK_RECOVER,
+    FirstStep.START_NOW: RecoveryEvent.ASK_START_NOW,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,32 +115,21 @@ class Attempt:
 
     def _prepare(self) -> None:
         """See to it that there is a position to begin at, and that no gap is passed over."""
-        recovery, step = self._recovery, self._parts.controls.step
-        gap = recovery.ledger.open_gap()
-        if step.kind is FirstStep.START_NOW:
-            recovery.begin_now(self._leader, asked_by=step.kind.value)
-        elif gap is not None and gap.state is GapState.OPEN:
-            self._recover(gap.reason, asked=step.kind is FirstStep.RECOVER)
-        elif self._leader.position is None:
-            self._begin_first()
-        elif step.kind is FirstStep.RECOVER:
-            self._recover(step.kind.value, asked=True)
-        elif step.kind is FirstStep.SNAPSHOT and recovery.progress.unfinished is None:
-            recovery.progress.begin(step.kind.value, only=step.collections)
-        self._parts.controls.taken(step)
-
-    def _begin_first(self) -> None:
-        if self._options.start == "now":
-            self._recovery.begin_now(self._leader, asked_by="the setting start = now")
-        else:
-            self._recovery.begin_first(self._leader)
-
-    def _recover(self, reason: str, *, asked: bool) -> None:
-        if not self._options.recover and not asked:
+        step = self._parts.controls.step
+        event, asked_by = _EVENTS[step.kind], step.kind.value
+        state = self._recovery.state(self._leader.position)
+        if state is RecoveryState.NEW and self._options.start == "now" and event is not RecoveryEvent.ASK_START_NOW:
+            event, asked_by = RecoveryEvent.ASK_START_NOW, "the setting start = now"
+        begins = answer(state, event)[0] is Action.RECOVER
+        if begins and not self._options.recover and event is not RecoveryEvent.ASK_RECOVER:
             raise GapOpen(f"a gap of {self._options.name} is open")
-        self._status.recovering(True)
-        self._recovery.begin_recovery(self._leader, reason)
-        self._parts.hook("recovery-begun")
+        self._recovery.begin(event, self._leader, asked_by=asked_by, only=step.collections)
+        gap = self._recovery.ledger.open_gap()
+        if gap is not None:
+            self._status.lost(gap.number, gap.turns, 0.0)
+        if begins:
+            self._parts.hook("recovery-begun")
+        self._parts.controls.taken(step)
 
     def _make_delivery(self, sink: Sink) -> Delivery:
         parts = self._parts

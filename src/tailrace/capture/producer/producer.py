@@ -24,9 +24,10 @@ from tailrace.capture.producer.garbage import rare_collections
 from tailrace.capture.producer.lease import Leader
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.status import ProducerStatus
-from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.capture.recovery.inventory import KeyInventory
+from tailrace.capture.recovery.machine import pause_before
 from tailrace.capture.recovery.quarantine import Quarantine
+from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.reader import StreamEnded
@@ -34,7 +35,6 @@ from tailrace.capture.source.source import EventSource, captured_collections
 from tailrace.errors import ControlRefused, GapOpen, LeaseHeld, Outcome, SinkUnavailable, StreamInvalidated
 from tailrace.masking import masked
 from tailrace.monitor import State, StreamMetrics
-from tailrace.token import ResumeToken
 
 _log = structlog.get_logger("tailrace.capture")
 _LONGEST_REST = 1.0
@@ -215,19 +215,25 @@ class Producer:
         return pause
 
     def _note_lost_history(self, error: Exception, verdict: Verdict) -> None:
-        """Put the token aside and the gap into the ledger; the next attempt begins with the recovery."""
-        position, hook = self._leader.position, self._parts.hook
-        lost = None
+        """Put the token aside and the gap into the ledger; the next attempt begins with the recovery.
+
+        A gap that grew while it was being closed is tried again later and later, because the oplog may be too small.
+        """
+        parts, position = self._parts, self._leader.position
         if position is not None and position.token is not None:
-            self._parts.quarantine.add(position.token)
-            lost = ResumeToken.parse(position.token).hex
-        hook("before-ledger")
-        ledger = GapLedger(self._parts.store.cells, self._options.name)
-        gap = ledger.record(verdict.code, position, lost_token=lost)
-        hook("after-ledger")
-        self._parts.metrics.gap()
+            parts.quarantine.add(position.token)
+        parts.hook("before-ledger")
+        recovery = Recovery(parts.source, parts.store.cells, self._options.name, parts.inventory)
+        gap = recovery.lost(position, verdict.code)
+        parts.hook("after-ledger")
+        if gap is None:
+            raise error
+        parts.metrics.gap()
         if not self._options.recover:
             raise GapOpen(f"history was lost; gap {gap.number} of {self._options.name} is open") from error
+        pause = pause_before(gap.turns, self._options.backoff)
+        self.status.lost(gap.number, gap.turns, pause)
+        self._rest(pause)
 
     # --- time
 

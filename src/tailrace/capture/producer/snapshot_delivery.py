@@ -82,7 +82,7 @@ class SnapshotDelivery:
         self._show()
 
     def _finish(self) -> None:
-        self._recovery.finish(self._deletes)
+        self._recovery.finish(self._delivery.saved, self._deletes)
         self._status.recovering(False)
         self._show()
         self._hook("snapshot-finished")

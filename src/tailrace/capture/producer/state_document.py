@@ -8,7 +8,7 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from tailrace.capture.producer.status import ProducerStatus, SnapshotStatus
+from tailrace.capture.producer.status import Loss, ProducerStatus, SnapshotStatus
 from tailrace.masking import shown
 from tailrace.monitor import Report
 from tailrace.settings import CaptureSettings
@@ -67,7 +67,13 @@ def full_state(status: ProducerStatus, settings: CaptureSettings, reports: Seque
         document["snapshot"] = _snapshot(snapshot)
         if snapshot.gap is not None:
             document["recovery"] = _snapshot(snapshot) | {"gap": snapshot.gap}
+    if status.loss is not None:
+        document["recovery"] = document.get("recovery", {"finished": False}) | _loss(status.loss)
     return document
+
+
+def _loss(loss: Loss) -> dict[str, Any]:
+    return {"gap": loss.gap, "turn": loss.turn, "pause_seconds": round(loss.pause, 2)}
 
 
 def _snapshot(snapshot: SnapshotStatus) -> dict[str, Any]:

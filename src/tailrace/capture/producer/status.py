@@ -43,6 +43,18 @@ class SnapshotStatus:
         return left / self.rate if self.rate else None
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """History that was lost."""
+
+    gap: int
+    """Its number in the ledger."""
+    turn: int
+    """How often history was lost before the gap was closed."""
+    pause: float
+    """Seconds before the recovery begins."""
+
+
 class ProducerStatus:
     """Written by the producer's thread, read by any."""
 
@@ -52,6 +64,7 @@ class ProducerStatus:
         self._position: Position | None = None
         self._operation_time: Timestamp | None = None
         self._recovering = False
+        self._loss: Loss | None = None
         self._paused = False
         self._waiting: str | None = None
         self._sink_problem: str | None = None
@@ -87,6 +100,18 @@ class ProducerStatus:
         """Note that a recovery began or ended."""
         with self._lock:
             self._recovering = recovering
+            if not recovering:
+                self._loss = None
+
+    def lost(self, gap: int, turn: int, pause: float) -> None:
+        """Note that history was lost, for the how-manieth time before the gap was closed."""
+        with self._lock:
+            self._recovering, self._loss = True, Loss(gap, turn, pause)
+
+    @property
+    def loss(self) -> Loss | None:
+        """The loss that is being recovered from, if this process has met it."""
+        return self._loss
 
     def paused(self, paused: bool) -> None:
         """Note that a pause began or ended."""
@@ -125,7 +150,7 @@ class ProducerStatus:
             if self._paused:
                 return Liveness(State.PAUSED, PAUSED)
             if self._recovering:
-                return Liveness(State.RECOVERING, "a snapshot is closing a gap in the history")
+                return Liveness(State.RECOVERING, self._recovery_proof())
             if not self._observations:
                 return Liveness(State.IDLE, self._waiting or "nothing was read yet")
             found = liveness_of(tuple(self._observations), self.patience)
@@ -165,6 +190,12 @@ class ProducerStatus:
         """Give how often each error was met in this process, by code."""
         with self._lock:
             return dict(self._errors)
+
+    def _recovery_proof(self) -> str:
+        proof = "a snapshot is closing a gap in the history"
+        if self._loss is None or self._loss.turn == 1:
+            return proof
+        return f"{proof}, turn {self._loss.turn}: history was lost again before it was closed"
 
     def _silent(self, found: Liveness) -> Liveness | None:
         """Judge by the silence: old observations, however good they were, prove nothing about now.

@@ -18,6 +18,9 @@ from tailrace.capture.positions.side_cell import SideCell, stream_of
 from tailrace.capture.positions.store import Cells
 from tailrace.errors import GapUnknown
 
+_TOKENS_KEPT = 100
+_NOTES_KEPT = 20
+
 
 class GapState(StrEnum):
     """What became of a gap."""
@@ -55,6 +58,10 @@ class Gap:
     deletes: int = 0
     """Documents that were deleted in the gap, delivered as recovered deletes."""
     notes: tuple[str, ...] = field(default=())
+    turns: int = 1
+    """How often history was lost before the gap was closed: more than once when it grew meanwhile."""
+    lost_again: tuple[str, ...] = ()
+    """The tokens that were lost while it grew; they are never sent again either."""
 
     @property
     def is_open(self) -> bool:
@@ -77,6 +84,8 @@ class Gap:
             "records": self.records,
             "deletes": self.deletes,
             "notes": list(self.notes),
+            "turns": self.turns,
+            "lost_again": list(self.lost_again),
         }
 
     @classmethod
@@ -96,6 +105,8 @@ class Gap:
             records=form["records"],
             deletes=form["deletes"],
             notes=tuple(form["notes"]),
+            turns=form.get("turns", 1),
+            lost_again=tuple(form.get("lost_again", ())),
         )
 
 
@@ -158,6 +169,19 @@ class GapLedger:
 
         self._cell.update(put)
         return changed
+
+    def grow(self, gap: Gap, reason: str, lost_token: str | None) -> Gap:
+        """Write down that history was lost again before the gap was closed: what was read of it counts for nothing."""
+        note = f"{datetime.now(UTC).isoformat(timespec='seconds')}: lost again, {reason}"
+        lost = () if lost_token is None or lost_token in (gap.lost_token, *gap.lost_again) else (lost_token,)
+        return self.change(
+            gap,
+            state=GapState.OPEN,
+            first_known=None,
+            turns=gap.turns + 1,
+            lost_again=(*gap.lost_again, *lost)[-_TOKENS_KEPT:],
+            notes=(*gap.notes, note)[-_NOTES_KEPT:],
+        )
 
     def close(self, gap: Gap, *, records: int, deletes: int) -> Gap:
         """Note that the sink equals the source again."""

@@ -1,4 +1,4 @@
-"""What is done before a stream may begin without a position, or go on without its history.
+"""What is done before a stream may begin without a position, or go on without its history: the actions of `machine`.
 
 In every case the order is such that a crash between any two steps leaves something from which the next process goes on:
 the gap is in the ledger before the snapshot is noted, the snapshot is noted before the position moves to the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -20,6 +21,7 @@ from tailrace.capture.positions import Cells, Counts, Position
 from tailrace.capture.producer.lease import Leader
 from tailrace.capture.recovery.gaps import Gap, GapLedger, GapState
 from tailrace.capture.recovery.inventory import KeyInventory, in_background
+from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer, state_of
 from tailrace.capture.snapshot import KeyCheck, SnapshotProgress, plan_collection
 from tailrace.capture.snapshot.backfill import Piece
 from tailrace.capture.snapshot.planner import CHUNK_BYTES, estimated_documents
@@ -72,25 +74,85 @@ class Recovery:
 
     def lost_tokens(self) -> list[bytes]:
         """Give the tokens of all gaps, which are never sent again."""
-        lost = (gap.lost_token for gap in self.ledger.all())
-        return [ResumeToken.from_hex(token).to_bson() for token in lost if token]
+        lost = (token for gap in self.ledger.all() for token in (gap.lost_token, *gap.lost_again) if token)
+        return [ResumeToken.from_hex(token).to_bson() for token in lost]
 
-    def begin_first(self, leader: Leader) -> None:
+    def state(self, position: Position | None) -> RecoveryState:
+        """Read off what is stored where the stream stands."""
+        gap, snapshot = self.ledger.open_gap(), self.progress.state
+        return state_of(
+            has_position=position is not None,
+            gap_is_open=gap is not None,
+            gap_recovers=gap is not None and gap.state is GapState.RECOVERING,
+            is_unfinished=self.progress.unfinished is not None,
+            closes_gap=gap is not None and snapshot is not None and snapshot.gap == gap.number,
+        )
+
+    def begin(
+        self, event: RecoveryEvent, leader: Leader, *, asked_by: str = "", only: tuple[str, ...] = ()
+    ) -> RecoveryState:
+        """Do what has to be done before the stream is opened; gives where it stands then."""
+        state = self.state(leader.position)
+        action, after = answer(state, event)
+        gap = self.ledger.open_gap()
+        if action is Action.TAKE_FIRST:
+            self._begin_first(leader)
+        elif action is Action.TAKE_SNAPSHOT:
+            self.progress.begin(asked_by, only=only)
+        elif action is Action.RECOVER:
+            self._begin_recovery(leader, asked_by if gap is None else gap.reason)
+        elif action is Action.ACCEPT:
+            self._begin_now(leader, asked_by)
+        elif action is Action.CLOSE and gap is not None:
+            self._close(gap)
+            if event is not RecoveryEvent.BEGIN:
+                return self.begin(event, leader, asked_by=asked_by, only=only)
+        return after
+
+    def lost(self, position: Position | None, reason: str) -> Gap | None:
+        """Write down that the history after a position is lost: a new gap, or one that has grown."""
+        action, _ = answer(self.state(position), RecoveryEvent.LOST)
+        token = ResumeToken.parse(position.token).hex if position and position.token else None
+        gap = self.ledger.open_gap()
+        if action is Action.GROW_GAP and gap is not None:
+            gap = self.ledger.grow(gap, reason, token)
+        elif action is Action.OPEN_GAP:
+            gap = self.ledger.record(reason, position, lost_token=token)
+        if gap is not None:
+            what = "history was lost" if gap.turns == 1 else "history was lost again before the gap was closed"
+            _log.warning(what, gap=gap.number, turn=gap.turns, reason=reason, last_good=_shown(gap.last_good))
+        return gap
+
+    def _begin_first(self, leader: Leader) -> None:
         """Prepare a first run: a snapshot is needed, and the stream begins now, before its first chunk."""
         self._source.documents()  # refused before anything is noted
         self.progress.begin("first run")
         self._move_to_now(leader, "first run: a snapshot, and the stream from here on")
 
-    def begin_now(self, leader: Leader, *, asked_by: str) -> None:
-        """Begin the stream now, because a person asked for it by name; what was before goes into the ledger."""
-        position = leader.position
-        _, now = self._source.now()
-        gap = self.ledger.record(asked_by, position, first_known=now, state=GapState.ACCEPTED)
-        if gap.is_open:
-            self.ledger.change(gap, state=GapState.ACCEPTED, first_known=now, closed_at=gap.found_at)
-        self._move_to_now(leader, f"{asked_by}; gap {gap.number} is in the ledger")
+    def _begin_now(self, leader: Leader, asked_by: str) -> None:
+        """Begin the stream now, because a person asked for it by name; what was before goes into the ledger.
 
-    def begin_recovery(self, leader: Leader, reason: str) -> Gap:
+        A gap that is open stays so until the position has moved: a crash before ends in its recovery.
+        """
+        gap = self.ledger.open_gap()
+        if gap is None:
+            _, now = self._source.now()
+            gap = self.ledger.record(asked_by, leader.position, first_known=now, state=GapState.ACCEPTED)
+            self._give_snapshot_up()
+            self._move_to_now(leader, f"{asked_by}; gap {gap.number} is in the ledger")
+            return
+        gap = self.ledger.change(gap, state=GapState.OPEN)
+        began = self._move_to_now(leader, f"{asked_by}; gap {gap.number} is in the ledger")
+        now = began.cluster_time
+        self.ledger.change(gap, state=GapState.ACCEPTED, first_known=now, closed_at=datetime.now(UTC))
+        self._give_snapshot_up()
+
+    def _give_snapshot_up(self) -> None:
+        """End a snapshot whose rows would stand before events that are never read."""
+        if self.progress.unfinished is not None:
+            self.progress.finish()
+
+    def _begin_recovery(self, leader: Leader, reason: str) -> Gap:
         """Write the gap down, note that a snapshot is needed, and begin the stream anew."""
         client = self._source.documents()
         position = leader.position
@@ -101,8 +163,9 @@ class Recovery:
         names = tuple(captured_collections(client, self._source.selection))
         gap = self.ledger.change(gap, first_known=began.cluster_time, state=GapState.RECOVERING, namespaces=names)
         _log.warning(
-            "history was lost; the gap is in the ledger and a snapshot begins",
+            "the gap is in the ledger and a snapshot begins",
             gap=gap.number,
+            turn=gap.turns,
             reason=reason,
             last_good=_shown(gap.last_good),
             first_known=_shown(gap.first_known),
@@ -123,20 +186,18 @@ class Recovery:
         if state.gap is not None and not state.deletes_checked:
             yield from in_background(self._key_checks())
 
-    def finish(self, deletes: int) -> Gap | None:
-        """Note that the sink equals the source again, and close the gap."""
-        state = self.progress.unfinished
-        if state is None:
-            return None
-        if state.gap is not None:
-            self.progress.deletes_checked(deletes)
-        self.progress.finish()
-        gap = next((gap for gap in self.ledger.all() if gap.number == state.gap), None)
-        if gap is None:
-            return None
-        closed = self.ledger.close(gap, records=self.progress.summary()["read"], deletes=deletes)
-        _log.info("the gap is closed", gap=gap.number, records=closed.records, deletes=deletes)
-        return closed
+    def finish(self, position: Position | None, deletes: int) -> Gap | None:
+        """Note that every row is safe in the sink: with a gap open, it equals the source again."""
+        action, _ = answer(self.state(position), RecoveryEvent.DELIVERED)
+        gap = self.ledger.open_gap()
+        if action is Action.FINISH:
+            self.progress.finish()
+        elif action is Action.CLOSE and gap is not None:
+            if self.progress.unfinished is not None:
+                self.progress.deletes_checked(deletes)
+                self.progress.finish()
+            return self._close(gap)
+        return None
 
     def forecast(self, position: Position | None) -> Forecast:
         """Say what a recovery would do, without doing anything."""
@@ -152,6 +213,13 @@ class Recovery:
             documents={name: estimated_documents(client, name) for name in names},
             inventory=self._inventory.description,
         )
+
+    def _close(self, gap: Gap) -> Gap:
+        found = self.progress.state
+        deletes = found.deletes if found else 0
+        closed = self.ledger.close(gap, records=self.progress.summary()["read"], deletes=deletes)
+        _log.info("the gap is closed", gap=gap.number, turns=gap.turns, records=closed.records, deletes=deletes)
+        return closed
 
     def _plan(self, chunk_bytes: int, only: tuple[str, ...]) -> None:
         client = self._source.documents()
