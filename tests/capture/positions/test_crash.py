@@ -18,7 +18,7 @@ from bson import Timestamp
 
 from tailrace.capture.positions import Position, PositionStore
 from tailrace.capture.positions.open import open_store
-from tailrace.errors import StoreUnavailable
+from tailrace.errors import LeaseHeld, StoreUnavailable
 from tailrace.stand import Kafka, Postgres, Redis
 
 KILLS = 3
@@ -191,3 +191,18 @@ def test_a_postgresql_connection_that_died_while_idle_goes_unnoticed(start_serve
         lease = store.acquire("orders", "host/1", seconds=600)
         server.restart()
         store.save(position(1), lease)
+
+
+def test_a_mongodb_that_is_killed_keeps_the_position_and_the_writer_goes_on(start_mongodb: Callable[..., Any]) -> None:
+    replica_set = start_mongodb()
+    node = replica_set.primary
+    with open_store(replica_set.uri) as store:
+        lease = store.save(position(1), store.acquire("orders", "host/1", seconds=600))
+        node.kill()
+        node.restart()
+        lease = save_when_back(store, position(2), lease)
+        with open_store(replica_set.uri) as other, pytest.raises(LeaseHeld):
+            other.acquire("orders", "host/2")
+        held = store.load("orders")
+        assert held
+        assert held.cluster_time.time == 2
