@@ -12,6 +12,7 @@ from typing import Any
 from pymongo import MongoClient
 
 from always_helped import always_help
+from tailrace.owned import end_with_parent
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -48,6 +49,7 @@ def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[st
     from tailrace.capture.producer.assembly import Capture
     from tailrace.settings import Settings
 
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, lambda *_: _set_file_limit(100))
     signal.signal(signal.SIGUSR2, lambda *_: _set_file_limit(resource.RLIM_INFINITY))

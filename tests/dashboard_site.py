@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from tailrace.owned import GuardedProcess
 from tailrace.stand.ports import reserve_port
 
 TOKEN = "a-token-for-the-page"
@@ -56,11 +57,11 @@ def write_settings(folder: Path, **sections: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def running(verb: str, settings: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def running(verb: str, settings: Path, *flags: str) -> Iterator[GuardedProcess[str]]:
     """A verb as a process; it is ended with the block."""
     command = [sys.executable, "-m", "tailrace.cli.app", "--config", str(settings), verb, *flags]
     log = (settings.parent / f"{verb}.log").open("w")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=settings.parent)
+    process = GuardedProcess(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=settings.parent)
     try:
         yield process
     finally:
@@ -76,7 +77,7 @@ def running(verb: str, settings: Path, *flags: str) -> Iterator[subprocess.Popen
 class Site:
     """A running dashboard."""
 
-    def __init__(self, url: str, process: subprocess.Popen[str]) -> None:
+    def __init__(self, url: str, process: GuardedProcess[str]) -> None:
         self.url = url
         self.process = process
         self.http = httpx.Client(base_url=url, timeout=20, verify=False)

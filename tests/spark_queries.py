@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
+
+_MOST_STARTS = 20
 SECONDS = 240.0
 """The first batch of a query alone takes a minute on a machine with other work."""
 
@@ -38,10 +41,21 @@ def running(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path, **tr
         query.stop()
 
 
-def run_to_end(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path) -> None:
-    """Run with the trigger AvailableNow until it ends by itself."""
-    with running(frame, sink, checkpoint, availableNow=True) as query:
-        assert query.awaitTermination(SECONDS), "AvailableNow does not end"
+def run_to_end(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path, **trigger: Any) -> None:
+    """Run until the query ends by itself, or by its error: with the trigger AvailableNow unless another is named.
+
+    Spark gives the Python process in which a source is planned ten seconds to connect back, whatever the machine has to
+    do, and tries it once. A query that ended for that has read nothing, and is started again at its checkpoint.
+    """
+    for _ in range(_MOST_STARTS):
+        try:
+            with running(frame, sink, checkpoint, **(trigger or {"availableNow": True})) as query:
+                assert query.awaitTermination(SECONDS), "the query does not end"
+            return
+        except StreamingQueryException as error:
+            if "connect back" not in str(error):
+                raise
+    raise AssertionError(f"Spark started {_MOST_STARTS} Python processes, and none connected back in time")
 
 
 def wait_until(condition: Callable[[], bool], query: Any = None, seconds: float = SECONDS) -> None:

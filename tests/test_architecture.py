@@ -87,3 +87,19 @@ def test_threads_and_processes_have_an_owner(part):
     for file in files_of(part):
         if str(file.relative_to(SOURCE)) not in STARTED_ELSEWHERE:
             assert not started_by(file), f"{file.relative_to(SOURCE)}: use tailrace.owned"
+
+
+FORKED = {"crash_process.py", "capture/positions/test_crash.py"}
+"""Tests whose processes are forked, with the state of the test in them; they call `end_with_parent`."""
+
+
+def test_what_tests_start_ends_with_them():
+    """A run of the tests that is killed leaves no process behind; threads end with it anyway."""
+    here = Path(__file__).parent
+    for file in sorted(here.rglob("*.py")):
+        name = str(file.relative_to(here))
+        started = {each for each in started_by(file) if not each.startswith("threading")}
+        if name in FORKED:
+            assert "end_with_parent()" in file.read_text(), name
+        else:
+            assert not started, f"{name}: use tailrace.owned"

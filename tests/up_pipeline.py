@@ -19,6 +19,7 @@ from typing import Any
 import redis
 
 from tailrace.features import read
+from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.settings import Settings
 
 SECONDS = 600.0
@@ -32,9 +33,7 @@ class Pipeline:
         self.folder = folder
         command = [sys.executable, "-m", "tailrace.cli.app", "up", "--demo", "--rate", "20", "--json", *flags]
         with (folder / "stderr.log").open("wb") as stderr:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=folder, start_new_session=True
-            )
+            self.process = GuardedProcess(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=folder)
         self.said: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -69,9 +68,7 @@ class Pipeline:
 
     def run(self, command: str) -> str:
         """Run a suggested command as a person would, and give what it prints."""
-        ended = subprocess.run(
-            shlex.split(command), cwd=self.folder, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        ended = run_guarded(shlex.split(command), cwd=self.folder, capture_output=True, text=True, timeout=SECONDS)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
@@ -103,7 +100,7 @@ class Pipeline:
 
     def processes(self) -> set[int]:
         """All processes that it started, and those that these started."""
-        return descendants(self.process.pid)
+        return descendants(self.process.program_pid)
 
     def interrupt(self) -> int:
         """Press Ctrl-C, and give the exit code."""

@@ -11,6 +11,7 @@ import pytest
 from bench.check import Finding, compare, read_baseline, store
 
 from bench_results import sample_result
+from tailrace.owned import run_guarded
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE = "drain: engine / Debezium, rate"
@@ -62,4 +63,4 @@ def _check(folder: Path, ratio: float, *more: str) -> subprocess.CompletedProces
     result = folder / "result.json"
     result.write_text(sample_result(ratio).to_json())
     command = [sys.executable, "-m", "bench.check", str(result), "--baseline", str(folder / "baseline.json"), *more]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return run_guarded(command, cwd=ROOT, capture_output=True, text=True, timeout=240)

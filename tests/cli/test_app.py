@@ -17,6 +17,7 @@ from rich.text import Text
 from typer.main import get_command
 
 from tailrace.cli.app import app, run
+from tailrace.owned import GuardedProcess, run_guarded
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_the_stand_comes_up_shows_itself_and_goes_down(tmp_path, monkeypatch, ca
 
 
 def test_the_demo_shows_events_and_ends_by_itself():
-    ended = subprocess.run(
+    ended = run_guarded(
         [sys.executable, "-m", "tailrace.cli.app", "demo", "--seconds=3"], capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
@@ -142,7 +143,7 @@ def test_the_demo_shows_events_and_ends_by_itself():
 
 
 def test_ctrl_c_ends_the_demo_cleanly():
-    demo = subprocess.Popen(
+    demo = GuardedProcess(
         [sys.executable, "-m", "tailrace.cli.app", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     while "events/s" not in (line := demo.stdout.readline()):

@@ -15,6 +15,7 @@ from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.cli.app import run
 from tailrace.monitor import serve_endpoint
+from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.stand import Kafka, ReplicaSet
 
 
@@ -123,7 +124,7 @@ def test_verify_compares_a_topic_with_its_collection(
 def test_ctrl_c_ends_a_producer_cleanly(database: Database[dict[str, Any]], tmp_path: Path, flags: list[str]) -> None:
     database.orders.insert_one({"_id": 1})
     command = [sys.executable, "-m", "tailrace.cli.app", "produce", f"{database.name}.orders", *flags, "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    process = GuardedProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert process.stdout is not None
     for line in process.stdout:
         if json.loads(line)["events"] == 1:
@@ -141,7 +142,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(database: Database[dict[str,
     database.orders.insert_one({"_id": 1})
     command = [sys.executable, "-m", "tailrace.cli.app", "produce", f"{database.name}.orders", *flags, "--json"]
     with open("/dev/full", "w") as full:
-        ended = subprocess.run([*command, "--until-idle"], stdout=full, stderr=full, timeout=60, check=False)
+        ended = run_guarded([*command, "--until-idle"], stdout=full, stderr=full, timeout=60)
     assert ended.returncode == 0
 
 

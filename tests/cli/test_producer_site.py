@@ -19,6 +19,7 @@ from pymongo.database import Database
 from capture_harness import wait_until
 from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger
+from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
 
 TOKEN = "known to the operator alone"
@@ -40,7 +41,7 @@ class Running:
             "TAILRACE_CAPTURE__INVENTORY": str(folder / "keys.sqlite"),
         }
         where = ["--uri", mongodb.uri, "--name", "orders", "--store", self.store, "--sink", f"file:{self._out}"]
-        self.process = subprocess.Popen(
+        self.process = GuardedProcess(
             [sys.executable, "-m", "tailrace.cli.app", "produce", database.name, *where],
             stderr=subprocess.PIPE,
             text=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pymongo import MongoClient
 
+from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
 from tailrace.stand.ports import reserve_port
 
@@ -24,7 +25,7 @@ def test_it_serves_until_it_is_told_to_stop(mongodb: ReplicaSet, tmp_path: Path,
     (tmp_path / "tailrace.toml").write_text(f"[gateway]\nmetrics_port = {port.number}\n")
     command += flags
     the_producers = {"TAILRACE_MONITOR__METRICS_PORT": str(mongodb.primary.port)}  # somebody has that port already
-    process = subprocess.Popen(
+    process = GuardedProcess(
         command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, **the_producers}
     )
     try:

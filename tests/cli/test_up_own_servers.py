@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from tailrace.owned import GuardedProcess
 from up_pipeline import SECONDS, alive, descendants, wait_gone
 
 pytestmark = pytest.mark.timeout(SECONDS)
 
 
 @contextmanager
-def own_servers(folder: Path, mongodb: Any, kafka: Any, redis_server: Any) -> Iterator[subprocess.Popen[bytes]]:
+def own_servers(folder: Path, mongodb: Any, kafka: Any, redis_server: Any) -> Iterator[GuardedProcess[bytes]]:
     """Run it on servers that are there already; what it prints is in `printed.log`."""
     (folder / "tailrace.toml").write_text(
         f'[mongodb]\nuri = "{mongodb.uri}"\n'
@@ -29,12 +30,11 @@ def own_servers(folder: Path, mongodb: Any, kafka: Any, redis_server: Any) -> It
     )
     command = [sys.executable, "-m", "tailrace.cli.app", "up", "--config", "tailrace.toml"]
     with (folder / "printed.log").open("wb") as printed:
-        process = subprocess.Popen(
+        process = GuardedProcess(
             command,
             cwd=folder,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
             # Under `nohup` the signal of a closed terminal is ignored; here it shall not be, whatever runs the tests.
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
@@ -45,7 +45,7 @@ def own_servers(folder: Path, mongodb: Any, kafka: Any, redis_server: Any) -> It
         process.wait(30)
 
 
-def wait_for(process: subprocess.Popen[bytes], folder: Path, words: str) -> str:
+def wait_for(process: GuardedProcess[bytes], folder: Path, words: str) -> str:
     """Give what was printed, when these words are among it."""
     deadline = time.monotonic() + SECONDS
     while words not in (printed := (folder / "printed.log").read_text()):
@@ -60,7 +60,7 @@ def test_named_servers_are_used_and_sigterm_stops_the_rest(mongodb, kafka, redis
         printed = wait_for(process, tmp_path, "Ctrl-C stops everything")
         started = {line.split()[2] for line in printed.splitlines() if line.endswith("starting")}
         assert started == {"producer", "warehouse", "dashboard"}
-        below = descendants(process.pid)
+        below = descendants(process.program_pid)
         assert len(alive(below)) > len(started)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -72,7 +72,7 @@ def test_named_servers_are_used_and_sigterm_stops_the_rest(mongodb, kafka, redis
 def test_a_closed_terminal_stops_a_run_that_is_still_starting(mongodb, kafka, redis_server, tmp_path: Path) -> None:
     with own_servers(tmp_path, mongodb, kafka, redis_server) as process:
         wait_for(process, tmp_path, "dashboard        up")
-        below = descendants(process.pid)
+        below = descendants(process.program_pid)
         assert alive(below)
         process.send_signal(signal.SIGHUP)
         assert process.wait(60) == 0

@@ -16,6 +16,7 @@ from bson import json_util
 from bson.int64 import Int64
 
 from tailrace.cli.app import run
+from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
 
 PROGRAM = [sys.executable, "-m", "tailrace.cli.app"]
@@ -118,7 +119,7 @@ def test_an_unreachable_server_is_one_line(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_ctrl_c_ends_it_without_a_traceback(mongodb: ReplicaSet, orders: Any, start: str) -> None:
     command = [*PROGRAM, "watch", orders.full_name, "--uri", mongodb.uri, "--start-at", start]
-    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    program = GuardedProcess(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert program.stdout is not None
     assert json.loads(program.stdout.readline())["documentKey"] == {"_id": 0}
     program.send_signal(signal.SIGINT)
@@ -131,7 +132,7 @@ def test_on_a_terminal_it_is_pretty_and_coloured(mongodb: ReplicaSet, orders: An
     ours, theirs = pty.openpty()
     command = [*PROGRAM, "watch", orders.full_name, "--uri", mongodb.uri, "--start-at", start, "--count", "1"]
     environment = {**os.environ, "TERM": "xterm-256color"}
-    program = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    program = GuardedProcess(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
     os.close(theirs)
     shown = b""
     try:

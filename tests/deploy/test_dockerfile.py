@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+from tailrace.owned import run_guarded
 from tailrace.settings import ENVIRONMENT_PREFIX, describe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,9 +65,7 @@ def test_the_image_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
 
 
 def run(*arguments: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_guarded([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from deploy.exposed import labels_by_metric
+from tailrace.owned import run_guarded
 
 BOARD = json.loads((Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "tailrace.json").read_text())
 PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
@@ -76,7 +76,5 @@ def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
     ]
     file = tmp_path / "board.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
-    done = subprocess.run(
-        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_guarded(["promtool", "check", "rules", str(file)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import SecretStr
 from command_lines import complaint_about_words
 from tailrace.dashboard.web.access import OPEN_PATHS, Access
 from tailrace.monitor import Site, serve_endpoint
+from tailrace.owned import run_guarded
 from tailrace.settings import ENVIRONMENT_PREFIX, Settings, describe
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
@@ -143,9 +143,7 @@ def test_services_and_budgets_select_pods_that_there_are() -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to put them together")
 def test_kustomize_puts_them_together() -> None:
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_guarded(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     made = list(yaml.safe_load_all(done.stdout))
     assert {each["kind"] for each in made} == {each["kind"] for each in DOCUMENTS} - {"Kustomization"} | {"Secret"}

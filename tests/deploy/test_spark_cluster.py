@@ -21,6 +21,7 @@ import redis
 from tailrace.cli.app import run
 from tailrace.cli.spark_session import fetched_connectors
 from tailrace.features import read
+from tailrace.owned import run_guarded
 from tailrace.spark.session import CONNECTORS, missing_jars
 from tailrace.stand.java import java_home
 from tailrace.stand.ports import reserve_port
@@ -76,13 +77,12 @@ class Cluster:
             "TAILRACE_CONFIG": str(settings),
             "TAILRACE_SPARK__APP_NAME": job,
         }
-        return subprocess.run(
+        return run_guarded(
             [str(SUBMIT), job, *arguments],
             env=variables,
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            check=False,
             cwd=settings.parent,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import pyspark
 import pytest
 
+from tailrace.owned import run_guarded
 from tailrace.stand.java import java_home
 
 SUBMIT = Path(__file__).parents[2] / "deploy" / "spark" / "submit.sh"
@@ -77,13 +77,12 @@ def test_the_driver_has_the_program_the_image_and_the_settings(job, tmp_path):
             "SUBMIT_FLAGS": "--conf spark.kubernetes.submission.waitAppCompletion=false",
             "KUBECONFIG": str(tmp_path / "none"),
         }
-        ended = subprocess.run(
+        ended = run_guarded(
             [str(SUBMIT), job, "--checkpoint", "s3a://bucket/c"],
             env=variables,
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            check=False,
         )
     assert ended.returncode == 0, ended.stderr[-4000:]
     pod = next(one for one in made if one["kind"] == "Pod")
@@ -104,8 +103,6 @@ def test_without_an_image_or_a_job_nothing_is_submitted():
         (["no-such"], "no job no-such"),
         ([], "features or warehouse"),
     ):
-        ended = subprocess.run(
-            [str(SUBMIT), *arguments], env=variables, capture_output=True, text=True, timeout=30, check=False
-        )
+        ended = run_guarded([str(SUBMIT), *arguments], env=variables, capture_output=True, text=True, timeout=30)
         assert ended.returncode != 0
         assert complaint in ended.stderr

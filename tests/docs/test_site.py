@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from html import unescape
 from pathlib import Path
@@ -15,16 +14,17 @@ import typer
 from docs.pages import DOCS, ROOT
 from tailrace import errors
 from tailrace.cli.app import app
+from tailrace.owned import run_guarded
 from tailrace.settings import describe
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    built = subprocess.run(
+    built = run_guarded(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
         cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert built.returncode == 0, built.stdout + built.stderr
     return folder

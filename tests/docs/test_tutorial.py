@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from docs.pages import ROOT, Block, blocks
+from tailrace.owned import GuardedProcess, run_guarded
 
 INSTALL = "make env\n. .venv/bin/activate\n"
 """What `make test` itself did before this test could run; everything behind it is run here."""
@@ -43,19 +42,16 @@ def run(clone: Path, home: Path) -> str:
         "XDG_STATE_HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    process = subprocess.Popen(
+    process = GuardedProcess(
         ["bash", "-c", script()],
-        cwd=clone, env=environment, text=True, start_new_session=True,
+        cwd=clone, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
         output, _ = process.communicate(timeout=SECONDS)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what the script put into the background too
-        subprocess.run(
-            [sys.executable, "-m", "tailrace.cli.app", "stand", "down"], env=environment, timeout=90, check=False
-        )
+        process.kill()  # what the script put into the background ends with it
+        run_guarded([sys.executable, "-m", "tailrace.cli.app", "stand", "down"], env=environment, timeout=90)
     assert process.returncode == 0, output[-4000:] + "".join(
         f"\n--- {log.name}\n{log.read_text()[-2000:]}" for log in (clone / "tutorial").glob("*.log")
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 import zipfile
 from collections import Counter
@@ -16,6 +15,7 @@ import pytest
 from pymongo import DeleteOne, InsertOne, UpdateOne
 
 from tailrace.features import load_definition
+from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.up import demo
 
 REPOSITORY = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def test_the_demo_knows_the_example(load):
 def test_the_load_writes_to_a_real_server_at_its_rate_and_by_hand(mongodb):
     with mongodb.client() as client:
         client.drop_database("shop")
-        paid = subprocess.run(
+        paid = run_guarded(
             [sys.executable, str(LOAD), "--uri", mongodb.uri, "--pay", "7", "19.99"],
             capture_output=True,
             text=True,
@@ -92,7 +92,7 @@ def test_the_load_writes_to_a_real_server_at_its_rate_and_by_hand(mongodb):
             check=True,
         )
         assert "user 7 paid 19.99" in paid.stdout
-        running = subprocess.Popen([sys.executable, str(LOAD), "--uri", mongodb.uri, "--rate", "200"])
+        running = GuardedProcess([sys.executable, str(LOAD), "--uri", mongodb.uri, "--rate", "200"])
         try:
             with client.shop.transactions.watch([{"$match": {"operationType": "delete"}}]) as refunds:
                 assert refunds.next()["ns"] == {"db": "shop", "coll": "transactions"}
@@ -106,12 +106,12 @@ def test_the_load_writes_to_a_real_server_at_its_rate_and_by_hand(mongodb):
 def test_a_wheel_carries_the_example(tmp_path):
     """As it stands in the archive, `tailrace.up.demo` finds it beside itself."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=REPOSITORY, capture_output=True, timeout=120, check=True)
+    run_guarded(build, cwd=REPOSITORY, capture_output=True, timeout=120, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
     code = "from tailrace.up import demo; print(demo.__file__, demo.LOAD, demo.DEFINITION); open(demo.LOAD)"
-    printed = subprocess.run(
+    printed = run_guarded(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(tmp_path / "installed"), "PATH": ""},
         cwd=tmp_path,

@@ -19,6 +19,7 @@ from pymongo.errors import AutoReconnect
 from feature_load import Load, equal_now, transactions, transactions_toml
 from spark_queries import SECONDS, python_workers, wait_until
 from tailrace.features.job import FeatureJob
+from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.spark import supervise
 from tailrace.stand import Redis
 
@@ -104,7 +105,7 @@ def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, t
     definition.write_text(transactions_toml(f"{database.name}.tx", "driver"))
     load = Load(database.tx, 8)
     load.run(40)
-    first = subprocess.Popen(
+    first = GuardedProcess(
         command(definition, mongodb, redis_server, tmp_path / "c", "--backfill"), stderr=subprocess.DEVNULL
     )
     try:
@@ -116,7 +117,7 @@ def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, t
             first.wait(30)
             load.run(40)
             again = command(definition, mongodb, redis_server, tmp_path / "c", "--backfill", "--once")
-            ended = subprocess.run(again, capture_output=True, text=True, timeout=SECONDS, check=False)
+            ended = run_guarded(again, capture_output=True, text=True, timeout=SECONDS)
             assert ended.returncode == 0, ended.stderr
             assert "without a backfill" in ended.stderr
             assert equal_now(features, database.tx, "driver")

@@ -21,6 +21,7 @@ from pymongo.database import Database
 from gateway.running_gateway import RunningGateway
 from gateway.test_many_watchers import resident_bytes
 from gateway.wire_client import WireClient
+from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
 
 Document = dict[str, Any]
@@ -107,7 +108,7 @@ def test_ten_thousand_idle_clients_cost_a_few_kilobytes_each(
     with gateway.client() as client, client[database.name].c.watch() as stream:
         before = resident_bytes()
         command = [sys.executable, str(Path(__file__).with_name("idle_clients.py")), str(gateway.port), str(count)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as clients:
+        with GuardedProcess(command, stdout=subprocess.PIPE) as clients:
             try:
                 assert clients.stdout is not None
                 assert clients.stdout.readline() == b"ready\n"

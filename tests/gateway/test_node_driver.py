@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
+from tailrace.owned import run_guarded
 from tailrace.stand.cache import made_once
 
 SCRIPT = Path(__file__).with_name("watch.cjs")
@@ -27,7 +27,7 @@ def driver() -> Path:
 
     def install(folder: Path) -> None:
         command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", DRIVER]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = run_guarded(command, capture_output=True, text=True, timeout=300)
         if done.returncode:
             pytest.skip(f"npm cannot install {DRIVER}: {done.stderr[-300:]}")
 
@@ -36,7 +36,7 @@ def driver() -> Path:
 
 def test_the_nodejs_driver_watches(gateway: RunningGateway, database: Database[dict[str, Any]], driver: Path) -> None:
     command = ["node", str(SCRIPT), str(driver), gateway.uri, database.name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_guarded(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "topology": "Sharded",

@@ -18,6 +18,7 @@ from gateway.test_sharded import NAMESPACE, cut
 from tailrace.errors import SettingsError
 from tailrace.gateway import Presentation
 from tailrace.hub import ClusterHub
+from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet, ShardedCluster
 
 
@@ -25,7 +26,7 @@ from tailrace.stand import ReplicaSet, ShardedCluster
 def served(*options: str) -> Iterator[str]:
     """`tailrace serve` with these options; gives its URI."""
     command = [sys.executable, "-m", "tailrace.cli.app", "serve", "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with GuardedProcess(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().split()[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import yaml
 from promql import firing, minutes, series_of
 from tailrace.monitor.liveness import State
 from tailrace.monitor.metrics import REGISTRY
+from tailrace.owned import run_guarded
 from tailrace.settings import MonitorSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
@@ -55,7 +55,7 @@ def test_each_alert_is_seen_to_fire_and_not_to_fire(rule: dict[str, Any]) -> Non
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH; the rules are tried without it")
 @pytest.mark.parametrize("command", [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]])
 def test_prometheus_agrees(command: list[str]) -> None:
-    done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False)
+    done = run_guarded(["promtool", *command], cwd=FOLDER, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

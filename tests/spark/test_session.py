@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tailrace.owned import run_guarded
 from tailrace.settings import SparkSettings
 from tailrace.spark.session import missing_jars, session_config
 
@@ -51,7 +51,7 @@ with spark_session(SparkSettings(driver_memory="512m")) as spark:
 
 
 def test_the_jvm_ends_with_a_killed_program():
-    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    result = run_guarded([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
     assert result.returncode == -9, result.stderr
     jvm = Path("/proc") / result.stdout.split()[-1]
     deadline = time.monotonic() + 30

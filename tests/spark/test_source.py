@@ -260,11 +260,9 @@ def test_lost_history_fails_with_our_error_and_its_hint(spark, start_mongodb, tm
         options = {"startAtOperationTime": now(database)}
     mongodb.roll_over_oplog()
     got = Collected()
-    with (
-        running(reading(spark, mongodb, database, "readStream", **options).load(), got, tmp_path / "c") as query,
-        pytest.raises(StreamingQueryException) as failure,
-    ):
-        query.awaitTermination(SECONDS)
+    frame = reading(spark, mongodb, database, "readStream", **options).load()
+    with pytest.raises(StreamingQueryException) as failure:
+        run_to_end(frame, got, tmp_path / "c", processingTime="0 seconds")
     error = error_of(failure.value)
     assert isinstance(error, HistoryLost)
     assert "new checkpoint from a snapshot" in error.hint

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tailrace.owned import run_guarded
 from tailrace.stand import java
 
 Program = Callable[[str], Path]
@@ -39,7 +40,7 @@ def answering(release: str, home: Path) -> str:
 
 
 def run_java(home: Path, *arguments: str) -> str:
-    result = subprocess.run(
+    result = run_guarded(
         [str(home / "bin" / "java"), *arguments], capture_output=True, text=True, timeout=60, check=True
     )
     return result.stdout + result.stderr
@@ -75,7 +76,7 @@ def test_the_fetched_runtime_trusts_what_the_machine_trusts(tmp_path: Path, monk
         printed = run_java(home, "-XshowSettings:properties", "-version")
         store = printed.split("javax.net.ssl.trustStore = ")[1].splitlines()[0]
         keytool = Path(printed.split("java.home = ")[1].splitlines()[0]) / "bin" / "keytool"
-        listed = subprocess.run(
+        listed = run_guarded(
             [keytool, "-list", "-v", "-keystore", store, "-storepass", java.TRUST_STORE_PASSWORD],
             capture_output=True,
             text=True,

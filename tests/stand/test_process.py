@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tailrace.errors import ServerDidNotStart
+from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.stand.process import ServerProcess
 
 OWNER = """
@@ -26,7 +27,7 @@ time.sleep(600)
 
 def members_of_session(pid: int) -> list[int]:
     """The processes that the server started, itself included."""
-    listed = subprocess.run(["ps", "-e", "-o", "pid=,sid="], capture_output=True, text=True, check=True).stdout
+    listed = run_guarded(["ps", "-e", "-o", "pid=,sid="], capture_output=True, text=True, check=True, timeout=60).stdout
     return [int(line.split()[0]) for line in listed.splitlines() if int(line.split()[1]) == pid]
 
 
@@ -39,7 +40,7 @@ def wait_until(condition, seconds=20):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_its_owner(tmp_path, how):
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path / "log")], stdout=subprocess.PIPE)
+    owner = GuardedProcess([sys.executable, "-c", OWNER, str(tmp_path / "log")], stdout=subprocess.PIPE)
     server = int(owner.stdout.readline())
     wait_until(lambda: len(members_of_session(server)) >= 3)
     owner.send_signal(how)
@@ -51,7 +52,7 @@ def test_no_process_outlives_its_owner(tmp_path, how):
 def test_a_killed_guardian_takes_the_server_with_it(tmp_path):
     server = ServerProcess("sleeper", ["sleep", "600"], log=tmp_path / "log")
     server.start(lambda: True)
-    guardian = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", str(server.pid)]))
+    guardian = int(run_guarded(["ps", "-o", "ppid=", "-p", str(server.pid)], capture_output=True, timeout=60).stdout)
     os.kill(guardian, signal.SIGKILL)
     wait_until(lambda: members_of_session(server.pid) == [])
     wait_until(lambda: not server.alive)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.owned import GuardedProcess
 from tailrace.stand import Kafka, Postgres, Redis
 from tailrace.stand.single_server import SingleServer
 
@@ -38,7 +39,7 @@ def open_folder() -> Iterator[Path]:
 @pytest.mark.parametrize("kind", [Kafka, Postgres, Redis])
 def test_no_server_outlives_its_owner(kind: type[SingleServer], open_folder: Path) -> None:
     """Even when the owner is killed and can do nothing about it."""
-    owner = subprocess.Popen(
+    owner = GuardedProcess(
         [sys.executable, "-c", OWNER, kind.__name__],
         stdout=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(open_folder)},

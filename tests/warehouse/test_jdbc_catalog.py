@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from dataclasses import asdict
@@ -15,6 +14,7 @@ import pytest
 from bson.timestamp import Timestamp
 
 from tailrace.dashboard.sources.tables import TablesSource
+from tailrace.owned import run_guarded
 from tailrace.settings import Settings
 from warehouse_load import Load, Topic, now
 
@@ -47,9 +47,9 @@ def test_the_documented_catalog_keeps_the_tables(postgres, kafka, database, tmp_
     uri = f"jdbc:postgresql://127.0.0.1:{postgres.port}/postgres"
     text = documented(uri=uri, user="postgres", warehouse=str(tmp_path / "lake"))
     (tmp_path / "tailrace.toml").write_text(text)
-    done = subprocess.run(
+    done = run_guarded(
         [sys.executable, "-c", VERBS, topic.name, kafka.bootstrap_servers, str(tmp_path / "c")],
-        cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     tables: Any = json.loads(done.stdout[done.stdout.index("[") :])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError
 from feature_load import Load as Transactions
 from feature_load import equal_now, transactions_toml
 from spark_queries import python_workers, wait_until
+from tailrace.owned import GuardedProcess
 from tailrace.settings import WarehouseSettings
 from tailrace.stand import Kafka, Redis
 from tailrace.warehouse import read_tables
@@ -59,14 +59,14 @@ class Pipeline:
         if features:
             own = ["--checkpoint", str(folder / "features-checkpoint")]
             self._commands["features"] = ["features", *features, *kafka_flags, *own]
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, GuardedProcess[bytes]] = {}
 
     def start_all(self) -> None:
         """Start what does not run, as a supervisor of processes would."""
         for name in self._commands:
             self.start(name)
 
-    def start(self, name: str, *flags: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *flags: str) -> GuardedProcess[bytes]:
         """Start a process, or give the one that runs."""
         known = self._running.get(name)
         if known is None or known.poll() is not None:
@@ -80,7 +80,7 @@ class Pipeline:
             }
             log = (self._folder / f"{name}.log").open("ab")
             command = [sys.executable, "-m", "tailrace.cli.app", *self._commands[name], *flags]
-            known = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **variables})
+            known = GuardedProcess(command, stdout=log, stderr=log, env={**os.environ, **variables})
             self._running[name] = known
         return known
 
@@ -91,7 +91,7 @@ class Pipeline:
 
     def kill_worker(self, name: str, chance: random.Random) -> None:
         """Kill one of the Python processes under the JVM of a job."""
-        below = [pid for pid in python_workers(self._running[name].pid) if "pyspark" in command_of(pid)]
+        below = [pid for pid in python_workers(self._running[name].program_pid) if "pyspark" in command_of(pid)]
         workers = [pid for pid in below if "pyspark/daemon" in command_of(pid) or "pyspark.daemon" in command_of(pid)]
         if workers:
             try:

@@ -19,6 +19,7 @@ from bson import Timestamp
 from tailrace.capture.positions import Position, PositionStore
 from tailrace.capture.positions.open import open_store
 from tailrace.errors import LeaseHeld, StoreUnavailable
+from tailrace.owned import GuardedProcess, end_with_parent
 from tailrace.stand import Kafka, Postgres, Redis
 
 KILLS = 3
@@ -58,7 +59,7 @@ def test_a_writer_killed_in_the_middle_of_saves_leaves_the_old_or_the_new_positi
 
 def kill_while_saving(store_url: str, saved: int) -> int:
     """Let a process save for a random while, kill it, and give what the store holds then."""
-    writer = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, store_url], stdout=subprocess.PIPE, text=True)
+    writer = GuardedProcess([sys.executable, "-c", SAVE_FOREVER, store_url], stdout=subprocess.PIPE, text=True)
     assert writer.stdout
     try:
         for _ in range(random.randint(1, 12)):
@@ -89,6 +90,7 @@ def test_a_file_store_that_dies_before_any_system_call_is_whole(tmp_path: Path, 
             lease = store.save(position(1), store.acquire("orders", "host/1"))
             child = os.fork()
             if child == 0:
+                end_with_parent()
                 die_at_call(calls)
                 store.save(position(2), lease, reason=reason)
                 os._exit(0)

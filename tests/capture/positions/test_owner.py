@@ -7,6 +7,7 @@ import sys
 
 from tailrace.capture.positions import open_store, this_process
 from tailrace.capture.positions.owner import has_ended
+from tailrace.owned import GuardedProcess, run_guarded
 
 NAME = "from tailrace.capture.positions import this_process; print(this_process(), flush=True); input()"
 
@@ -17,7 +18,7 @@ def test_a_process_knows_its_own_name_and_lives() -> None:
 
 
 def test_another_process_is_known_to_live_and_to_have_ended() -> None:
-    with subprocess.Popen(
+    with GuardedProcess(
         [sys.executable, "-c", NAME], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout
@@ -47,7 +48,7 @@ def test_a_machine_of_the_same_name_is_another_machine() -> None:
 
 
 def test_nobody_waits_for_the_lease_of_a_dead_process(tmp_path: object) -> None:
-    gone = subprocess.run([sys.executable, "-c", NAME], input="\n", capture_output=True, text=True, check=True)
+    gone = run_guarded([sys.executable, "-c", NAME], input="\n", capture_output=True, text=True, check=True, timeout=60)
     with open_store(f"file:{tmp_path}") as store:
         store.acquire("orders", gone.stdout.strip(), seconds=600)
         assert store.acquire("orders", this_process()).epoch == 2

@@ -1,10 +1,11 @@
 """One heap for a producer's threads, as glibc itself counts them."""
 
 import ctypes
-import subprocess
 import sys
 
 import pytest
+
+from tailrace.owned import run_guarded
 
 PROGRAM = """
 import ctypes, sys, threading
@@ -32,9 +33,7 @@ libc.fflush(None)
 
 
 def heaps(which: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_guarded([sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.count("<heap nr=")
 
 

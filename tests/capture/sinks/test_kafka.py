@@ -23,6 +23,7 @@ from tailrace.capture.sinks import Sink, SinkOptions, open_sink
 from tailrace.capture.sinks.kafka import KafkaSink
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import CaptureError, LeaseLost, SettingsError, StoreUnavailable
+from tailrace.owned import GuardedProcess
 from tailrace.stand import Kafka
 
 
@@ -277,7 +278,7 @@ def test_a_producer_killed_at_any_moment_delivers_each_record_once(kafka_side: K
     tests = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-c", COMMIT_FOREVER, tests, kafka_side.broker.bootstrap_servers, kafka_side.prefix]
     for kills in range(3):
-        writer = subprocess.Popen(command, stdout=subprocess.PIPE)
+        writer = GuardedProcess(command, stdout=subprocess.PIPE)
         assert writer.stdout
         try:
             for _ in range(1 + 2 * kills):

@@ -32,6 +32,7 @@ from tailrace.capture.source.oplog import OplogSource
 from tailrace.capture.source.reader import ConvertedBatch
 from tailrace.capture.source.source import ClusterAccess, EventBatch, Scope, Selection, Start, UnfinishedBatch
 from tailrace.errors import ChangeStreamError
+from tailrace.owned import GuardedProcess
 from tailrace.settings import Settings
 from tailrace.stand import ReplicaSet
 
@@ -223,7 +224,7 @@ def test_the_other_process_ends_with_a_producer_that_is_killed(mongodb: ReplicaS
         "print(process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program, mongodb.uri], stdout=subprocess.PIPE, text=True) as parent:
+    with GuardedProcess([sys.executable, "-c", program, mongodb.uri], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         helper = int(parent.stdout.readline())
         assert is_running(helper)
