@@ -19,7 +19,7 @@ from tailrace.spark import error_of
 from tailrace.spark.columns import ENVELOPE
 from tailrace.spark.source import TailraceDataSource
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
 def reading(spark, mongodb, database, kind="read", **options: Any) -> Any:
