@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pymongo.database import Database
 
 from dashboard_site import dashboard, free_port, running, until
 from tailrace.cli.app import run
+from tailrace.owned import run_guarded
 from tailrace.settings import Settings, describe
 from tailrace.stand import Kafka, ReplicaSet
 
@@ -151,6 +151,6 @@ def test_secrets_of_files_are_not_shown_either(tmp_path: Path) -> None:
     (tmp_path / "sink").write_text(f"kafka://h?sasl.password={MARK}\n")
     file = write(tmp_path / "tailrace.toml", {"capture.sink_file": "sink"})
     command = [sys.executable, "-m", "tailrace.cli.app", "--config", str(file), "settings", "--json"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    printed = run_guarded(command, capture_output=True, text=True, check=True, cwd="/").stdout
     assert "sasl.password=***" in printed
     assert MARK not in printed
