@@ -151,6 +151,6 @@ def test_secrets_of_files_are_not_shown_either(tmp_path: Path) -> None:
     (tmp_path / "sink").write_text(f"kafka://h?sasl.password={MARK}\n")
     file = write(tmp_path / "tailrace.toml", {"capture.sink_file": "sink"})
     command = [sys.executable, "-m", "tailrace.cli.app", "--config", str(file), "settings", "--json"]
-    printed = run_guarded(command, capture_output=True, text=True, check=True, cwd="/").stdout
+    printed = run_guarded(command, capture_output=True, text=True, check=True, cwd="/", timeout=60).stdout
     assert "sasl.password=***" in printed
     assert MARK not in printed
