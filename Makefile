@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway
+.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -46,6 +46,9 @@ conformance: env ## Run the driver specification's tests on every server version
 mongodb-7: env   ## Everything that runs on MongoDB 7.0, which needs Wine
 	$(BIN)/pytest -m 'long or not long' -k 7.0.28 --timeout 3600 tests/driver tests/engine tests/gateway tests/hub tests/stand tests/oplog tests/monitor \
 		tests/capture tests/spark $(ARGS)
+
+pymongo-suite: env ## pymongo's own change stream tests on each server and through the gateway: each ends alike
+	$(BIN)/pytest -m 'long or not long' tests/gateway/test_pymongo_suite.py $(ARGS)
 
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \

@@ -77,6 +77,34 @@ OPENS: list[dict[str, Any]] = [
 ]
 
 
+MORES: list[dict[str, Any]] = [
+    {},
+    *({"batchSize": value} for value in [*ODD, 0, 1, 1.0]),
+    *({"maxTimeMS": value} for value in [*ODD, 0, 1, 1.0]),
+    *({"collection": value} for value in [*ODD, "", "other", "a\0b"]),
+    *({"lsid": value} for value in [*ODD, *SESSIONS]),
+    *({name: value} for name in ("unknown", "comment", "readConcern") for value in ODD),
+    *({"apiVersion": value} for value in ["1", "2", 1]),
+    {"apiVersion": "1", "apiStrict": True},
+    {"txnNumber": Int64(1)},
+    {"txnNumber": Int64(1), "lsid": LSID},
+    {"autocommit": False},
+]
+
+
+def more(client: WireClient, fields: dict[str, Any], **opened_with: Any) -> dict[str, Any]:
+    """Open a stream and read on in it; give the reply without what differs from cursor to cursor."""
+    reply = client.command(watch(**opened_with))
+    assert reply["ok"] == 1, reply
+    opened = reply["cursor"]
+    command = {"getMore": opened["id"], "collection": "orders", "maxTimeMS": 1, "$db": "valid"} | fields
+    reply = client.command(command)
+    client.command({"killCursors": "orders", "cursors": [opened["id"]], "$db": "valid"})
+    if reply["ok"] == 1:
+        return {"ok": 1, "ns": reply["cursor"]["ns"]}
+    return reply | {"errmsg": reply["errmsg"].replace(str(opened["id"]), "ID")}
+
+
 def outcome(client: WireClient, command: dict[str, Any]) -> dict[str, Any]:
     """The whole reply, and of a stream that was opened only that it was."""
     reply = client.command(command)
@@ -130,14 +158,14 @@ def test_many_who_open_the_same_ask_the_server_a_few_times(gateway: RunningGatew
     """Each answer is newer than the question, so that nobody is told what was true before."""
     with mongodb.client() as client:
         client.valid.drop_collection("asked")
-        before = client.admin.command("serverStatus")["metrics"]["commands"]["aggregate"]["total"]
+        before = client.admin.command("serverStatus")["metrics"]
         clients = [WireClient(gateway.port) for _ in range(40)]
         for each in clients:
             each.send_frame(b"\x00" * 5 + bson.encode(watch(aggregate="asked", lsid={"id": Binary.from_uuid(uuid4())})))
         assert all(each.reply()["ok"] == 1 for each in clients)
-        asked = client.admin.command("serverStatus")["metrics"]["commands"]["aggregate"]["total"] - before
-        assert 1 <= asked < 40
-        assert client.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"] < 10
+        after = client.admin.command("serverStatus")["metrics"]
+        assert 1 <= after["commands"]["aggregate"]["total"] - before["commands"]["aggregate"]["total"] < 40
+        assert after["cursor"]["open"]["total"] - before["cursor"]["open"]["total"] < 10
         client.valid.create_collection("asked", viewOn="orders")
         refused = clients[0].command(watch(aggregate="asked"))
         client.valid.drop_collection("asked")
@@ -174,3 +202,42 @@ def test_a_stream_is_refused_as_by_the_server(gateway: RunningGateway, mongodb: 
     prepare(mongodb)
     with WireClient(gateway.port) as through, WireClient(mongodb.primary.port) as direct:
         assert differences(through, direct, OPENS) == []
+
+
+@pytest.mark.mongodb(*ALL)
+def test_a_get_more_is_refused_as_by_the_server(gateway: RunningGateway, mongodb: ReplicaSet) -> None:
+    prepare(mongodb)
+    with WireClient(gateway.port) as through, WireClient(mongodb.primary.port) as direct:
+        openings: list[dict[str, Any]] = [{}, {"lsid": LSID}]
+        if mongodb.release >= (5, 0):
+            openings.append({"apiVersion": "1"})
+        found = [
+            (opening, fields, said, expected)
+            for opening in openings
+            for fields in MORES
+            if (said := more(through, fields, **opening)) != (expected := more(direct, fields, **opening))
+        ]
+        assert found == []
+
+
+@pytest.mark.mongodb("4.2.6", "6.0.5")
+def test_a_cursor_in_use_is_refused_as_by_the_server(gateway: RunningGateway, mongodb: ReplicaSet) -> None:
+    refused = []
+    for port in (gateway.port, mongodb.primary.port):
+        with WireClient(port) as first, WireClient(port) as second:
+            number = first.command(watch())["cursor"]["id"]
+            waits = {"getMore": number, "collection": "orders", "maxTimeMS": 3_000, "$db": "valid"}
+            first.send_frame(b"\x00" * 5 + bson.encode(waits))
+            while (reply := second.command(waits | {"maxTimeMS": 1}))["ok"] == 1:
+                continue
+            refused.append(reply | {"errmsg": reply["errmsg"].replace(str(number), "ID")})
+    assert refused[0] == refused[1]
+    assert refused[0]["code"] == 143
+
+
+@pytest.mark.mongodb(*ALL)
+def test_legacy_queries_are_answered_as_by_the_server(gateway: RunningGateway, mongodb: ReplicaSet) -> None:
+    with WireClient(gateway.port) as through, WireClient(mongodb.primary.port) as direct:
+        for command in ({"ping": 1}, {"find": "nothing"}, {"buildInfo": 1}, {"unknown": 1}, {"saslStart": 1}, {}):
+            assert through.query("admin.$cmd", command) == direct.query("admin.$cmd", command)
+        assert through.query("admin.$cmd", {"isMaster": 1})["ok"] == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from bson.decimal128 import Decimal128
 
 from tailrace import raw
+from tailrace.engine.dialect import Dialect
 from tailrace.engine.options import parse_command
 from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, PipelineUnsupported, StreamRefused, TailraceError
@@ -18,6 +19,7 @@ from tailrace.gateway.command import UNAUTHORIZED, Command
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.sessions import SessionCommands, SessionId
 from tailrace.gateway.streams import AnySubscription
+from tailrace.gateway.validation import api_in, api_of
 from tailrace.hub import Batch, read_positions
 
 if TYPE_CHECKING:
@@ -99,21 +101,23 @@ class ChangeStreamCommands:
 
     async def get_more(self, asked: Command) -> Reply | None:
         """Read on in a change stream; any other cursor is the upstream's."""
-        command = asked.fields
-        number = command["getMore"]
-        cursor = self._gateway.cursors.get(number) if isinstance(number, int) else None
+        kind, begin, _ = raw.find(asked.message.body, b"getMore") or (raw.NULL, 0, 0)
+        number = raw.number_at(asked.message.body, kind, begin)
+        cursor = self._gateway.cursors.get(int(number)) if isinstance(number, int) else None
         if cursor is None:
             return await self._conversation.pass_on(asked)
-        wrong = await self._gateway.validation.refusal_of_get_more(self._conversation, asked)
+        wrong = await self._gateway.validation.refusal_of_get_more(self._conversation, asked, cursor)
         if wrong is not None:
             return wrong
+        command = asked.fields
         await self._check_owner(cursor, asked)
         refused = await self._still_refused(cursor)
         if refused is not None:
             await SessionCommands(self._conversation).close(cursor)
             return refused
         if cursor.in_use:
-            raise StreamRefused(f"cursor id {cursor.id} is already in use", server_code=12051)
+            message = f"cursor id {cursor.id} is already in use"
+            raise StreamRefused(message, server_code=143, server_code_name="CursorInUse")
         cursor.in_use = True
         try:
             max_events = _to_int32(command.get("batchSize") or 0) or None
@@ -163,17 +167,18 @@ class ChangeStreamCommands:
 
     async def _check_owner(self, cursor: Cursor, asked: Command) -> None:
         """Refuse a cursor to all but the user, session and namespace that it was opened for."""
-        namespace = f"{asked.database}.{asked.fields.get('collection')}"
-        if namespace != cursor.namespace:
-            message = f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace"
-            raise StreamRefused(f"{message} {cursor.namespace}", server_code=13, server_code_name="Unauthorized")
         users = await self._conversation.users()
         if cursor.owner != users:
             message = f"cursor id {cursor.id} was not created by the authenticated user"
             raise StreamRefused(message, server_code=13, server_code_name="Unauthorized")
-        if cursor.session != SessionId.of(asked.fields.get("lsid"), users):
-            message = f"Cannot run getMore on cursor {cursor.id}, which was created in another session"
-            raise StreamRefused(message, server_code=50738)
+        dialect = self._gateway.hub.dialect
+        session = SessionId.of(asked.fields.get("lsid"), users)
+        in_session = None if cursor.session == session else _wrong_session(cursor, session, dialect)
+        namespace, api = _wrong_namespace(cursor, asked), _wrong_api(cursor, asked)
+        found = [in_session, namespace, api] if dialect.since(6, 0) else [in_session, api, namespace]
+        for wrong in found if dialect.since(5, 0) else [namespace, in_session]:
+            if wrong is not None:
+                raise wrong
 
     async def _still_refused(self, cursor: Cursor) -> bytes | None:
         """Ask the upstream whether the client may still watch what it watches, when its privileges have changed."""
@@ -205,6 +210,33 @@ def _begins_with_change_stream(body: bytes) -> bool:
     if stage is None or stage[0] != raw.DOCUMENT:
         return False
     return raw.find(body, b"$changeStream", stage[1]) is not None
+
+
+def _wrong_namespace(cursor: Cursor, asked: Command) -> StreamRefused | None:
+    namespace = f"{asked.database}.{asked.fields.get('collection')}"
+    if namespace == cursor.namespace:
+        return None
+    message = f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace"
+    return StreamRefused(f"{message} {cursor.namespace}", server_code=13, server_code_name="Unauthorized")
+
+
+def _wrong_api(cursor: Cursor, asked: Command) -> StreamRefused | None:
+    used, opened = api_in(asked.message.body), api_of(cursor.opened_by)
+    if used == opened:
+        return None
+    message = f"API parameter mismatch: getMore used params {used}, the cursor-creating command used {opened}"
+    return StreamRefused(message, server_code=347, server_code_name="APIMismatchError")
+
+
+def _wrong_session(cursor: Cursor, session: SessionId | None, dialect: Dialect) -> StreamRefused:
+    """Refuse a `getMore` in another session than the one the cursor was opened in, or in one, or without."""
+    opened, used = (None if each is None else each.shown(dialect) for each in (cursor.session, session))
+    begin = f"Cannot run getMore on cursor {cursor.id}, which was"
+    if opened is None:
+        return StreamRefused(f"{begin} not created in a session, in session {used}", server_code=50736)
+    if used is None:
+        return StreamRefused(f"{begin} created in session {opened}, without an lsid", server_code=50737)
+    return StreamRefused(f"{begin} created in session {opened}, in session {used}", server_code=50738)
 
 
 def _first_batch_size(command: Mapping[str, Any]) -> int:

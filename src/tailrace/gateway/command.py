@@ -20,6 +20,14 @@ MAX_FIELDS: Final = 256
 """No command of any server has as many; reading more would let one client hold up the others."""
 _FAILED_TO_PARSE: Final = 9
 UNAUTHORIZED: Final = 13
+_STILL_QUERIES: Final = frozenset(
+    {"hello", "isMaster", "ismaster", "buildInfo", "buildinfo", "authenticate", "saslStart", "saslContinue", "_isSelf"}
+)
+"""What servers since 6.0 still answer when it comes as a legacy query."""
+_UPGRADE: Final = (
+    "The client driver may require an upgrade. "
+    "For more details see https://dochub.mongodb.org/core/legacy-opcode-removal"
+)
 
 
 class Command:
@@ -53,7 +61,14 @@ class Command:
                     f"a command cannot have more than {MAX_FIELDS} fields", server_code=_FAILED_TO_PARSE
                 )
         database = message.legacy_database
+        command = next(iter(fields), b"").decode("utf-8", "replace")
         if database is not None:
+            if dialect.since(6, 0) and command not in _STILL_QUERIES:
+                raise StreamRefused(
+                    f"Unsupported OP_QUERY command: {command or '$db'}. {_UPGRADE}",
+                    server_code=352,
+                    server_code_name="UnsupportedOpQueryCommand",
+                )
             if b"$db" in fields:
                 raise StreamRefused("$db is not allowed in OP_QUERY requests", server_code=40621)
             message = message.as_modern()
@@ -61,8 +76,7 @@ class Command:
             database = _database(message.body, fields[b"$db"])
         else:
             raise StreamRefused("OP_MSG requests require a $db argument", server_code=40571)
-        name = next(iter(fields), b"")
-        return cls(message, name.decode("utf-8", "replace"), database)
+        return cls(message, command, database)
 
 
 def unauthorized(message: str) -> StreamRefused:

@@ -6,12 +6,15 @@ answers the command first, and only what it allowed is then done to the gateway'
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from tailrace import raw
+from tailrace.engine.dialect import Dialect
 from tailrace.gateway import replies
 from tailrace.gateway.command import Command, unauthorized
 from tailrace.gateway.cursors import Cursor
@@ -37,6 +40,11 @@ class SessionId:
             return None
         user = lsid.get("uid")
         return cls(bytes(user) if isinstance(user, bytes) else user_digest(users), bytes(lsid["id"]))
+
+    def shown(self, dialect: Dialect) -> str:
+        """Write it as a server does in its messages; since 6.0 with the empty places of internal transactions."""
+        text = f"{UUID(bytes=self.id)} - {b64encode(self.user).decode()}"
+        return f"{text} -  - " if dialect.since(6, 0) else text
 
 
 def user_digest(users: frozenset[str]) -> bytes:

@@ -9,13 +9,13 @@ such cursor.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Callable, Mapping, Set
+from typing import TYPE_CHECKING, Any, Final
 
 import bson
 
 from tailrace import raw
-from tailrace.engine.dialect import Dialect
 from tailrace.errors import ServerUnreachable
 from tailrace.gateway.command import Command
 from tailrace.gateway.upstream import LOST_PRIMARY, Upstream, UpstreamConnection, error_code
@@ -24,14 +24,16 @@ from tailrace.token import shard_positions
 
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
+    from tailrace.gateway.cursors import Cursor
 
 _AT_ONCE: Final = 8
 _CURSOR_NOT_FOUND: Final = 43
 _SAME_FOR_ALL: Final = frozenset(
-    {b"aggregate", b"pipeline", b"cursor", b"comment", b"readConcern", b"$db", b"$readPreference", b"apiVersion"}
+    {b"aggregate", b"pipeline", b"cursor", b"comment", b"readConcern", b"$db", b"$readPreference"}
 )
 """What makes a change stream one that everybody may open alike."""
-_OF_THE_CLIENT: Final = (b"lsid", b"$clusterTime", b"apiStrict", b"apiDeprecationErrors")
+_OF_THE_CLIENT: Final = (b"lsid", b"$clusterTime")
+_API: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
 _MAJORITY: Final = raw.document(raw.element(raw.STRING, b"level", raw.string("majority")))
 _USUAL: Final[dict[bytes, int]] = {
     b"getMore": raw.INT64, b"collection": raw.STRING, b"$db": raw.STRING, b"lsid": raw.DOCUMENT,
@@ -57,15 +59,20 @@ class Validation:
         body = _without_reading(asked.message.body)
         if await self._upstream.requires_auth() or not _is_same_for_all(body):
             return await rehearse(await conversation.connected(), body)
-        question = raw.without(body, *_OF_THE_CLIENT[:2])
+        question = raw.without(body, *_OF_THE_CLIENT)
         waiting = self._next.get(question)
         if waiting is None:
             waiting = self._next[question] = asyncio.create_task(self._ask(question))
         return await asyncio.shield(waiting)
 
-    async def refusal_of_get_more(self, conversation: Conversation, asked: Command) -> bytes | None:
+    async def refusal_of_get_more(self, conversation: Conversation, asked: Command, cursor: Cursor) -> bytes | None:
         """Let the upstream judge a `getMore` that is not as drivers send it."""
-        if _is_usual_get_more(asked.message.body, conversation.gateway.hub.dialect):
+        known = {b"comment"} if conversation.gateway.hub.dialect.since(4, 4) else set()
+        if api_in(asked.message.body) == api_of(cursor.opened_by):
+            known.update(_API)
+        collection = raw.field(asked.message.body, b"collection")
+        is_own = collection is not None and collection.data == raw.string(cursor.namespace.partition(".")[2])
+        if is_own and _is_usual_get_more(asked.message.body, known):
             return None
         upstream = await conversation.connected()
         reply = await upstream.exchange(Message(asked.message.body, request_id=1))
@@ -130,6 +137,18 @@ async def rehearse(upstream: UpstreamConnection, body: bytes) -> bytes | None:
     return None
 
 
+def api_in(body: bytes) -> str:
+    """Write the API version that a command was sent with, and what goes with it, as a server does in its messages."""
+    found = {name.decode(): raw.field(body, name) for name in _API}
+    return api_of({name: raw.to_python(each.kind, each.data) for name, each in found.items() if each is not None})
+
+
+def api_of(command: Mapping[str, Any]) -> str:
+    """Write the same of a command that was decoded."""
+    given = [f"{name}: {json.dumps(command[name], default=str)}" for name in map(bytes.decode, _API) if name in command]
+    return f"{{ {', '.join(given)} }}" if given else "{}"
+
+
 def _without_reading(body: bytes) -> bytes:
     """Give the command with an empty first batch, and without the positions of shards that only the gateway knows."""
     parts = []
@@ -167,13 +186,13 @@ def _without_positions(pipeline: bytes) -> bytes:
 def _is_same_for_all(body: bytes) -> bool:
     """Tell whether the answer depends neither on who asks nor on what else happens in a session."""
     for kind, name, begin, end in raw.elements(body):
-        if name in _OF_THE_CLIENT[:2]:
+        if name in _OF_THE_CLIENT:
             if kind != raw.DOCUMENT or not _FORMS[name](body[begin:end]):
                 return False
         elif name == b"readConcern":
             if body[begin:end] != _MAJORITY:
                 return False
-        elif name not in _SAME_FOR_ALL and name not in _OF_THE_CLIENT:
+        elif name not in _SAME_FOR_ALL and name not in _API:
             return False
     return True
 
@@ -189,13 +208,14 @@ def _is_cluster_time(told: bytes) -> bool:
     return time is not None and time.kind == raw.TIMESTAMP
 
 
-def _is_usual_get_more(body: bytes, dialect: Dialect) -> bool:
+def _is_usual_get_more(body: bytes, known: Set[bytes]) -> bool:
+    """Tell whether there is nothing to be judged in a `getMore`; the fields in `known` are known to be right."""
     for kind, name, begin, end in raw.elements(body):
-        if name == b"comment" and dialect.since(4, 4):
+        if name in known:
             continue
         if name in (b"batchSize", b"maxTimeMS"):
             number = raw.number_at(body, kind, begin) if kind in (raw.INT32, raw.INT64) else None
-            if number is None or not 0 <= number <= _LARGEST:
+            if number is None or not (name == b"batchSize") <= number <= _LARGEST:
                 return False
         elif _USUAL.get(name) != kind or not _FORMS.get(name, bool)(body[begin:end]):
             return False
