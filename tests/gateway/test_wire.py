@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.engine import Dialect
 from tailrace.errors import BadFrame
+from tailrace.gateway.checksum import MAX_CHECKED, crc32c
 from tailrace.gateway.command import Command
 from tailrace.gateway.compression import COMPRESSORS
 from tailrace.gateway.wire import OP_COMPRESSED, OP_MSG, OP_QUERY, Message, parse, read_message
@@ -55,6 +56,32 @@ def test_a_legacy_handshake_is_answered_in_kind():
     assert (command.name, command.database) == ("isMaster", "admin")
     length, _, response_to, opcode = struct.unpack_from("<iiii", message.reply(bson.encode({"ok": 1})))
     assert (length, response_to, opcode) == (36 + len(bson.encode({"ok": 1})), 3, 1)
+
+
+def test_the_checksum_of_known_bytes():
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
+
+
+@pytest.mark.parametrize("compressor", [None, COMPRESSORS[2]])
+def test_a_checksum_is_checked(compressor):
+    begin = struct.pack("<I", 1) + b"\x00" + bson.encode({"ping": 1, "$db": "admin"})
+    header = struct.pack("<iiii", 16 + len(begin) + 4, 9, 0, OP_MSG)
+    for wrong in (0, 1):
+        payload, opcode = begin + struct.pack("<I", crc32c(header + begin) ^ wrong), OP_MSG
+        if compressor is not None:
+            payload = struct.pack("<iiB", OP_MSG, len(payload), compressor.number) + compressor.compress(payload)
+            opcode = OP_COMPRESSED
+        if wrong:
+            with pytest.raises(BadFrame, match="checksum"):
+                parse(payload, opcode, 9)
+        else:
+            assert Command.parse(parse(payload, opcode, 9), Dialect.of("6.0.5")).name == "ping"
+
+
+def test_a_large_message_with_a_checksum_is_refused():
+    payload = struct.pack("<I", 1) + b"\x00" + bson.encode({"ping": "x" * MAX_CHECKED}) + b"\x00" * 4
+    with pytest.raises(BadFrame, match="the most"):
+        parse(payload, OP_MSG, 1)
 
 
 BODY = b"\x00" + bson.encode({"ping": 1})

@@ -14,6 +14,7 @@ from typing import Final
 
 from tailrace import raw
 from tailrace.errors import BadFrame, BsonMalformed
+from tailrace.gateway.checksum import MAX_CHECKED, crc32c
 from tailrace.gateway.compression import COMPRESSORS, Compressor
 
 OP_REPLY: Final = 1
@@ -178,7 +179,10 @@ def _message(payload: bytes, request_id: int, response_to: int) -> Message:
     (flags,) = _FLAGS.unpack_from(payload)
     if flags & _REQUIRED_FLAGS & ~_KNOWN_FLAGS:
         raise BadFrame(f"OP_MSG flags 0x{flags:x} are not known")
-    end = len(payload) - 4 if flags & CHECKSUM_PRESENT else len(payload)
+    end = len(payload)
+    if flags & CHECKSUM_PRESENT:
+        end -= 4
+        _check(_HEADER.pack(HEADER_SIZE + len(payload), request_id, response_to, OP_MSG) + payload)
     position, body, sequences = 4, b"", []
     while position < end:
         kind, start = payload[position], position + 1
@@ -197,6 +201,14 @@ def _message(payload: bytes, request_id: int, response_to: int) -> Message:
     if position != end or not body:
         raise BadFrame("an OP_MSG whose sections do not fit its length")
     return Message(body, request_id, response_to, flags, b"".join(sequences))
+
+
+def _check(frame: bytes) -> None:
+    """Refuse a frame whose checksum is wrong; seen on 4.2.6 and 6.0.5: the server hangs up."""
+    if len(frame) > MAX_CHECKED:
+        raise BadFrame(f"a message of {len(frame)} bytes with a checksum, where {MAX_CHECKED} are the most")
+    if crc32c(frame[:-4]) != _FLAGS.unpack_from(frame, len(frame) - 4)[0]:
+        raise BadFrame("an OP_MSG whose checksum is wrong")
 
 
 def _query(payload: bytes, request_id: int) -> Message:
