@@ -61,6 +61,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from tailrace.server_codes import name_of
+
 __all__ = [
     "AlertUndelivered",
     "AlreadyUp",
@@ -224,16 +226,6 @@ class BadFrame(TailraceError):
     default_hint = "The peer was dropped; check that it is a MongoDB driver, and that both sides agree about TLS."
 
 
-_SERVER_CODE_NAMES = {
-    2: "BadValue", 9: "FailedToParse", 14: "TypeMismatch", 15: "Overflow", 20: "IllegalOperation",
-    26: "NamespaceNotFound", 47: "NoMatchingDocument", 72: "InvalidOptions",
-    73: "InvalidNamespace", 115: "CommandNotSupported", 166: "CommandNotSupportedOnView",
-    260: "InvalidResumeToken", 280: "ChangeStreamFatalError", 286: "ChangeStreamHistoryLost",
-    10334: "BSONObjectTooLarge", 146: "ExceededMemoryLimit", 168: "InvalidPipelineOperator",
-    224: "QueryFeatureNotAllowed", 238: "NotImplemented", 241: "ConversionFailure",
-}  # fmt: skip
-
-
 class RecordingInvalid(TailraceError):
     """A recording cannot be read, or does not hold what was asked of it."""
 
@@ -259,8 +251,7 @@ class ChangeStreamError(TailraceError):
     @property
     def server_code_name(self) -> str:
         """Give the name MongoDB has for the code; codes without a name are `Location<code>`."""
-        default = _SERVER_CODE_NAMES.get(self.server_code, f"Location{self.server_code}")
-        return self._server_code_name or default
+        return self._server_code_name or name_of(self.server_code)
 
 
 class StreamRefused(ChangeStreamError):

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect, CursorNotFound, ExecutionTimeout, NotPrimaryError, OperationFailure
 
+from tailrace import server_codes
 from tailrace.driver import ResumeRules, WatchOptions
 from tailrace.driver.batch import DecodedBatch
 from tailrace.driver.budget import LONGEST_PAUSE, ResumeBudget
 from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
 from tailrace.driver.resume import ResumableStream, proceed
-from tailrace.driver.rules import ALLOW_LIST, Failure
+from tailrace.driver.rules import Failure
 from tailrace.errors import ResumeTokenMissing
 
 Position = dict[str, Any]
@@ -263,7 +264,7 @@ def test_three_codes_are_not_resumed_before_4_4(code: int) -> None:
 def test_before_4_4_the_default_resumes_what_the_allow_list_does_not() -> None:
     assert ResumeRules.DEFAULT.resumes(failure(216), 8)
     assert not ResumeRules.ALLOW_LIST.resumes(failure(216), 8)
-    for code in ALLOW_LIST:
+    for code in server_codes.RESUMABLE:
         assert ResumeRules.ALLOW_LIST.resumes(failure(code), 8)
         assert ResumeRules.DEFAULT.resumes(failure(code), 8)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, ProtocolError, PyMongoError
 
+from tailrace import server_codes
 from tailrace.capture.error_rules import (
     DISK_ERRORS,
     DISK_RULE,
@@ -67,7 +68,9 @@ def _of_pymongo(error: PyMongoError) -> Verdict:
     if isinstance(error, OperationFailure | NotPrimaryError):
         details: Any = error.details
         answer: Mapping[str, Any] = details if isinstance(details, Mapping) else {}
-        code = error.code if isinstance(error, OperationFailure) else answer.get("code", 10107)
+        code = (
+            error.code if isinstance(error, OperationFailure) else answer.get("code", server_codes.NOT_WRITABLE_PRIMARY)
+        )
         return _of_server(code, frozenset(answer.get("errorLabels", ())), str(answer.get("errmsg", error)))
     if isinstance(error, ConnectionFailure | ProtocolError):
         return NETWORK.applied("network")

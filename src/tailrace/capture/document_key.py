@@ -12,10 +12,8 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.errors import SettingsError
-
-_UNAUTHORIZED = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def key_fields(client: MongoClient[Any], namespace: str) -> KeyFields:
     try:
         found = catalogue.find_one({"_id": namespace, "dropped": {"$ne": True}}, {"key": 1})
     except OperationFailure as error:
-        if error.code != _UNAUTHORIZED:
+        if error.code != server_codes.UNAUTHORIZED:
             raise
         if router:
             hint = "Give the user the role `read` on the database `config`."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tailrace import server_codes
 from tailrace.errors import Outcome
 
 
@@ -46,51 +47,30 @@ class Rule:
         return Verdict(self.verdict, code, self.why, self.remedy)
 
 
-def _server(outcome: Outcome, why: str, codes: Mapping[int, str], remedy: Remedy = Remedy.NONE) -> Rule:
-    return Rule("MongoDB", tuple(codes.values()), outcome, why, remedy, tuple(codes))
+def _server(outcome: Outcome, why: str, codes: Iterable[int], remedy: Remedy = Remedy.NONE) -> Rule:
+    named = server_codes.named(codes)
+    return Rule("MongoDB", tuple(named.values()), outcome, why, remedy, tuple(named))
 
-
-_HISTORY_LOST = {
-    286: "ChangeStreamHistoryLost", 40576: "Location40576", 40585: "Location40585", 40615: "Location40615",
-}  # fmt: skip
-_TOKEN_NOT_UNDERSTOOD = {
-    260: "InvalidResumeToken", 40647: "Location40647", 40649: "Location40649", 50795: "Location50795",
-    50811: "Location50811",
-}  # fmt: skip
-_CURSOR_GONE = {
-    43: "CursorNotFound", 136: "CappedPositionLost", 175: "QueryPlanKilled", 237: "CursorKilled", 11601: "Interrupted",
-}  # fmt: skip
-_PASSING = {
-    6: "HostUnreachable", 7: "HostNotFound", 46: "LockBusy", 50: "MaxTimeMSExpired", 63: "StaleShardVersion",
-    89: "NetworkTimeout", 91: "ShutdownInProgress", 112: "WriteConflict", 133: "FailedToSatisfyReadPreference",
-    134: "ReadConcernMajorityNotAvailableYet", 150: "StaleEpoch", 189: "PrimarySteppedDown",
-    202: "NetworkInterfaceExceededTimeLimit", 234: "RetryChangeStream", 239: "SnapshotTooOld",
-    246: "SnapshotUnavailable", 262: "ExceededTimeLimit", 9001: "SocketException", 10107: "NotWritablePrimary",
-    11600: "InterruptedAtShutdown", 11602: "InterruptedDueToReplStateChange", 13388: "StaleConfig",
-    13435: "NotPrimaryNoSecondaryOk", 13436: "NotPrimaryOrSecondary",
-}  # fmt: skip
-_FOR_A_PERSON = {
-    2: "BadValue", 9: "FailedToParse", 13: "Unauthorized", 14: "TypeMismatch", 18: "AuthenticationFailed",
-    47: "NoMatchingDocument", 72: "InvalidOptions", 280: "ChangeStreamFatalError",
-}  # fmt: skip
 
 SERVER_RULES: tuple[Rule, ...] = (
-    _server(Outcome.RECOVER, "the oplog begins after the position: what lies between is lost", _HISTORY_LOST),
+    _server(
+        Outcome.RECOVER, "the oplog begins after the position: what lies between is lost", server_codes.HISTORY_LOST
+    ),
     _server(
         Outcome.RESUME,
         "the server does not understand the token, as after a downgrade: the stored cluster time is used instead",
-        _TOKEN_NOT_UNDERSTOOD,
+        server_codes.TOKEN_NOT_UNDERSTOOD,
         Remedy.START_AT_TIME,
     ),
     _server(
         Outcome.RESUME,
         "one event is over 16 MB: it is read again without its images",
-        {10334: "BSONObjectTooLarge"},
+        {10334},
         Remedy.READ_SMALLER,
     ),
-    _server(Outcome.RESUME, "the cursor is gone, the position is not", _CURSOR_GONE),
-    _server(Outcome.RETRY, "the server or its primary is changing, or cannot be reached now", _PASSING),
-    _server(Outcome.STOP, "the user, the pipeline or the options have to be changed first", _FOR_A_PERSON),
+    _server(Outcome.RESUME, "the cursor is gone, the position is not", server_codes.CURSOR_GONE),
+    _server(Outcome.RETRY, "the server or its primary is changing, or cannot be reached now", server_codes.PASSING),
+    _server(Outcome.STOP, "the user, the pipeline or the options have to be changed first", server_codes.FOR_A_PERSON),
 )
 
 TOKEN_NOT_FOUND = Rule(

@@ -15,12 +15,13 @@ import bson
 from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
+from tailrace import server_codes
 from tailrace.driver.batch import Batch, DecodedBatch
 from tailrace.driver.budget import ResumeBudget
 from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
 from tailrace.driver.fragments import FragmentAssembler
 from tailrace.driver.options import Token, WatchOptions, aggregate, as_document, original_position
-from tailrace.driver.rules import CURSOR_NOT_FOUND, WIRE_VERSION_4_4, Failure
+from tailrace.driver.rules import WIRE_VERSION_4_4, Failure
 from tailrace.event import TOKEN_FIRST, token_of
 
 Steps: TypeAlias = Generator[Step, Reply | None, None]
@@ -252,7 +253,7 @@ class ResumableStream:
         code, times = self._same_errors
         times = times + 1 if failure.code == code else 1
         self._same_errors = (failure.code, times)
-        return times >= SAME_ERRORS and not failure.is_transient and failure.code != CURSOR_NOT_FOUND
+        return times >= SAME_ERRORS and not failure.is_transient and failure.code != server_codes.CURSOR_NOT_FOUND
 
     def _lose_cursor(self) -> None:
         self._token = self._current_token()

@@ -9,44 +9,11 @@ from typing import Any, Final
 
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, ProtocolError
 
-CURSOR_NOT_FOUND: Final = 43
+from tailrace import server_codes
+
 RESUMABLE_LABEL: Final = "ResumableChangeStreamError"
 NON_RESUMABLE_LABEL: Final = "NonResumableChangeStreamError"
 WIRE_VERSION_4_4: Final = 9
-
-DENY_LIST: Final = frozenset({
-    11601,  # Interrupted
-    136,  # CappedPositionLost
-    237,  # CursorKilled
-})  # fmt: skip
-NOT_PRIMARY: Final = frozenset({
-    91,  # ShutdownInProgress
-    189,  # PrimarySteppedDown
-    10107,  # NotWritablePrimary
-    11600,  # InterruptedAtShutdown
-    11602,  # InterruptedDueToReplStateChange
-    13435,  # NotPrimaryNoSecondaryOk
-    13436,  # NotPrimaryOrSecondary
-})  # fmt: skip
-ALLOW_LIST: Final = NOT_PRIMARY | {
-    6,  # HostUnreachable
-    7,  # HostNotFound
-    63,  # StaleShardVersion
-    89,  # NetworkTimeout
-    133,  # FailedToSatisfyReadPreference
-    150,  # StaleEpoch
-    234,  # RetryChangeStream
-    262,  # ExceededTimeLimit
-    9001,  # SocketException
-    13388,  # StaleConfig
-}
-
-STARTING_UP: Final = frozenset({
-    94,  # NotYetInitialized
-    134,  # ReadConcernMajorityNotAvailableYet
-    202,  # NetworkInterfaceExceededTimeLimit
-    246,  # SnapshotUnavailable
-})  # fmt: skip
 
 
 class Origin(Enum):
@@ -85,7 +52,7 @@ class Failure:
     @property
     def is_not_primary(self) -> bool:
         """Whether the server said that it is not the primary any more; old ones say so in words."""
-        return self.code in NOT_PRIMARY or (
+        return self.code in server_codes.NOT_PRIMARY or (
             self.code is None and ("not master" in self.message or "node is recovering" in self.message)
         )
 
@@ -94,7 +61,7 @@ class Failure:
         """Whether the same command may succeed later: what a resume budget waits for."""
         if self.origin is not Origin.SERVER:
             return self.origin is Origin.NETWORK
-        passing = self.code in ALLOW_LIST or self.code in STARTING_UP or self.is_not_primary
+        passing = self.code in server_codes.RESUMABLE or self.code in server_codes.STARTING_UP or self.is_not_primary
         return passing or RESUMABLE_LABEL in self.labels
 
 
@@ -112,14 +79,14 @@ class ResumeRules(Enum):
         """Whether this failure of a getMore, on a server of this wire version, is resumed."""
         if failure.origin is not Origin.SERVER:
             return failure.origin is Origin.NETWORK
-        if failure.code == CURSOR_NOT_FOUND:
+        if failure.code == server_codes.CURSOR_NOT_FOUND:
             return True
         if max_wire_version >= WIRE_VERSION_4_4 and self is not ResumeRules.VERSION_1_6:
             return RESUMABLE_LABEL in failure.labels
         if self is ResumeRules.ALLOW_LIST:
-            return failure.code in ALLOW_LIST
+            return failure.code in server_codes.RESUMABLE
         return failure.is_not_primary or not (
-            failure.code in DENY_LIST
+            failure.code in server_codes.NEVER_RESUMABLE
             # 4.2 says so of errors that every resume would meet again, such as 280 and 286.
             or NON_RESUMABLE_LABEL in failure.labels
         )

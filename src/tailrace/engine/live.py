@@ -26,6 +26,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError
 
+from tailrace import server_codes
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Event
 from tailrace.engine.images import ImageStore
@@ -37,7 +38,6 @@ from tailrace.oplog.tail import LiveOplog, is_passing
 from tailrace.token.resume_token import ResumeToken
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
-_NAMESPACE_NOT_FOUND: Final = 26
 _PAUSE: Final = 0.2
 _SECONDS_UNSHARDED: Final = 1.0
 """For how long a collection is believed to have no shard key yet; a key that it has stays."""
@@ -212,7 +212,7 @@ class LiveImages:
         try:
             reply = self._until_answered(lambda: self._client[database].command(command, codec_options=_RAW))
         except OperationFailure as error:
-            if error.code == _NAMESPACE_NOT_FOUND:
+            if error.code == server_codes.NAMESPACE_NOT_FOUND:
                 return None
             raise
         batch = reply["cursor"]["firstBatch"]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bson.decimal128 import Decimal128
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.options import parse_command
 from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, PipelineUnsupported, StreamRefused, TailraceError
 from tailrace.gateway import replies
-from tailrace.gateway.command import UNAUTHORIZED, Command
+from tailrace.gateway.command import Command
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.sessions import SessionCommands, SessionId
 from tailrace.gateway.streams import AnySubscription
@@ -32,8 +32,6 @@ Reply = bytes | tuple[bytes, ...]
 _DEFAULT_AWAIT: Final = 1.0
 _LEFT_TO_UPSTREAM: Final = (b"collation", b"let", b"explain")
 """Options whose streams the upstream serves itself."""
-_INTERRUPTED_AT_SHUTDOWN: Final = 11600
-_HOST_UNREACHABLE: Final = 6
 _NO_LOGIN: Final = "command getMore requires authentication"
 _SECONDS_TO_REACH_NOW: Final = 1.0
 _PAUSE: Final = 0.01
@@ -117,7 +115,7 @@ class ChangeStreamCommands:
             return refused
         if cursor.in_use:
             message = f"cursor id {cursor.id} is already in use"
-            raise StreamRefused(message, server_code=143, server_code_name="CursorInUse")
+            raise StreamRefused(message, server_code=143)
         cursor.in_use = True
         try:
             max_events = _to_int32(command.get("batchSize") or 0) or None
@@ -132,7 +130,7 @@ class ChangeStreamCommands:
             cursor.used_at = time.monotonic()
         if self._gateway.cursors.get(cursor.id) is None:
             await self._gateway.streams.close(cursor.subscription)
-            raise StreamRefused("operation was interrupted", server_code=237, server_code_name="CursorKilled")
+            raise StreamRefused("operation was interrupted", server_code=237)
         cursor.events += len(batch.events)
         if cursor.subscription.is_closed:
             self._gateway.cursors.remove(cursor)
@@ -142,7 +140,7 @@ class ChangeStreamCommands:
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))
         if self._gateway.streams.stopping.is_set() and not batch.events:
-            raise ChangeStreamError("the gateway is stopping", server_code=_INTERRUPTED_AT_SHUTDOWN)
+            raise ChangeStreamError("the gateway is stopping", server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
         return batch
 
     async def _first_batch(self, subscription: AnySubscription, max_events: int) -> Batch:
@@ -163,14 +161,14 @@ class ChangeStreamCommands:
         except ChangeStreamError:
             raise
         except TailraceError as error:
-            raise ChangeStreamError(error.message, server_code=_HOST_UNREACHABLE) from error
+            raise ChangeStreamError(error.message, server_code=server_codes.HOST_UNREACHABLE) from error
 
     async def _check_owner(self, cursor: Cursor, asked: Command) -> None:
         """Refuse a cursor to all but the user, session and namespace that it was opened for."""
         users = await self._conversation.users()
         if cursor.owner != users:
             message = f"cursor id {cursor.id} was not created by the authenticated user"
-            raise StreamRefused(message, server_code=13, server_code_name="Unauthorized")
+            raise StreamRefused(message, server_code=server_codes.UNAUTHORIZED)
         dialect = self._gateway.hub.dialect
         session = SessionId.of(asked.fields.get("lsid"), users)
         in_session = None if cursor.session == session else _wrong_session(cursor, session, dialect)
@@ -191,7 +189,7 @@ class ChangeStreamCommands:
             return None
         known = await self._conversation.users()
         what = f"not authorized for getMore with cursor id {cursor.id}" if known else _NO_LOGIN
-        return self._conversation.with_times(replies.failure(what, UNAUTHORIZED, "Unauthorized"))
+        return self._conversation.with_times(replies.failure(what, server_codes.UNAUTHORIZED))
 
     def _reply(self, name: bytes, batch: Batch, cursor_id: int, namespace: str) -> Reply:
         counts = self._gateway.counts
@@ -217,7 +215,7 @@ def _wrong_namespace(cursor: Cursor, asked: Command) -> StreamRefused | None:
     if namespace == cursor.namespace:
         return None
     message = f"Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace"
-    return StreamRefused(f"{message} {cursor.namespace}", server_code=13, server_code_name="Unauthorized")
+    return StreamRefused(f"{message} {cursor.namespace}", server_code=server_codes.UNAUTHORIZED)
 
 
 def _wrong_api(cursor: Cursor, asked: Command) -> StreamRefused | None:
@@ -225,7 +223,7 @@ def _wrong_api(cursor: Cursor, asked: Command) -> StreamRefused | None:
     if used == opened:
         return None
     message = f"API parameter mismatch: getMore used params {used}, the cursor-creating command used {opened}"
-    return StreamRefused(message, server_code=347, server_code_name="APIMismatchError")
+    return StreamRefused(message, server_code=347)
 
 
 def _wrong_session(cursor: Cursor, session: SessionId | None, dialect: Dialect) -> StreamRefused:

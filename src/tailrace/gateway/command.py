@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Final
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.server_types import type_name
 from tailrace.errors import StreamRefused
@@ -18,8 +18,6 @@ from tailrace.gateway.wire import Message
 
 MAX_FIELDS: Final = 256
 """No command of any server has as many; reading more would let one client hold up the others."""
-_FAILED_TO_PARSE: Final = 9
-UNAUTHORIZED: Final = 13
 _STILL_QUERIES: Final = frozenset(
     {"hello", "isMaster", "ismaster", "buildInfo", "buildinfo", "authenticate", "saslStart", "saslContinue", "_isSelf"}
 )
@@ -58,7 +56,7 @@ class Command:
             fields[name] = kind, begin, end
             if len(fields) > MAX_FIELDS:
                 raise StreamRefused(
-                    f"a command cannot have more than {MAX_FIELDS} fields", server_code=_FAILED_TO_PARSE
+                    f"a command cannot have more than {MAX_FIELDS} fields", server_code=server_codes.FAILED_TO_PARSE
                 )
         database = message.legacy_database
         command = next(iter(fields), b"").decode("utf-8", "replace")
@@ -67,7 +65,6 @@ class Command:
                 raise StreamRefused(
                     f"Unsupported OP_QUERY command: {command or '$db'}. {_UPGRADE}",
                     server_code=352,
-                    server_code_name="UnsupportedOpQueryCommand",
                 )
             if b"$db" in fields:
                 raise StreamRefused("$db is not allowed in OP_QUERY requests", server_code=40621)
@@ -81,7 +78,7 @@ class Command:
 
 def unauthorized(message: str) -> StreamRefused:
     """Give the refusal of what a client has no privilege for."""
-    return StreamRefused(message, server_code=UNAUTHORIZED, server_code_name="Unauthorized")
+    return StreamRefused(message, server_code=server_codes.UNAUTHORIZED)
 
 
 def _duplicate(name: bytes, dialect: Dialect) -> StreamRefused:

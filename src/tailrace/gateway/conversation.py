@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import bson
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.errors import BadFrame, BsonMalformed, ChangeStreamError, ServerUnreachable
 from tailrace.gateway import replies
 from tailrace.gateway.change_streams import ChangeStreamCommands, Reply
@@ -20,7 +20,7 @@ from tailrace.gateway.hello import host_and_port
 from tailrace.gateway.login import Login, mechanism
 from tailrace.gateway.quiet_log import describe
 from tailrace.gateway.sessions import SessionCommands
-from tailrace.gateway.upstream import LOST_PRIMARY, UpstreamConnection, error_code
+from tailrace.gateway.upstream import UpstreamConnection, error_code
 from tailrace.gateway.wire import Message
 
 if TYPE_CHECKING:
@@ -118,13 +118,13 @@ class Conversation:
             says_resumable = self.gateway.hub.dialect.since(4, 4)
             return self.with_times(replies.refusal(error, says_resumable=says_resumable))
         except BsonMalformed as error:
-            return replies.failure(f"a command that is no BSON: {error.message}", 22, "InvalidBSON")
+            return replies.failure(f"a command that is no BSON: {error.message}", 22)
         except (BadFrame, ServerUnreachable, ConnectionError):
             raise  # the connection is over
         except Exception as error:
             self.gateway.counts.failed += 1
             self.gateway.log.warning("command_failed", peer=self.peer, reason=describe(error))
-            return replies.failure("the gateway failed to run this command", 1, "InternalError")
+            return replies.failure("the gateway failed to run this command", 1)
 
     async def _answer_command(self, command: Command) -> Reply | None:
         failing = self.gateway.fail_points.hit(command.name, self.app_name)
@@ -156,7 +156,6 @@ class Conversation:
             return replies.failure(
                 f"this gateway serves change streams only (--watch-only): send {name} to the server itself",
                 115,
-                "CommandNotSupported",
             )
         self.gateway.counts.passed += 1
         upstream = await self.connected()
@@ -164,7 +163,7 @@ class Conversation:
         if reply is None:
             return None
         self.gateway.streams.note_cluster_time(reply.body)
-        if error_code(reply.body) in LOST_PRIMARY:
+        if error_code(reply.body) in server_codes.NOT_PRIMARY:
             self._is_over = True  # the next connection of this client goes to the new primary
         return reply.body
 
@@ -249,10 +248,9 @@ class Conversation:
             return None
         code = int(data["errorCode"])
         labels = tuple(data.get("errorLabels", ()))
-        if point.knows_cursor and code in replies.RESUMABLE and self.gateway.hub.dialect.since(4, 4):
+        if point.knows_cursor and code in server_codes.RESUMABLE and self.gateway.hub.dialect.since(4, 4):
             labels += (replies.RESUMABLE_LABEL,)
-        name = ChangeStreamError("", server_code=code).server_code_name
-        return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, name, labels))
+        return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, labels))
 
 
 def _app_name(metadata: Any) -> str:

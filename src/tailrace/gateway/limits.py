@@ -20,7 +20,7 @@ _MORE_FOR_AN_ADDRESS: Final = 5
 
 def refused(message: str) -> StreamRefused:
     """Give the refusal of what is over a limit, with the code that servers have for too much load."""
-    return StreamRefused(message, server_code=462, server_code_name="IngressRequestRateLimitExceeded")
+    return StreamRefused(message, server_code=462)
 
 
 class Shares:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import bson
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.errors import StreamRefused
 from tailrace.gateway import replies
-from tailrace.gateway.command import UNAUTHORIZED, Command
+from tailrace.gateway.command import Command
 from tailrace.gateway.identity import NOBODY, Identity
 from tailrace.gateway.privileges import UserPrivileges
 from tailrace.gateway.upstream import error_code
@@ -20,7 +20,6 @@ from tailrace.gateway.validation import rehearse
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
 
-_AUTHENTICATION_FAILED: Final = 18
 _X509: Final = "MONGODB-X509"
 _NO_X509: Final = (
     "MONGODB-X509 does not go through this gateway: the client's certificate ends here. "
@@ -64,8 +63,7 @@ class Login:
             if not found.may_come_from(address):
                 raise StreamRefused(
                     "Authentication failed.",
-                    server_code=_AUTHENTICATION_FAILED,
-                    server_code_name="AuthenticationFailed",
+                    server_code=server_codes.AUTHENTICATION_FAILED,
                 )
             self._count(found.users)
         except StreamRefused as error:
@@ -94,7 +92,7 @@ class Login:
     async def authenticate(self, command: Command) -> bytes | None:
         """Relay one step of a login, or a logout."""
         if command.name == "authenticate" or mechanism(command.fields) == _X509:
-            return self._conversation.with_times(replies.failure(_NO_X509, 334, "MechanismUnavailable"))
+            return self._conversation.with_times(replies.failure(_NO_X509, 334))
         if command.name == "saslStart":
             self.begin(command.fields, command.database)
         self.forget()
@@ -110,13 +108,13 @@ class Login:
         if wait > 0:
             message = f"too many failed logins from {self._conversation.address}: try again in {wait:.0f} s"
             self._gateway.refuse("login", self._conversation.peer, self._name, message)
-            raise StreamRefused(message, server_code=_AUTHENTICATION_FAILED, server_code_name="AuthenticationFailed")
+            raise StreamRefused(message, server_code=server_codes.AUTHENTICATION_FAILED)
 
     async def finish(self, reply: bytes) -> None:
         """Look at the upstream's answer: the login failed, goes on, or is complete."""
         told = raw.to_python(raw.DOCUMENT, reply)
         address = self._conversation.address
-        if told.get("code") == _AUTHENTICATION_FAILED:
+        if told.get("code") == server_codes.AUTHENTICATION_FAILED:
             self._gateway.counts.failed_logins += 1
             self._gateway.logins.failed(address, self._name)
             self._gateway.log.warning("login_failed", peer=self._conversation.peer, user=self._name)
@@ -165,7 +163,7 @@ class Login:
         stage = {name: value for name, value in first["$changeStream"].items() if name not in _STARTS}
         asked = dict(command) | {"pipeline": [{"$changeStream": stage}, *stages], "cursor": {"batchSize": 0}}
         refusal = await rehearse(upstream, bson.encode(asked))
-        return refusal is not None and error_code(refusal) == UNAUTHORIZED
+        return refusal is not None and error_code(refusal) == server_codes.UNAUTHORIZED
 
 
 def mechanism(asked: Any) -> str:

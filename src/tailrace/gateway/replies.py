@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.errors import ChangeStreamError
 from tailrace.hub import Batch
 from tailrace.raw import Value
 
-RESUMABLE: Final = frozenset(
-    {6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436}
-)
-"""Codes after which a driver may resume a change stream; servers since 4.4 say so by a label."""
 RESUMABLE_LABEL: Final = "ResumableChangeStreamError"
 _CURSOR_NAME_SIZE: Final = len(b"\x03cursor\x00")
 _ID_SIZE: Final = 8
@@ -25,13 +21,13 @@ def ok(*elements: bytes) -> bytes:
     return raw.document(*elements, _OK)
 
 
-def failure(message: str, code: int, name: str, labels: tuple[str, ...] = ()) -> bytes:
+def failure(message: str, code: int, labels: tuple[str, ...] = (), *, name: str | None = None) -> bytes:
     """Give a reply of failure."""
     elements = [
         _NOT_OK,
         raw.element(raw.STRING, b"errmsg", raw.string(message)),
         raw.element(raw.INT32, b"code", raw.int32(code)),
-        raw.element(raw.STRING, b"codeName", raw.string(name)),
+        raw.element(raw.STRING, b"codeName", raw.string(server_codes.name_of(code) if name is None else name)),
     ]
     if labels:
         listed = raw.array([Value(raw.STRING, raw.string(label)) for label in labels])
@@ -42,9 +38,11 @@ def failure(message: str, code: int, name: str, labels: tuple[str, ...] = ()) ->
 def refusal(error: ChangeStreamError, *, says_resumable: bool) -> bytes:
     """Give the reply for an error of a stream; servers since 4.4 say so when it can be resumed."""
     labels = tuple(error.labels)
-    if says_resumable and error.server_code in RESUMABLE and RESUMABLE_LABEL not in labels:
+    if says_resumable and error.server_code in server_codes.RESUMABLE and RESUMABLE_LABEL not in labels:
         labels += (RESUMABLE_LABEL,)
-    return failure(error.message, error.server_code or 8, error.server_code_name, labels)
+    if not error.server_code:
+        return failure(error.message, server_codes.UNKNOWN_ERROR, labels)
+    return failure(error.message, error.server_code, labels, name=error.server_code_name)
 
 
 class CursorReply(NamedTuple):

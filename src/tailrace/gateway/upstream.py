@@ -19,8 +19,6 @@ from tailrace.gateway.wire import Message, read_message
 _SECONDS_TO_REMEMBER: Final = 1.0
 _SECONDS_TO_CONNECT: Final = 10.0
 _SECONDS_FOR_A_MESSAGE: Final = 120.0
-LOST_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
-"""What a server says that is no primary any more."""
 
 
 class Upstream:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import bson
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.errors import ServerUnreachable
 from tailrace.gateway.command import Command
-from tailrace.gateway.upstream import LOST_PRIMARY, Upstream, UpstreamConnection, error_code
+from tailrace.gateway.upstream import Upstream, UpstreamConnection, error_code
 from tailrace.gateway.wire import MORE_TO_COME, Message
 from tailrace.token import shard_positions
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tailrace.gateway.cursors import Cursor
 
 _AT_ONCE: Final = 8
-_CURSOR_NOT_FOUND: Final = 43
 _SAME_FOR_ALL: Final = frozenset(
     {b"aggregate", b"pipeline", b"cursor", b"comment", b"readConcern", b"$db", b"$readPreference"}
 )
@@ -76,7 +75,7 @@ class Validation:
             return None
         upstream = await conversation.connected()
         reply = await upstream.exchange(Message(asked.message.body, request_id=1))
-        return None if reply is None or error_code(reply.body) in (None, _CURSOR_NOT_FOUND) else reply.body
+        return None if reply is None or error_code(reply.body) in (None, server_codes.CURSOR_NOT_FOUND) else reply.body
 
     def close(self) -> None:
         """Hang up."""
@@ -102,7 +101,7 @@ class Validation:
             except ServerUnreachable:
                 refusal = None
             else:
-                if refusal is None or error_code(refusal) not in LOST_PRIMARY:
+                if refusal is None or error_code(refusal) not in server_codes.NOT_PRIMARY:
                     return refusal
             for connection in self._idle:
                 connection.close()

@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, PyMongoError
 from pymongo.read_preferences import Nearest
 
+from tailrace import server_codes
 from tailrace.errors import OplogUnreadable, ServerUnreachable, SettingsError
 from tailrace.monitor.window import Oplog
 from tailrace.settings import masked
@@ -20,7 +21,6 @@ from tailrace.settings import masked
 Document = dict[str, Any]
 
 _URI = re.compile(r"(?P<scheme>mongodb(?:\+srv)?)://(?P<user>[^@/]*@)?[^/?]*(?P<path>/[^?]*)?(?:\?(?P<options>.*))?")
-_AUTHENTICATION_FAILED = 18
 _OF_THE_ROUTER_ALONE = {"replicaset", "directconnection", "loadbalanced", "srvservicename", "srvmaxhosts"}
 
 
@@ -167,7 +167,7 @@ def _readable() -> Iterator[None]:
         yield
     except OperationFailure as error:
         reason = masked(str((error.details or {}).get("errmsg", error)))
-        if error.code == _AUTHENTICATION_FAILED:
+        if error.code == server_codes.AUTHENTICATION_FAILED:
             raise OplogUnreadable(
                 f"the server refused the user: {reason}", hint="Check the user and password."
             ) from None

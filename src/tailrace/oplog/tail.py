@@ -21,7 +21,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, PyMongoError
 
-from tailrace import raw
+from tailrace import raw, server_codes
 from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, ServerUnreachable
 from tailrace.oplog.connection import CursorConnection
 from tailrace.oplog.reply import CursorReply, read_batch, time_in
@@ -30,13 +30,6 @@ from tailrace.oplog.source import OplogBatch
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _COLLECTION: Final = "oplog.rs"
 
-# Codes after which the same read may succeed: elections, rollbacks, restarts, killed or lost cursors.
-_PASSING: Final = frozenset(
-    {
-        6, 7, 43, 63, 89, 91, 133, 134, 136, 150, 175, 189, 234, 237, 246, 262, 9001, 10107, 11600,
-        11601, 11602, 13388, 13435, 13436,
-    }
-)  # fmt: skip
 _OPLOG_REPLAY_NEEDED_BEFORE: Final = 9
 """Servers of wire versions below (4.2) seek by time only when told that a query is a replay."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -311,7 +304,7 @@ class _Retry:
 def is_passing(error: PyMongoError) -> bool:
     """Tell whether the same read may succeed later: elections, restarts, network faults."""
     if isinstance(error, OperationFailure):
-        return error.code in _PASSING
+        return error.code in server_codes.PASSING_FOR_A_TAIL
     return isinstance(error, ConnectionFailure)
 
 

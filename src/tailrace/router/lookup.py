@@ -18,6 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
+from tailrace import server_codes
 from tailrace.engine.images import ImageStore
 from tailrace.engine.scope import split_namespace
 from tailrace.engine.stream import to_timestamp
@@ -28,8 +29,6 @@ from tailrace.router.placement import Placement, Placements
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _STALE: Final = frozenset({63, 150, 249, 13388})
 """StaleShardVersion (4.2), StaleEpoch, StaleDbVersion, StaleConfig."""
-_STALE_CONFIG: Final = 13388
-_NAMESPACE_NOT_FOUND: Final = 26
 _PAUSE: Final = 0.1
 _PATIENCE: Final = 60.0
 
@@ -92,7 +91,7 @@ class ShardedImages:
             # A database that the config servers do not know is no cluster's: only this shard can have it.
             return sorted(placed.versions, key=lambda name: name != self._own) or [self._own]
         if owner not in placed.versions:
-            raise OperationFailure(f"shard {owner} has a range since a moment ago", _STALE_CONFIG)
+            raise OperationFailure(f"shard {owner} has a range since a moment ago", server_codes.STALE_CONFIG)
         return [owner]
 
     def _first(self, shard: str, database: str, command: dict[str, Any], since: int) -> bytes | None:
@@ -106,7 +105,7 @@ class ShardedImages:
                 asked = {**command, "readConcern": concern}
                 reply = client[database].command(asked, codec_options=_RAW, session=session)
             except OperationFailure as error:
-                if error.code == _NAMESPACE_NOT_FOUND:
+                if error.code == server_codes.NAMESPACE_NOT_FOUND:
                     return None
                 raise
         batch = reply["cursor"]["firstBatch"]

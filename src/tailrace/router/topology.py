@@ -28,6 +28,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure, PyMongoError, WTimeoutError
 from pymongo.read_concern import ReadConcern
 
+from tailrace import server_codes
 from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
 from tailrace.oplog.tail import LiveOplog
@@ -39,7 +40,6 @@ CONFIG: Final = "config"
 _NOTE: Final = {"tailrace": "idle"}
 _GRANT: Final = "Grant the action appendOplogNote on the cluster; idle shards are asked in a slower way until then."
 _MAJORITY: Final = {"w": "majority", "wtimeout": 1_000}
-_UNAUTHORIZED: Final = 13
 _STALE_CLUSTER_TIME: Final = 209
 _TIMEOUTS: Final[dict[str, Any]] = {
     "serverSelectionTimeoutMS": 2_000,
@@ -141,7 +141,7 @@ class ShardClock:
             except OperationFailure as error:
                 if error.code == _STALE_CLUSTER_TIME:
                     return False
-                if error.code != _UNAUTHORIZED:
+                if error.code != server_codes.UNAUTHORIZED:
                     raise
                 self._may_write = False
                 structlog.get_logger().warning("note_not_allowed", hint=_GRANT, hosts=self._client.nodes)

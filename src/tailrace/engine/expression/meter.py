@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any, Final
 
+from tailrace import server_codes
 from tailrace.engine.expression.failures import EXCEEDED_MEMORY_LIMIT, fail
 
 MAX_STRING: Final = 16 * 1024 * 1024
@@ -18,7 +19,6 @@ _MAX_BYTES: Final = 256 * 1024 * 1024
 """What one event's values may take together, those included that are thrown away again."""
 _BYTES_BETWEEN_LOOKS: Final = 64 * 1024
 _STEPS_BETWEEN_LOOKS: Final = 0xF
-_MAX_TIME_MS_EXPIRED: Final = 50
 ELEMENT: Final = 40
 """About what an element of an array takes that was computed; one that is only copied takes a fifth."""
 
@@ -76,7 +76,10 @@ def step() -> None:
 
 def out_of_time() -> None:
     """Fail as an operation does that has used up its time."""
-    fail(_MAX_TIME_MS_EXPIRED, "operation exceeded time limit: the stages of this stream cost too much for one event")
+    fail(
+        server_codes.MAX_TIME_MS_EXPIRED,
+        "operation exceeded time limit: the stages of this stream cost too much for one event",
+    )
 
 
 def check_string(size: int) -> None:
