@@ -53,6 +53,26 @@ def test_imports_go_one_way(part):
         assert not wrong, f"{file.relative_to(SOURCE)} imports {', '.join(sorted(wrong))}"
 
 
+ROOMS = {
+    "capture": ["formats", "positions", "dead_letters", "sinks", "snapshot", "source", "recovery", "producer"],
+}
+"""The rooms of the larger packages: each may import only from those before it, and from the modules beside them."""
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_import_one_way(package: str) -> None:
+    rooms = ROOMS[package]
+    assert {path.parent.name for path in (SOURCE / package).glob("*/__init__.py")} == set(rooms)
+    for room in rooms:
+        later = {f"tailrace.{package}.{name}" for name in rooms[rooms.index(room) + 1 :]}
+        for file in (SOURCE / package / room).glob("*.py"):
+            modules = {
+                node.module for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)
+            }
+            wrong = {module for module in modules if module and ".".join(module.split(".")[:3]) in later}
+            assert not wrong, f"{file.relative_to(SOURCE)} imports {', '.join(sorted(wrong))}"
+
+
 @pytest.mark.parametrize("part", [part for part in parts() if (SOURCE / part).is_dir()])
 def test_each_package_says_what_belongs_there(part):
     for package in {file.parent for file in files_of(part)}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tailrace.capture.classifier import classify
-from tailrace.capture.recovery.quarantine import Quarantine
+from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import Portion, StreamEnded, StreamReader
 from tailrace.capture.source.source import EventSource, Start
 from tailrace.errors import Outcome

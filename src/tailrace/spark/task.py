@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from zipimport import zipimporter
 
-from tailrace.capture.producer.garbage import rare_collections
+from tailrace.capture.source.garbage import rare_collections
 from tailrace.spark.failures import explained
 
 

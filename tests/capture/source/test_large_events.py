@@ -9,8 +9,8 @@ import pytest
 from pymongo.database import Database
 
 from capture_harness import Harness
-from tailrace.capture.recovery.quarantine import Quarantine
 from tailrace.capture.source.namespaces import Namespaces
+from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import StreamReader
 from tailrace.capture.source.source import Selection, Start, make_source
 

@@ -16,8 +16,8 @@ from tailrace.capture.backoff import BackoffPolicy
 from tailrace.capture.formats import FormatOptions, decoder_of
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import Position, open_store, this_process
+from tailrace.capture.positions.leader import margin_of
 from tailrace.capture.producer.delivery import Hook, no_hook
-from tailrace.capture.producer.lease import margin_of
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory

@@ -13,20 +13,20 @@ from bson.timestamp import Timestamp
 from tailrace.capture.backoff import Backoff
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import Position, PositionStore
+from tailrace.capture.positions.leader import Leader
 from tailrace.capture.producer.control import Controls, Stopped
 from tailrace.capture.producer.delivery import Delivery, Hook, SetAside
 from tailrace.capture.producer.heartbeat import Heartbeat
-from tailrace.capture.producer.lease import Leader
+from tailrace.capture.producer.merging import Merge
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.snapshot_delivery import SnapshotDelivery
 from tailrace.capture.producer.status import ProducerStatus
 from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer
-from tailrace.capture.recovery.quarantine import Quarantine
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
-from tailrace.capture.snapshot.merging import Merge
 from tailrace.capture.source.delivered import DeliveredFilter
+from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import Portion, StreamReader
 from tailrace.capture.source.source import EventSource, Start
 from tailrace.errors import GapOpen

@@ -22,7 +22,7 @@ from operator import itemgetter
 
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import Counts, Position
-from tailrace.capture.producer.lease import Leader
+from tailrace.capture.positions.leader import Leader
 from tailrace.capture.record import Record
 from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.sinks import Sink, TransactionalSink

@@ -7,11 +7,11 @@ import time
 import structlog
 
 from tailrace.capture.producer.delivery import Delivery, Hook
+from tailrace.capture.producer.merging import Merge
 from tailrace.capture.producer.options import ProducerOptions
 from tailrace.capture.producer.status import ProducerStatus, SnapshotStatus
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.snapshot import Backfill, KeyCheck, Rows
-from tailrace.capture.snapshot.merging import Merge
 from tailrace.capture.source.reader import EVENTS_PER_PORTION
 from tailrace.capture.source.source import EventSource
 

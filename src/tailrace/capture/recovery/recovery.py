@@ -18,7 +18,7 @@ import structlog
 from bson.timestamp import Timestamp
 
 from tailrace.capture.positions import Cells, Counts, Position
-from tailrace.capture.producer.lease import Leader
+from tailrace.capture.positions.leader import Leader
 from tailrace.capture.recovery.gaps import Gap, GapLedger, GapState
 from tailrace.capture.recovery.inventory import KeyInventory, in_background
 from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer, state_of

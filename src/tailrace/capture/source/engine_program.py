@@ -23,8 +23,8 @@ from typing import Any, Final
 from pymongo import MongoClient
 
 from tailrace.capture.formats import FormatOptions
-from tailrace.capture.producer.garbage import rare_collections
 from tailrace.capture.record import Record, new_record
+from tailrace.capture.source.garbage import rare_collections
 from tailrace.capture.source.oplog import OplogSource
 from tailrace.capture.source.source import ClusterAccess, EventBatch, Selection, Start, UnfinishedBatch
 from tailrace.engine.stream import to_int

@@ -10,9 +10,9 @@ from bson.timestamp import Timestamp
 
 from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.record import Record
-from tailrace.capture.recovery.quarantine import Quarantine
 from tailrace.capture.source.byte_queue import ByteQueue, Closed
 from tailrace.capture.source.large_events import read_past_large_event
+from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.source import EventBatch, EventSource, Start, UnfinishedBatch
 from tailrace.driver import token_of
 from tailrace.errors import Outcome

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import bson
 from bson.timestamp import Timestamp
 
+from tailrace.capture.producer.merging import Merge, cut, event_time
 from tailrace.capture.snapshot import Chunk, Rows
-from tailrace.capture.snapshot.merging import Merge, cut, event_time
 from tailrace.capture.source.reader import Portion
 from tailrace.token import ResumeToken, TokenData
 

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.capture.positions import PositionStore, boot_time
 from tailrace.capture.positions.file import FileCells
-from tailrace.capture.producer.lease import Leader
+from tailrace.capture.positions.leader import Leader
 from tailrace.errors import LeaseExpired, LeaseLost, StoreUnavailable
 
 
