@@ -35,7 +35,7 @@ def test_a_sample_passes(start_gateway: Callable[..., RunningGateway], mongodb: 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.mongodb("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
+@pytest.mark.mongodb("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27", "7.0.28")
 def test_each_test_ends_as_on_the_server(start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet) -> None:
     """And the documentation has the numbers.
 
