@@ -14,7 +14,7 @@ from gateway.running_gateway import RunningGateway
 from gateway.wire_client import WireClient
 from tailrace.stand import ReplicaSet
 
-ALL = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
+ALL = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27", pytest.param("7.0.28", marks=pytest.mark.long))
 ODD: list[Any] = [
     -1, 1.5, 2**31, Int64(2**62), "1", None, True, [], {}, {"x": 1}, float("nan"), MaxKey(), ObjectId("5" * 24),
 ]  # fmt: skip
