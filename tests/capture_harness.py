@@ -12,7 +12,6 @@ from typing import Any
 
 import bson
 
-from tailrace.capture.backoff import BackoffPolicy
 from tailrace.capture.formats import make_format
 from tailrace.capture.positions import open_store
 from tailrace.capture.producer.options import ProducerOptions
@@ -23,8 +22,9 @@ from tailrace.capture.sinks import Sink
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.source import ClusterAccess, Selection, make_source
 from tailrace.errors import Backpressure, EventUnconvertible
+from tailrace.retry import RetryPolicy
 
-QUICK = BackoffPolicy(first=0.05, longest=0.5, budget=60)
+QUICK = RetryPolicy(first=0.05, longest=0.5, budget=60)
 
 
 class ListSink(Sink):

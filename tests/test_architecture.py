@@ -11,7 +11,7 @@ import tailrace
 
 SOURCE = Path(tailrace.__file__).parent
 FLOW = [
-    "server_codes", "errors", "masking", "settings_source", "settings", "raw", "event", "owned",
+    "server_codes", "retry", "errors", "masking", "settings_source", "settings", "raw", "event", "owned",
     "token", "fold", "oplog", "engine", "router", "hub", "gateway", "driver",
     "monitor", "capture", "spark", "features", "warehouse", "dashboard",
     "stand", "up", "cli",

@@ -16,7 +16,7 @@ from pymongo.errors import AutoReconnect, CursorNotFound, ExecutionTimeout, NotP
 from tailrace import server_codes
 from tailrace.driver import ResumeRules, WatchOptions
 from tailrace.driver.batch import DecodedBatch
-from tailrace.driver.budget import LONGEST_PAUSE, ResumeBudget
+from tailrace.driver.budget import POLICY, ResumeBudget
 from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
 from tailrace.driver.resume import ResumableStream, proceed
 from tailrace.driver.rules import Failure
@@ -405,8 +405,8 @@ def test_with_a_budget_it_tries_until_the_time_is_up_and_pauses_longer_and_longe
     opened(stream)
     pauses = [step.seconds for step in outage(stream, clock) if isinstance(step, Pause)]
     assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
-    assert max(pauses) == LONGEST_PAUSE
-    assert 160 <= clock.now < 160 + LONGEST_PAUSE
+    assert max(pauses) == POLICY.longest
+    assert 160 <= clock.now < 160 + POLICY.longest
     assert stream.alive
 
 

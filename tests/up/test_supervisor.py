@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.capture.backoff import BackoffPolicy
 from tailrace.errors import PartGaveUp
+from tailrace.retry import RetryPolicy
 from tailrace.up.parts import LocalServer, Program, Stage
 from tailrace.up.supervisor import Report, State, Supervisor
 
-QUICK = BackoffPolicy(first=0.02, longest=0.05, budget=0.3)
+QUICK = RetryPolicy(first=0.02, longest=0.05, budget=0.3)
 SLEEPER = "import time; print('ready', flush=True); time.sleep(600)"
 
 

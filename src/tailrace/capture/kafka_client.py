@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.errors import SettingsError, SinkUnavailable
+from tailrace.retry import RetryPolicy, retried
 from tailrace.settings import masked
 
 SECONDS_TO_ANSWER = 10.0
@@ -114,14 +114,11 @@ def _inner(error: KafkaException | KafkaError) -> KafkaError:
 
 def once_settled(call: Callable[[], _Result]) -> _Result:
     """Make the call, again and again while the broker still settles a new topic or a new leader."""
-    deadline = time.monotonic() + SECONDS_TO_ANSWER
-    while True:
-        try:
-            return call()
-        except KafkaException as error:
-            if code_of(error) not in _SETTLING or time.monotonic() > deadline:
-                raise
-        time.sleep(0.05)
+    return retried(
+        call,
+        RetryPolicy(first=0.05, longest=0.5, budget=SECONDS_TO_ANSWER),
+        is_passing=lambda error: isinstance(error, KafkaException) and code_of(error) in _SETTLING,
+    )
 
 
 def ensure_topic(admin: AdminClient, topic: str, partitions: int, config: Mapping[str, str]) -> bool:

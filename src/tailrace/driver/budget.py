@@ -6,8 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 5.0
+from tailrace.retry import RetryPolicy
+
+POLICY: Final = RetryPolicy(first=0.05, longest=5.0)
 
 
 class ResumeBudget:
@@ -57,5 +58,4 @@ class ResumeBudget:
         """Seconds to wait before the next attempt."""
         if self._limit is None or self._failures < 2:
             return 0.0
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - 2, 16))
-        return longest * (0.5 + 0.5 * self._chance())
+        return POLICY.pause(self._failures - 2, self._chance)

@@ -35,10 +35,10 @@ from tailrace.engine.scope import split_namespace
 from tailrace.engine.stream import EngineStream, open_stream, to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
 from tailrace.oplog.tail import LiveOplog, is_passing
+from tailrace.retry import RetryPolicy, retried
 from tailrace.token.resume_token import ResumeToken
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
-_PAUSE: Final = 0.2
 _SECONDS_UNSHARDED: Final = 1.0
 """For how long a collection is believed to have no shard key yet; a key that it has stays."""
 
@@ -219,16 +219,12 @@ class LiveImages:
         return bytes(batch[0].raw) if batch else None
 
     def _until_answered(self, ask: Callable[[], T]) -> T:
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                return ask()
-            except PyMongoError as error:
-                if not is_passing(error):
-                    raise
-                if time.monotonic() > deadline:
-                    raise ServerUnreachable(f"an image or a shard key cannot be read: {error}") from error
-                time.sleep(_PAUSE)
+        return retried(
+            ask,
+            RetryPolicy(first=0.05, longest=0.5, budget=self._patience),
+            is_passing=lambda error: isinstance(error, PyMongoError) and is_passing(error),
+            spent=lambda error: ServerUnreachable(f"an image or a shard key cannot be read: {error}"),
+        )
 
 
 class _ShardKeys:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import redis
 
 from tailrace.errors import FeaturesLost
-from tailrace.features.store import patiently
+from tailrace.features.store import retry_until_available
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger("tailrace.features")
@@ -57,7 +57,7 @@ class ProgressKeeper:
 
     def check(self, batch: int) -> None:
         """Refuse to go on when the batch before this one is not in Redis: what it wrote is not there either."""
-        found = patiently(lambda: self._redis.hget(self._key, "batch"))
+        found = retry_until_available(lambda: self._redis.hget(self._key, "batch"))
         if batch > 0 and (found is None or int(found) < batch - 1):
             known = "nothing" if found is None else f"batch {int(found)}"
             raise FeaturesLost(f"batch {batch} comes next, and Redis knows of {known}")
@@ -65,7 +65,7 @@ class ProgressKeeper:
     def save(self, progress: Progress) -> None:
         """Say that a batch is done; an older one changes nothing, but a first one begins anew."""
         arguments: list[str | int] = [progress.batch, progress.position, progress.as_of, int(time.time() * 1000)]
-        patiently(lambda: self._save(keys=[self._key], args=arguments))
+        retry_until_available(lambda: self._save(keys=[self._key], args=arguments))
 
     def undisturbed(self, work: Callable[[], _Result]) -> _Result:
         """Do repeatable work, again if Redis was started again meanwhile: what was written before may be gone."""
@@ -78,4 +78,4 @@ class ProgressKeeper:
 
     def _run(self) -> str:
         """Give the id of the server's run."""
-        return patiently(lambda: str(self._redis.info("server")["run_id"]))
+        return retry_until_available(lambda: str(self._redis.info("server")["run_id"]))

@@ -13,7 +13,7 @@ import redis
 
 from tailrace.errors import FeaturesUnknown
 from tailrace.features.definition import Definition, Feature, Kind
-from tailrace.features.store import FeatureStore, patiently
+from tailrace.features.store import FeatureStore, retry_until_available
 from tailrace.features.windows import Window
 
 _COUNTS = {Kind.COUNT, Kind.DISTINCT}
@@ -49,7 +49,7 @@ def read(client: redis.Redis, entity: object, prefix: str = "features", *, at: f
     """
     store = _store(client, prefix)
     moment = int((time.time() if at is None else at) * 1000)
-    stored: dict[bytes, bytes] = patiently(lambda: client.hgetall(f"{prefix}:{entity}:features"))  # type: ignore[arg-type,return-value]
+    stored: dict[bytes, bytes] = retry_until_available(lambda: client.hgetall(f"{prefix}:{entity}:features"))  # type: ignore[arg-type,return-value]
     hash_ = {name.decode(): value.decode() for name, value in stored.items()}
     if hash_ and not _is_valid(hash_, store.definition.windows, moment):
         hash_ = store.values_at(str(entity), moment)
@@ -59,7 +59,7 @@ def read(client: redis.Redis, entity: object, prefix: str = "features", *, at: f
 def _store(client: redis.Redis, prefix: str) -> FeatureStore:
     key = (id(client.connection_pool), prefix)
     if key not in _stores:
-        form = patiently(lambda: client.get(f"{prefix}:definition"))
+        form = retry_until_available(lambda: client.get(f"{prefix}:definition"))
         if form is None:
             raise FeaturesUnknown(f"no job has written features called {prefix} into this Redis")
         _stores[key] = FeatureStore(client, Definition.from_json(form))

@@ -20,10 +20,11 @@ from tailrace.errors import FeaturesMixed, StoreUnavailable
 from tailrace.features.contribution import BUCKETS, Seen, entity_of, from_text, row_of, seen_of, to_text, updated
 from tailrace.features.definition import Definition, Kind
 from tailrace.features.windows import Window
+from tailrace.retry import RetryPolicy, retried
 
 T = TypeVar("T")
-SECONDS_OF_PATIENCE: Final = 60.0
-_PAUSE: Final = 0.2
+_POLICY: Final = RetryPolicy(first=0.1, longest=1.0, budget=60.0)
+_AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, NoScriptError)
 _CALLS_PER_TRIP: Final = 20
 _DOCUMENTS_PER_CALL: Final = 100
 _ENTITIES_PER_CALL: Final = 25
@@ -85,7 +86,7 @@ class FeatureStore:
             self._redis.set(name, form, nx=True)
             return self._redis.get(name)  # type: ignore[return-value]
 
-        found = patiently(leave)
+        found = retry_until_available(leave)
         if found is None or found.decode() != form:
             raise FeaturesMixed(f"the features {self.definition.name} in Redis have another definition")
 
@@ -111,14 +112,16 @@ class FeatureStore:
         """Take away what documents contributed up to a version: their collection was dropped then."""
         pattern = f"{_escaped(self.definition.name)}:doc:*"
         prefix = len(self._document(""))
-        found = patiently(lambda: list(self._redis.scan_iter(match=pattern, count=1_000)))
+        found = retry_until_available(lambda: list(self._redis.scan_iter(match=pattern, count=1_000)))
         keys = [key.decode()[prefix:] for key in found]
         for some in _pieces(keys, _CALLS_PER_TRIP * _DOCUMENTS_PER_CALL):
             self.apply([Change(key, version, is_delete=True) for key in some])
 
     def values_at(self, entity: str, at_ms: int) -> dict[str, str]:
         """Let the windows of an entity slide to a moment and give what is published then."""
-        [flat] = patiently(lambda: self._keep(keys=[self._base(entity)], args=[*self._shared(at_ms), _told((), at_ms)]))
+        [flat] = retry_until_available(
+            lambda: self._keep(keys=[self._base(entity)], args=[*self._shared(at_ms), _told((), at_ms)])
+        )
         texts = [item.decode() for item in flat]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
@@ -167,7 +170,7 @@ class FeatureStore:
     def _known(self, keys: Sequence[str]) -> dict[str, _Known]:
         if not keys:
             return {}
-        found: list[Any] = patiently(lambda: self._redis.mget([self._document(key) for key in keys]))
+        found: list[Any] = retry_until_available(lambda: self._redis.mget([self._document(key) for key in keys]))
         return {key: _Known.parse(text) for key, text in zip(keys, found, strict=True) if text is not None}
 
     def _claimed(self, states: Sequence[_State]) -> Iterator[list[str] | None]:
@@ -216,7 +219,7 @@ class FeatureStore:
                 self._redis.script_load(script.script)
                 return run()
 
-        return patiently(run_loaded)
+        return retry_until_available(run_loaded)
 
     # --- what the scripts are told
 
@@ -339,13 +342,10 @@ def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[begin : begin + size]
 
 
-def patiently(call: Callable[[], T]) -> T:
+def retry_until_available(call: Callable[[], T]) -> T:
     """Make a call again while Redis is away or starts; everything here may be repeated."""
-    deadline = time.monotonic() + SECONDS_OF_PATIENCE
-    while True:
-        try:
-            return call()
-        except (ConnectionError, TimeoutError, BusyLoadingError, NoScriptError) as error:
-            if time.monotonic() > deadline:
-                raise StoreUnavailable(f"Redis does not answer: {error}", hint="Check that Redis runs.") from error
-        time.sleep(_PAUSE)
+    return retried(call, _POLICY, is_passing=lambda error: isinstance(error, _AWAY), spent=_unavailable)
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"Redis does not answer: {error}", hint="Check that Redis runs.")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.errors import StreamRefused
+from tailrace.retry import RetryPolicy
 
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 60.0
+_POLICY: Final = RetryPolicy(first=1.0, longest=60.0)
 _SECONDS_TO_REMEMBER: Final = 900.0
 _MOST_REMEMBERED: Final = 10_000
 _MORE_FOR_AN_ADDRESS: Final = 5
@@ -89,5 +89,5 @@ class LoginAttempts:
         limit = self._limit if user else self._limit * _MORE_FOR_AN_ADDRESS
         if not self._limit or found is None or found.count < limit:
             return 0.0
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(found.count - limit, 10))
+        pause = _POLICY.longest_pause(found.count - limit)
         return max(0.0, found.last + pause - self._clock())

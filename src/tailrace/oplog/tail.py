@@ -26,13 +26,13 @@ from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, Serve
 from tailrace.oplog.connection import CursorConnection
 from tailrace.oplog.reply import CursorReply, read_batch, time_in
 from tailrace.oplog.source import OplogBatch
+from tailrace.retry import Backoff, RetryPolicy
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _COLLECTION: Final = "oplog.rs"
 
 _OPLOG_REPLAY_NEEDED_BEFORE: Final = 9
 """Servers of wire versions below (4.2) seek by time only when told that a query is a replay."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class LiveOplog:
@@ -287,18 +287,17 @@ class _Cursor:
 class _Retry:
     """Decides whether to try again after an error, and waits before that."""
 
-    def __init__(self, patience: float) -> None:
-        self._deadline = clock.monotonic() + patience
-        self._pause = _FIRST_PAUSE
+    def __init__(self, seconds: float) -> None:
+        self._backoff = Backoff(RetryPolicy(first=0.02, longest=1.0, budget=seconds))
 
     def pause_after(self, error: PyMongoError) -> None:
-        """Wait a little longer each time; raise when the error will not pass, or patience ends."""
+        """Wait a little longer each time; raise when the error will not pass, or the budget is spent."""
         if not is_passing(error):
             raise _refused(error) from error
-        if clock.monotonic() > self._deadline:
+        pause = self._backoff.failed()
+        if pause is None:
             raise ServerUnreachable(f"the oplog cannot be read: {error}") from error
-        clock.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        clock.sleep(pause)
 
 
 def is_passing(error: PyMongoError) -> bool:

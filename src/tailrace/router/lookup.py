@@ -7,7 +7,6 @@ better who owns what. When the key does not tell, all are asked, and each leaves
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -24,13 +23,13 @@ from tailrace.engine.scope import split_namespace
 from tailrace.engine.stream import to_timestamp
 from tailrace.errors import ServerUnreachable
 from tailrace.oplog.tail import is_passing
+from tailrace.retry import RetryPolicy, retried
 from tailrace.router.placement import Placement, Placements
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _STALE: Final = frozenset({63, 150, 249, 13388})
 """StaleShardVersion (4.2), StaleEpoch, StaleDbVersion, StaleConfig."""
-_PAUSE: Final = 0.1
-_PATIENCE: Final = 60.0
+_POLICY: Final = RetryPolicy(first=0.05, longest=0.5, budget=60.0)
 
 Client = Callable[[str], MongoClient[Any]]
 """Gives the client of a shard."""
@@ -55,18 +54,21 @@ class ShardedImages:
 
     def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Read the majority-committed document with this key from the shard that owns it."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
+
+        def look() -> bytes | None:
             try:
                 return self._look(self._placements.of(namespace.decode()), namespace, uuid, key, since)
-            except PyMongoError as error:
-                if isinstance(error, OperationFailure) and error.code in _STALE:
+            except OperationFailure as error:
+                if error.code in _STALE:
                     self._placements.forget(namespace.decode())
-                elif not is_passing(error):
-                    raise
-                if time.monotonic() > deadline:
-                    raise ServerUnreachable(f"a document cannot be looked up: {error}") from error
-                time.sleep(_PAUSE)
+                raise
+
+        return retried(
+            look,
+            _POLICY,
+            is_passing=_may_succeed_later,
+            spent=lambda error: ServerUnreachable(f"a document cannot be looked up: {error}"),
+        )
 
     def _look(self, placed: Placement, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         if placed.is_sharded and uuid is not None and uuid != placed.uuid:
@@ -110,3 +112,9 @@ class ShardedImages:
                 raise
         batch = reply["cursor"]["firstBatch"]
         return bytes(batch[0].raw) if batch else None
+
+
+def _may_succeed_later(error: Exception) -> bool:
+    if isinstance(error, OperationFailure) and error.code in _STALE:
+        return True
+    return isinstance(error, PyMongoError) and is_passing(error)

@@ -9,12 +9,12 @@ from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import Portion, StreamEnded, StreamReader
 from tailrace.capture.source.source import EventSource, Start
 from tailrace.errors import Outcome
+from tailrace.retry import Backoff, RetryPolicy
 from tailrace.spark.offset import Offset
 
 READ_AHEAD_BYTES = 32 * 1024 * 1024
-SECONDS_OF_PATIENCE = 60.0
+_POLICY = RetryPolicy(first=0.1, longest=1.0, budget=60.0)
 """How long a server may be away before the query fails; a supervisor then starts it again from its checkpoint."""
-_PAUSE = 0.2
 
 
 class Following:
@@ -25,7 +25,7 @@ class Following:
         self._source = source
         self._token = start.to_bson()
         self._reader: StreamReader | None = None
-        self._failing_since: float | None = None
+        self._outage = Backoff(_POLICY)
 
     def get(self, timeout: float) -> Portion | None:
         """Give the next portion, or None when there is none in time."""
@@ -40,7 +40,7 @@ class Following:
             self._recover_from(error)
             return None
         if portion is not None:
-            self._failing_since = None
+            self._outage.progressed()
             self._token = portion.token or self._token
         return portion
 
@@ -52,10 +52,9 @@ class Following:
 
     def _recover_from(self, error: Exception) -> None:
         self.close()
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
         if classify(error).outcome not in (Outcome.RETRY, Outcome.RESUME):
             raise error
-        if now - self._failing_since > SECONDS_OF_PATIENCE:
+        pause = self._outage.failed()
+        if pause is None:
             raise error
-        time.sleep(_PAUSE)
+        time.sleep(pause)

@@ -11,12 +11,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.errors import Outcome, QueryFailed
+from tailrace.retry import RetryPolicy
 from tailrace.spark.failures import error_of
 
 ATTEMPTS: Final = 10
 """How often a query may fail in a row without finishing a batch."""
-_FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 15.0
+_POLICY: Final = RetryPolicy(first=0.5, longest=15.0)
 _FOR_PEOPLE: Final = {Outcome.STOP, Outcome.RECOVER}
 _log = logging.getLogger("tailrace.spark")
 
@@ -46,7 +46,7 @@ def supervise(start: Callable[[], StreamingQuery], *, should_stop: Callable[[], 
             _log.warning("the query failed and starts again: %s", error or _first_line(failure))
         finally:
             query.stop()
-        time.sleep(min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
+        time.sleep(_POLICY.pause(failures - 1))
 
 
 def _first_line(failure: Exception) -> str:

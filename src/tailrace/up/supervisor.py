@@ -10,12 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.errors import PartGaveUp, TailraceError
 from tailrace.owned import OwnedThread, run_together
+from tailrace.retry import Backoff, RetryPolicy
 from tailrace.up.parts import Part, Stage
 
-POLICY = BackoffPolicy(first=0.5, longest=15.0, budget=90.0)
+POLICY = RetryPolicy(first=0.5, longest=15.0, budget=90.0)
 """How soon a part is started again, and for how long it may fail before it is given up."""
 
 _HOPELESS = {64: "its settings are wrong", 75: "history is lost"}
@@ -56,7 +56,7 @@ Tell = Callable[[Report], None]
 class Keeper:
     """Keeps one part running, from a thread of its own."""
 
-    def __init__(self, part: Part, tell: Tell, stopping: threading.Event, policy: BackoffPolicy = POLICY) -> None:
+    def __init__(self, part: Part, tell: Tell, stopping: threading.Event, policy: RetryPolicy = POLICY) -> None:
         self.part = part
         self.ready = threading.Event()
         """Set at the first time that the part was up."""
@@ -138,7 +138,7 @@ class Keeper:
 class Supervisor:
     """All keepers. Leaving its `with` block stops every part, in order."""
 
-    def __init__(self, tell: Tell, stopping: threading.Event, policy: BackoffPolicy = POLICY) -> None:
+    def __init__(self, tell: Tell, stopping: threading.Event, policy: RetryPolicy = POLICY) -> None:
         self._tell = tell
         self._policy = policy
         self._stopping = stopping

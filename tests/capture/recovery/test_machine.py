@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from bson.timestamp import Timestamp
 
-from tailrace.capture.backoff import BackoffPolicy
 from tailrace.capture.positions import Position
 from tailrace.capture.recovery.gaps import GapState
 from tailrace.capture.recovery.inventory import NoInventory
 from tailrace.capture.recovery.machine import ANSWERS, Action, RecoveryEvent, RecoveryState, pause_before
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.source.source import Selection, time_token
+from tailrace.retry import RetryPolicy
 from tailrace.token import ResumeToken
 
 EVENTS = list(RecoveryEvent)
@@ -182,7 +182,7 @@ def test_a_gap_grows_with_every_loss_and_is_closed_once() -> None:
 
 
 def test_each_turn_waits_longer_than_the_one_before() -> None:
-    pauses = [pause_before(turn, BackoffPolicy(first=0.1, longest=10)) for turn in range(1, 100)]
+    pauses = [pause_before(turn, RetryPolicy(first=0.1, longest=10)) for turn in range(1, 100)]
     assert pauses[0] == 0 < pauses[1]
     assert pauses == sorted(pauses)
     assert pauses[-1] == 10

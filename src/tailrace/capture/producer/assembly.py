@@ -12,7 +12,6 @@ from bson import json_util
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.capture.backoff import BackoffPolicy
 from tailrace.capture.formats import FormatOptions, decoder_of
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import Position, open_store, this_process
@@ -30,6 +29,7 @@ from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.slices import Slice
 from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, Selection, make_source
 from tailrace.errors import SettingsError
+from tailrace.retry import RetryPolicy
 from tailrace.settings import CaptureSettings, Settings
 
 _MEGABYTE = 2**20
@@ -95,7 +95,7 @@ class Capture:
             chunk_bytes=int(chosen.snapshot_chunk_mb * _MEGABYTE),
             first_step=first_step,
             stop_when_idle=stop_when_idle,
-            backoff=BackoffPolicy(budget=chosen.retry_seconds),
+            backoff=RetryPolicy(budget=chosen.retry_seconds),
         )
         return Producer(
             self.source,

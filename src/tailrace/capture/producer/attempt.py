@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import structlog
 from bson.timestamp import Timestamp
 
-from tailrace.capture.backoff import Backoff
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import Position, PositionStore
 from tailrace.capture.positions.leader import Leader
@@ -31,6 +30,7 @@ from tailrace.capture.source.reader import Portion, StreamReader
 from tailrace.capture.source.source import EventSource, Start
 from tailrace.errors import GapOpen
 from tailrace.monitor import StreamMetrics
+from tailrace.retry import Backoff
 
 _log = structlog.get_logger("tailrace.capture")
 _LONGEST_WAIT = 0.05

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tailrace.capture.backoff import DEFAULT_POLICY, BackoffPolicy
 from tailrace.capture.snapshot.planner import CHUNK_BYTES
+from tailrace.retry import DEFAULT_POLICY, RetryPolicy
 
 
 class FirstStep(StrEnum):
@@ -42,4 +42,4 @@ class ProducerOptions:
     """What a person asked for by name before the stream goes on."""
     stop_when_idle: bool = False
     """Stop when everything up to the moment of the start was delivered, instead of following the stream."""
-    backoff: BackoffPolicy = DEFAULT_POLICY
+    backoff: RetryPolicy = DEFAULT_POLICY

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import structlog
 from bson.timestamp import Timestamp
 
-from tailrace.capture.backoff import Backoff
 from tailrace.capture.classifier import Remedy, Verdict, classify
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import PositionStore
@@ -35,6 +34,7 @@ from tailrace.capture.source.source import EventSource, captured_collections
 from tailrace.errors import ControlRefused, GapOpen, LeaseHeld, Outcome, SinkUnavailable, StreamInvalidated
 from tailrace.masking import masked
 from tailrace.monitor import State, StreamMetrics
+from tailrace.retry import Backoff
 
 _log = structlog.get_logger("tailrace.capture")
 _LONGEST_REST = 1.0

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from tailrace.capture.backoff import BackoffPolicy
+from tailrace.retry import RetryPolicy
 
 
 class RecoveryState(StrEnum):
@@ -147,7 +147,7 @@ def state_of(
     return S.SNAPSHOT if is_unfinished else S.FOLLOWING
 
 
-def pause_before(turn: int, policy: BackoffPolicy) -> float:
+def pause_before(turn: int, policy: RetryPolicy) -> float:
     """Give how long to wait before a recovery begins: not at all the first time, then longer with every turn."""
     if turn < 2:
         return 0.0

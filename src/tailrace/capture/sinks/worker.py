@@ -9,11 +9,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
 from tailrace.errors import Backpressure, LeaseExpired, Outcome, SinkUnavailable, TailraceError
 from tailrace.owned import OwnedThread
+from tailrace.retry import Backoff, RetryPolicy
 
 _PAUSE = 0.01
 _SECONDS_TO_END = 10.0
@@ -29,7 +29,7 @@ class WorkerSink(Sink):
 
     def __init__(self, *, buffer_bytes: int = DEFAULT_BUFFER_BYTES, retry_seconds: float = 60.0) -> None:
         self._buffer_bytes = buffer_bytes
-        self._backoff = Backoff(BackoffPolicy(budget=retry_seconds))
+        self._backoff = Backoff(RetryPolicy(budget=retry_seconds))
         self._waiting: queue.SimpleQueue[tuple[Sequence[Record], int] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._held = 0

@@ -19,13 +19,13 @@ from typing import Any
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.capture.backoff import DEFAULT_POLICY, Backoff, BackoffPolicy
 from tailrace.capture.classifier import classify
 from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
 from tailrace.capture.snapshot.reading import ChunkReader, watermark
 from tailrace.capture.snapshot.throttle import Throttle
 from tailrace.errors import Outcome
 from tailrace.owned import OwnedThread
+from tailrace.retry import DEFAULT_POLICY, Backoff, RetryPolicy
 
 Piece = Chunk | KeyCheck
 
@@ -58,7 +58,7 @@ class Backfill:
         *,
         workers: int = 2,
         documents_per_second: float = 0,
-        backoff: BackoffPolicy = DEFAULT_POLICY,
+        backoff: RetryPolicy = DEFAULT_POLICY,
     ) -> None:
         self._client = client
         self._reader = ChunkReader(client)

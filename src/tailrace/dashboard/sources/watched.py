@@ -10,9 +10,9 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from tailrace.capture.backoff import Backoff, BackoffPolicy
 from tailrace.errors import TailraceError
 from tailrace.owned import OwnedThread
+from tailrace.retry import Backoff, RetryPolicy
 from tailrace.settings import masked
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Watched(Generic[T]):
         return reading
 
     def _run(self) -> None:
-        outage = Backoff(BackoffPolicy(2 * self._every, longest=_LONGEST_PAUSE, budget=math.inf))
+        outage = Backoff(RetryPolicy(2 * self._every, longest=_LONGEST_PAUSE, budget=math.inf))
         while not self._stop.is_set():
             started = self._looking_since = time.time()
             try:
