@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,6 +47,9 @@ def records(*numbers: int, size: int = 10, ns: str = "shop.orders") -> list[Reco
     """Records of inserts in the format `json`."""
     format = make_format("json")
     return [format.records(change(number, size=size, ns=ns))[0] for number in numbers]
+
+
+_SECONDS_FOR_MARKERS = 3.0
 
 
 class OtherSide(ABC):
@@ -99,10 +103,41 @@ class KafkaSide(OtherSide):
                 "fetch.wait.max.ms": 10,
             }
         )
+        topic = topic or f"{self.prefix}.shop.orders"
         try:
-            return read_all(consumer, topic or f"{self.prefix}.shop.orders")
+            if isolation == "read_committed":
+                self._wait_for_commit_markers(consumer, topic)
+            return read_all(consumer, topic)
         finally:
             consumer.close()
+
+    def _wait_for_commit_markers(self, consumer: Consumer, topic: str) -> None:
+        """Wait until the last stable offsets are at the ends, unless a transaction is open for longer.
+
+        A commit is acknowledged before its markers are in the partitions, and until then its records are not shown.
+        """
+        from confluent_kafka import TopicPartition
+
+        anything = Consumer(
+            {
+                "bootstrap.servers": self.broker.bootstrap_servers,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": "read_uncommitted",
+            }
+        )
+        deadline = time.monotonic() + _SECONDS_FOR_MARKERS
+        try:
+            for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+                partition = TopicPartition(topic, number)
+                while time.monotonic() < deadline:
+                    stable, end = (
+                        each.get_watermark_offsets(partition, timeout=10)[1] for each in (consumer, anything)
+                    )
+                    if stable >= end:
+                        break
+                    time.sleep(0.02)
+        finally:
+            anything.close()
 
     def numbers(self) -> list[int]:
         return [json.loads(m.value())["fullDocument"]["number"] for m in self.messages() if m.value() is not None]
