@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capture.test_crashes import COMMIT_ORDER, check_at_least_once, delivered, finish
 
+from capture.producer.test_crashes import COMMIT_ORDER, check_at_least_once, delivered, finish
 from crash_process import start_capture
 from sharded_counters import KEYS, Counters
 from tailrace.capture.positions import open_store

@@ -49,7 +49,7 @@ def test_every_format_tells_namespace_time_key_and_what_changed(name: str) -> No
     key, value = record(name, INSERT)
     shown = as_json(value)
     assert namespace_of(shown) == "shop.orders"
-    assert wall_time_of(shown) == (None if name == "debezium" else MOMENT.timestamp())
+    assert wall_time_of(shown) == MOMENT.timestamp()
     assert str(KEY) in key_of(key)
     assert "city=Bergen" in summary_of(shown)
 

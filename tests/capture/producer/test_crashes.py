@@ -21,7 +21,7 @@ from pymongo.database import Database
 from crash_process import start_capture
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
-from tailrace.capture.recovery.topic_reader import read_topics, topics_like
+from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.stand import Kafka, ReplicaSet
 
 KEYS = 20
@@ -86,7 +86,7 @@ def delivered(kafka: Kafka, prefix: str) -> dict[int, list[int]]:
     """The numbers of each document, as a consumer that reads committed records sees them."""
     address = KafkaAddress(kafka.bootstrap_servers)
     seen: dict[int, list[int]] = defaultdict(list)
-    for message in read_topics(address, topics_like(address, rf"{prefix}\.test\d+\.counters")):
+    for message in TopicContents(address, topics_like(address, rf"{prefix}\.test\d+\.counters")).messages():
         assert message.value is not None
         event = orjson.loads(message.value)
         seen[event["documentKey"]["_id"]].append(event["fullDocument"]["n"])

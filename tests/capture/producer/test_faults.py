@@ -20,7 +20,7 @@ from crash_process import empty_disk, fill_disk, start_capture
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
 from tailrace.capture.producer.assembly import Capture
-from tailrace.capture.recovery.topic_reader import read_topics, topics_like
+from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.settings import Settings
 from tailrace.stand import FaultProxy, Kafka, Postgres, ReplicaSet
 
@@ -163,7 +163,7 @@ def kafka_settings(mongodb: ReplicaSet, database: Any, servers: str, folder: Pat
 
 def keys_in_topic(servers: str, prefix: str) -> list[int]:
     address = KafkaAddress(servers)
-    found = read_topics(address, topics_like(address, rf"{prefix}\..*\.orders"))
+    found = TopicContents(address, topics_like(address, rf"{prefix}\..*\.orders")).messages()
     return [orjson.loads(message.value or b"")["documentKey"]["_id"] for message in found]
 
 

@@ -19,7 +19,7 @@ from pymongo.database import Database
 from capture_harness import wait_until
 from crash_process import start_capture
 from tailrace.capture.kafka_client import KafkaAddress
-from tailrace.capture.recovery.topic_reader import read_topics, topics_like
+from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.stand import Kafka, Postgres, ReplicaSet
 
 _LEASE_SECONDS = 3.0
@@ -47,7 +47,7 @@ def lines_of(file: Path) -> list[int]:
 
 def records_of(kafka: Kafka, prefix: str) -> list[int]:
     address = KafkaAddress(kafka.bootstrap_servers)
-    messages = read_topics(address, topics_like(address, rf"{prefix}\..*\.counters"))
+    messages = TopicContents(address, topics_like(address, rf"{prefix}\..*\.counters")).messages()
     return [orjson.loads(message.value)["fullDocument"]["n"] for message in messages if message.value]
 
 
