@@ -17,6 +17,7 @@ from typing import Any
 
 import bson
 import pytest
+from bson.codec_options import CodecOptions
 
 from gateway.frame_mutations import OP_MSG, Mutations, frame
 from gateway.running_gateway import RunningGateway
@@ -30,6 +31,7 @@ BURST = 40
 SECONDS_TO_ANSWER = 1.0
 """Some frames ask to wait for weeks, and may."""
 SENTINEL = 0x5EED
+_ANY_TEXT: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
 PING = frame(b"\x00" * 5 + bson.encode({"ping": 1, "$db": "admin"}), SENTINEL)
 
 
@@ -46,9 +48,11 @@ class Attacker(threading.Thread):
         self.bursts = self.answered = self.hung_up = self.stuck = 0
 
     def run(self) -> None:
-        while not self.is_done.is_set():
-            self._burst()
-        self._hang_up()
+        try:
+            while not self.is_done.is_set():
+                self._burst()
+        finally:
+            self._hang_up()
 
     def _burst(self) -> None:
         """Every fourth burst ends with a frame that is broken."""
@@ -84,7 +88,7 @@ class Attacker(threading.Thread):
         length, _, response_to, opcode = struct.unpack("<iiii", head)
         payload = client.exactly(length - 16)
         if opcode == OP_MSG and b"cursor\x00" in payload[:40]:
-            told = bson.decode(payload[5:])
+            told = bson.decode(payload[5:], _ANY_TEXT)  # a server repeats what is no UTF-8
             if told.get("ok") == 1 and told["cursor"]["id"]:
                 self._mutations.cursors = [*self._mutations.cursors[-20:], told["cursor"]["id"]]
         return int(response_to)
