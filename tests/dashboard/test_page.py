@@ -138,7 +138,7 @@ def test_everything_that_can_be_used_has_a_name(page: Browser) -> None:
       return [...document.querySelectorAll('button, a, input, select, [role=img], dialog, section, nav')]
         .filter((e) => !name(e)).map((e) => e.outerHTML.slice(0, 100));
     """
-    assert page.run(script) == []
+    page.until(lambda: page.run(script) == [], "a name for everything, the charts too once they are drawn")
     assert page.run("return document.documentElement.lang") == "en"
     assert page.run("return document.querySelectorAll('h1').length") == 1
 

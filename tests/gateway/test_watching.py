@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from gateway.running_gateway import RunningGateway
 from tailrace.driver import watch
+from tailrace.engine.stream import to_int
 from tailrace.stand import ReplicaSet
 
 Document = dict[str, Any]
@@ -166,6 +168,11 @@ def test_an_error_comes_in_place_of_the_batch_in_which_it_is_met(
         collection.insert_many([{"_id": 1}, {"_id": 2}])
         with database.client.start_session() as session, session.start_transaction():
             collection.update_one({"_id": 1}, {"$set": {"a": 1}}, session=session)
+        written = database.client.admin.command("ping")["operationTime"]
+        for _ in range(1_000):
+            if gateway.hub.reached >= to_int(written):
+                break
+            time.sleep(0.05)
         answers = [_until_an_error(*cursor) for cursor in cursors]
     assert answers[::2] == answers[1::2]
     assert [given for given, _ in answers[::2]] == [[], [1, 1], [2], []]
