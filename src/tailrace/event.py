@@ -6,12 +6,13 @@ documentation. Events that servers send often and in one layout are read faster 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import bson
 from bson.datetime_ms import DatetimeMS
+from bson.timestamp import Timestamp
 
 from tailrace import raw
 from tailrace.errors import BsonMalformed, EventUnconvertible, ResumeTokenMissing
@@ -117,7 +118,10 @@ class ChangeEvent:
         if known is None:
             if len(_namespaces) >= _MOST_NAMESPACES:
                 _namespaces.clear()
-            decoded = bson.decode(ns)
+            try:
+                decoded = bson.decode(ns)
+            except bson.errors.BSONError:
+                raise EventUnconvertible("the namespace of the event cannot be decoded") from None
             known = _namespaces[ns] = decoded.get("db"), decoded.get("coll")
         return known
 
@@ -188,6 +192,32 @@ class ChangeEvent:
         return name in self._fields if self._fields is not None else name.encode() in self.spans
 
 
+class EventBatch(Protocol):
+    """Some events in a row, or none, and the position behind them."""
+
+    @property
+    def events(self) -> Sequence[bytes]:
+        """The events as BSON documents."""
+
+    @property
+    def token(self) -> bytes | None:
+        """Where to resume after the whole batch."""
+
+    @property
+    def operation_time(self) -> Timestamp | None:
+        """How far the server was."""
+
+
+class EventStream(Protocol):
+    """An open stream, for one thread."""
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Give batch after batch, empty ones too; ends when the stream was invalidated or closed."""
+
+    def close(self) -> None:
+        """Free the cursor on the server."""
+
+
 def _token_text(token: bytes) -> bytes:
     if token[4:11] == _DATA:
         return token[15 : 14 + _int32_at(token, 11)[0]]
@@ -195,6 +225,15 @@ def _token_text(token: bytes) -> bytes:
     if found is None or found.kind != raw.BINARY:
         raise EventUnconvertible("the token of the event has no _data")
     return raw.binary_at(found.data)[1].hex().upper().encode()
+
+
+def with_token_fields(event: bytes, fields: bytes) -> bytes:
+    """Put more elements at the end of an event's resume token; an event without one stays as it is."""
+    span = raw.find(event, b"_id")
+    if span is None:
+        return event
+    _, start, end = span
+    return raw.document(event[4:start], raw.append(event[start:end], fields), event[end:-1])
 
 
 def token_of(event: bytes) -> bytes:

@@ -81,7 +81,7 @@ def open_small(
         options["startAtOperationTime"] = Timestamp(100, 0)
     stages = [{"$changeStream": options}, *(pipeline or [])]
     aggregate = {"aggregate": collection or 1, "pipeline": stages, "cursor": {}, **(command_fields or {})}
-    dialect = Dialect.of(version)
+    dialect = Dialect.nearest(version)
     spec = parse_command(aggregate, database, dialect)
     oplog = RecordedOplog(shard_of(*entries))
     return open_stream(spec, oplog, dialect, latest=oplog.visible, images=images)

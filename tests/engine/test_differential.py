@@ -5,8 +5,11 @@ read twice over the same oplog: by the server and by the engine; a stream that a
 started again behind it. The run is made in rounds, and behind every token of a round the stream is resumed and read to
 the end of the round: it must give exactly the rest. Only streams that look documents up are resumed less often.
 
-`make differential OPS=200000 SEED=7` goes on in rounds of 10,000 operations. To read to the end takes time as the
-square of a round's length, so there most resumed streams are read for a few events, unless WHOLE allows more.
+`make differential OPS=200000 SEED=7` goes on in rounds of 10,000 operations, most of them in bulks and made by several
+writers at once: one that waits for the answer to each write does little else. To resume behind every token takes time
+as the square of a round's length, so in long rounds streams are resumed behind some hundred tokens, for a few events.
+The cluster's stream is read in every long round, the others in turn, and seldom those that look documents up: they ask
+the server for each event.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import bson
@@ -28,9 +32,10 @@ from tailrace import raw
 from tailrace.engine import Dialect, Event, ImageStore, open_stream, parse_command
 from tailrace.engine.live import LiveImages
 from tailrace.engine.recording import RecordedOplog, RecordedShard
-from tailrace.oplog.reply import read_batch
 from tailrace.oplog.source import OplogSource
-from tailrace.oplog.tail import LiveOplog, time_of, timestamp
+from tailrace.oplog.tail import LiveOplog, read_batch, time_of
+from tailrace.owned import run_together
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.stand import MONGODB_VERSIONS, ReplicaSet
 from tailrace.stand.mongod_binary import WINDOWS_VERSIONS
 from tailrace.token import ResumeToken
@@ -39,13 +44,15 @@ OPERATIONS = int(os.environ.get("OPS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))
 SHORT_ROUNDS, SHORT_ROUND, LONG_ROUND = 2_000, 200, 10_000
 """So many operations are made in short rounds, and what comes after them in long ones."""
-WHOLE = int(os.environ.get("WHOLE", "2000"))
-"""How many events a stream may have to be read to the end behind each of them."""
+WRITERS, LARGEST_BULK = 4, 400
+"""How many writers make the operations of a long round, and how many of them at once at most."""
+RESUMES = 100
+"""Behind how many tokens each stream is resumed in a long round; other ones in each round."""
+IN_TURN, DOCUMENTS_IN_TURN = 3, 9
+"""In every so many long rounds a stream is read, and one that looks documents up."""
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)
-FULL_SUFFIXES = 3
-"""How many of the tokens are resumed from until the end of the run, in each stream."""
-SERVER_RESUMES = 8
-"""How many of the tokens the server resumes from, in each stream."""
+SERVER_RESUMES, LONG_SERVER_RESUMES = 8, 3
+"""How many of the tokens the server resumes from, in each stream of a short and of a long round."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,13 @@ class Stream:
     command: dict[str, Any] = field(default_factory=dict)
     reads_documents: bool = False
     """It looks documents up, which is slow."""
-    resume_every: int = 1
-    """From how many of its tokens it is resumed in long rounds: all, or every so many."""
+    goes_on: bool = False
+    """An invalidate does not end it: a router would."""
+
+    @property
+    def behind(self) -> int:
+        """How far behind its position a resumed stream begins; routers are given the event itself, and swallow it."""
+        return 0 if self.command.get("fromMongos") else 1
 
     def aggregate(self, **start: Any) -> dict[str, Any]:
         stage = {**self.options, **start}
@@ -78,32 +90,34 @@ def streams_of(version: str) -> Iterator[Stream]:
     """All scopes plain, and each option once at a scope where it shows most."""
     release = tuple(int(part) for part in version.split("."))
     yield Stream("cluster", "admin")
-    yield Stream("database", "shop", resume_every=3)
+    yield Stream("database", "shop")
     for collection in ("orders", "items+"):
         yield Stream(f"collection {collection}", "shop", collection)
     lookup = {"fullDocument": "updateLookup"}
-    yield Stream("update lookup", "shop", options=lookup, reads_documents=True, resume_every=200)
+    yield Stream("update lookup", "shop", options=lookup, reads_documents=True)
     if release >= (4, 4):
         before = {"fullDocumentBeforeChange": "whenAvailable"}
-        yield Stream("before", "admin", options=before, reads_documents=True, resume_every=200)
+        yield Stream("before", "admin", options=before, reads_documents=True)
     if release >= (6, 0):
         expanded = {"showExpandedEvents": True}
         both = {**before, **expanded, "fullDocument": "whenAvailable"}
         yield Stream("cluster expanded", "admin", options=expanded)
         yield Stream("collection expanded", "shop", "orders", options=expanded)
-        yield Stream("images", "shop", options=both, reads_documents=True, resume_every=200)
+        yield Stream("images", "shop", options=both, reads_documents=True)
         system = {**expanded, "showSystemEvents": True}
         other_tokens = {"$_generateV2ResumeTokens": release < (7, 0)}
-        yield Stream("system events", "admin", options=system, resume_every=9)
-        yield Stream("raw updates", "shop", options={"showRawUpdateDescription": True}, resume_every=9)
-        yield Stream("other tokens", "admin", options=expanded, command=other_tokens, resume_every=3)
+        yield Stream("system events", "admin", options=system)
+        yield Stream("raw updates", "shop", options={"showRawUpdateDescription": True})
+        yield Stream("other tokens", "admin", options=expanded, command=other_tokens)
 
 
 class Run:
     """A server after its workload, and the log that it wrote."""
 
-    def __init__(self, replica_set: ReplicaSet, client: MongoClient[Any]) -> None:
+    def __init__(self, replica_set: ReplicaSet, client: MongoClient[Any], number: int, *, is_long: bool) -> None:
         self.client = client
+        self.number = number
+        self.is_long = is_long
         self.dialect = Dialect.of(replica_set.version)
         self.oplog = LiveOplog(client, await_ms=50)
         self.images = LiveImages(client)
@@ -155,7 +169,7 @@ class Run:
     def server_events(self, stream: Stream) -> list[bytes]:
         """All events of a stream, started again behind each invalidate."""
         events: list[bytes] = []
-        start: dict[str, Any] = {"startAtOperationTime": timestamp(self.start)}
+        start: dict[str, Any] = {"startAtOperationTime": ClusterTime(self.start).timestamp}
         while True:
             alive = True
             for batch, lives in self.server_batches(stream, **start):
@@ -184,10 +198,16 @@ class Run:
         return events, alive
 
     def all_engine_events(self, stream: Stream) -> list[Event]:
+        """All events of a stream, started again behind each invalidate.
+
+        A collection's stream ends often, and each time the rest of the log would come from the server again: it reads
+        the log that was read already.
+        """
+        source = self.oplog if stream.collection is None else RecordedOplog(self.log)
         events: list[Event] = []
-        start: dict[str, Any] = {"startAtOperationTime": timestamp(self.start)}
+        start: dict[str, Any] = {"startAtOperationTime": ClusterTime(self.start).timestamp}
         while True:
-            more, alive = self.engine_events(stream, self.oplog, self.end, self.images, **start)
+            more, alive = self.engine_events(stream, source, self.end, self.images, **start)
             events += more
             if alive:
                 return events
@@ -222,32 +242,34 @@ def start_behind(event: Event) -> dict[str, Any]:
     return {option: token_of(event.raw)}
 
 
-def suffix(events: list[Event], first: int, last: int) -> list[bytes]:
-    """The events of a stream from one on, to the next invalidate at most."""
+def suffix(stream: Stream, events: list[Event], first: int, last: int) -> list[bytes]:
+    """The events of a stream from one on, to the next invalidate at most when that ends it.
+
+    The invalidate that a stream is started after does not end it once more.
+    """
     found = []
     for event in events[first:last]:
         found.append(event.raw)
-        if event.operation_type == "invalidate":
+        if event.operation_type == "invalidate" and not stream.goes_on and (stream.behind or len(found) > 1):
             break
     return found
 
 
 def check_resuming(run: Run, stream: Stream, events: list[Event]) -> None:
-    """Resume behind every event, or in long rounds behind every so many.
+    """Resume behind every event to the end, or in long rounds behind some.
 
     What a stream gives once the position is behind it depends on the log alone, so in long rounds the log is cut off
-    a few events later, most times.
+    a few events later, but for the first of them.
     """
     times = [event.cluster_time for event in events]
-    is_short = len(events) <= WHOLE
-    every = stream.resume_every if not is_short else 20 if stream.reads_documents else 1
-    step = 1 if is_short else max(len(events) // FULL_SUFFIXES, 1)
+    every = max(len(events) // RESUMES, 1) if run.is_long else 20 if stream.reads_documents else 1
+    first = run.number % every
     source = RecordedOplog(run.log)
-    for number in range(0, len(events), every):
-        to_the_end = number % step < every
-        later = run.end if to_the_end else times[min(number + 3, len(times) - 1)]
+    for number in range(first, len(events), every):
+        is_cut = run.is_long and (number > first or stream.reads_documents)
+        later = times[min(number + 3, len(times) - 1)] if is_cut else run.end
         source.visible = later
-        expected = suffix(events, number + 1, bisect_right(times, later))
+        expected = suffix(stream, events, number + stream.behind, bisect_right(times, later))
         start = start_behind(events[number])
         ours, _ = run.engine_events(stream, source, later, run.images, **start)
         check_same(stream, f"resumed behind event {number}", [event.raw for event in ours], expected)
@@ -255,13 +277,14 @@ def check_resuming(run: Run, stream: Stream, events: list[Event]) -> None:
 
 def check_server_resuming(run: Run, stream: Stream, events: list[Event]) -> None:
     """The server resumes from the engine's tokens, and gives what the engine gives next."""
-    for number in range(0, len(events), max(len(events) // SERVER_RESUMES, 1)):
-        expected = suffix(events, number + 1, len(events))
+    resumes = LONG_SERVER_RESUMES if run.is_long else SERVER_RESUMES
+    for number in range(0, len(events), max(len(events) // resumes, 1)):
+        expected = suffix(stream, events, number + stream.behind, len(events))
         batches = run.server_batches(stream, **start_behind(events[number]))
         theirs: list[bytes] = []
         for batch, _ in batches:
             theirs += batch
-            if len(theirs) >= 50 and len(events) > WHOLE:
+            if len(theirs) >= 50 and run.is_long:
                 break
         batches.close()  # type: ignore[attr-defined]
         check_same(stream, f"server resumed behind event {number}", expected[: len(theirs)], theirs)
@@ -275,8 +298,10 @@ def check_times(run: Run, stream: Stream, events: list[Event]) -> None:
         first = bisect_left(times, time)
         later = times[min(first + 3, len(times) - 1)]
         source.visible = max(later, time)
-        expected = suffix(events, first, bisect_right(times, source.visible))
-        ours, _ = run.engine_events(stream, source, source.visible, run.images, startAtOperationTime=timestamp(time))
+        expected = suffix(stream, events, first, bisect_right(times, source.visible))
+        ours, _ = run.engine_events(
+            stream, source, source.visible, run.images, startAtOperationTime=ClusterTime(time).timestamp
+        )
         check_same(stream, f"started at {time >> 32},{time & 0xFFFFFFFF}", [e.raw for e in ours], expected)
 
 
@@ -293,18 +318,36 @@ def operations_on(version: str) -> int:
 def test_the_engine_gives_the_events_of_the_server(version: str, start_mongodb: Callable[..., ReplicaSet]) -> None:
     replica_set = start_mongodb(version, parameters=PARAMETERS)
     with replica_set.client() as client:
-        done, wanted = 0, operations_on(version)
+        done, rounds, compared, wanted = 0, 0, 0, operations_on(version)
         while done < wanted:
-            count = min(SHORT_ROUND if done < SHORT_ROUNDS else LONG_ROUND, wanted - done)
-            run = Run(replica_set, client)
-            Workload(client, version, SEED + done).run(count)
+            is_long = done >= SHORT_ROUNDS
+            count = min(LONG_ROUND if is_long else SHORT_ROUND, wanted - done)
+            run = Run(replica_set, client, rounds, is_long=is_long)
+            write(client, version, SEED + done, count, writers=WRITERS if is_long else 1)
             run.finish()
-            done += count
-            for stream in streams_of(version):
-                compare(run, stream)
+            done, rounds = done + count, rounds + 1
+            for number, stream in enumerate(streams_of(version)):
+                turns = DOCUMENTS_IN_TURN if stream.reads_documents else IN_TURN if number else 1
+                if not is_long or number % turns == rounds % turns:
+                    compared += compare(run, stream)
+            if is_long:
+                print(f"{version}: {done} operations, {compared} events compared, 0 different", flush=True)
 
 
-def compare(run: Run, stream: Stream) -> None:
+def write(client: MongoClient[Any], version: str, seed: int, count: int, *, writers: int) -> None:
+    """Make operations; with one writer always the same ones in the same order."""
+    largest = LARGEST_BULK if writers > 1 else 5
+    workloads = [Workload(client, version, seed + number, largest_bulk=largest) for number in range(writers)]
+    shares = [count // writers + (number < count % writers) for number in range(writers)]
+    failed = run_together(
+        [partial(each.run, share) for each, share in zip(workloads, shares, strict=True)], name="writer"
+    )
+    if failed:
+        raise failed[0]
+
+
+def compare(run: Run, stream: Stream) -> int:
+    """Compare everything of one stream; give how many events it had."""
     events = run.all_engine_events(stream)
     theirs = run.server_events(stream)
     check_same(stream, "read", [event.raw for event in events], theirs)
@@ -313,3 +356,4 @@ def compare(run: Run, stream: Stream) -> None:
     check_server_resuming(run, stream, events)
     if not stream.reads_documents and stream.collection is None:
         check_times(run, stream, events)
+    return len(events)

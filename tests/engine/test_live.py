@@ -85,7 +85,7 @@ def test_a_program_may_move_between_server_and_engine_at_any_event(database: Dat
         with watch_oplog(database, resume_after=token) as stream:
             assert engine_events(stream, 10 - n) == expected[n + 1 :]
         with watch_oplog(database.orders, start_at_operation_time=start, batch_size=n + 1) as stream:
-            position = bson.decode(stream.next_batch().resume_token)
+            position = bson.decode(stream.next_batch().token)
         assert server_events(database, 10 - n, resume_after=position) == expected[n + 1 :]
 
 

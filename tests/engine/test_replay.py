@@ -13,6 +13,8 @@ from tailrace.engine.recording import group_files, read_recording
 from tailrace.engine.replay import READS_DOCUMENTS, replay
 from tailrace.errors import RecordingInvalid
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 
 @pytest.mark.parametrize("name", ["4.2.6", "5.0.4", "6.0.5", "7.0.28", "sharded-6.0.5"])
 def test_the_engine_agrees_with_the_server_in_everything(recordings: Path, name: str) -> None:

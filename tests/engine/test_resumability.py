@@ -14,6 +14,8 @@ from tailrace.engine.resumability import ResumeStatus, compare_to_resume_token
 from tailrace.errors import StreamFatal
 from tailrace.token.resume_token import TokenData, TokenKind
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 KEY_1, KEY_2 = bson.encode({"_id": 1}), bson.encode({"_id": 2})
 CLIENT = TokenData(Timestamp(5, 5), txn_op_index=3, uuid=b"m" * 16, event_identifier=KEY_1)
 

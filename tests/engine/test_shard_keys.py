@@ -11,7 +11,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
 from tailrace.engine.live import watch_oplog
-from tailrace.engine.shard_keys import document_key
+from tailrace.engine.transform import document_key
 from tailrace.stand import ShardedCluster
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import bson
 import pytest
 from bson.timestamp import Timestamp
@@ -20,8 +22,11 @@ from engine.small_oplog import (
 )
 from tailrace.engine import Dialect, open_stream, parse_command
 from tailrace.engine.recording import RecordedOplog
-from tailrace.errors import EventTooLarge, PipelineFailed, StreamFatal
+from tailrace.engine.transform import Transform
+from tailrace.errors import EventTooLarge, OplogEntryInvalid, PipelineFailed, ServerUnreachable, StreamFatal
 from tailrace.token.resume_token import ResumeToken
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 
 def mark(i: int, version: int = 1) -> ResumeToken:
@@ -293,3 +298,70 @@ def test_an_event_over_16_mb_ends_the_stream() -> None:
 def test_collections_made_anew_have_tokens_of_their_own() -> None:
     first, second = open_small(insert(1, 1), insert(2, 1, ui=OTHER_UUID)).next_batch()
     assert first.sort_key != second.sort_key
+
+
+# --- batches through the stages
+
+
+def test_what_stands_before_an_error_is_given_first_however_many_are_asked_for() -> None:
+    divide = [{"$addFields": {"x": {"$divide": [1, "$documentKey._id"]}}}]
+    stream = open_small(insert(1, 1), insert(2, 2), insert(3, 0), insert(4, 4), pipeline=divide)
+    assert [bson.decode(event.raw)["x"] for event in stream.next_batch(2)] == [1.0, 0.5]
+    with pytest.raises(PipelineFailed, match=r"^Executor error during getMore"):
+        stream.next_batch(2)
+    assert stream.is_closed
+    assert stream.next_batch(2) == []
+
+
+def test_an_entry_that_is_none_ends_the_stream_behind_the_events_before_it() -> None:
+    stream = open_small(insert(1, 1), entry(2, "u", "shop.orders", {"$set": {"a": 1}}), insert(3, 3))
+    assert len(stream.next_batch(1)) == 1
+    with pytest.raises(OplogEntryInvalid):
+        stream.next_batch()
+    assert stream.unfinished == []
+    assert stream.next_batch() == []
+    assert stream.is_closed
+
+
+def test_the_error_of_an_entry_behind_an_invalidate_is_never_met() -> None:
+    stream = open_small(command(1, "shop", {"drop": "orders"}), entry(2, "u", "shop.orders", {"$set": {"a": 1}}))
+    assert types_of(stream) == ["drop", "invalidate"]
+    assert stream.is_closed
+
+
+def test_an_upstream_that_is_away_does_not_end_the_stream() -> None:
+    class Away(RecordedOplog):
+        failures = 1
+
+        def open(self, since: int) -> Any:
+            self.reader = super().open(since)
+            return self
+
+        def __next__(self) -> Any:
+            if self.failures:
+                self.failures -= 1
+                raise ServerUnreachable("no primary")
+            return next(self.reader)
+
+    dialect = Dialect.of("6.0.5")
+    stages = [{"$changeStream": {"startAtOperationTime": Timestamp(100, 0)}}]
+    spec = parse_command({"aggregate": "orders", "pipeline": stages, "cursor": {}}, "shop", dialect)
+    stream = open_stream(spec, Away(shard_of(insert(1, 1))), dialect, latest=1)
+    with pytest.raises(ServerUnreachable):
+        stream.next_batch()
+    assert len(stream.next_batch()) == 1
+
+
+def test_a_large_transaction_is_never_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.engine.unwind._BATCH_CHANGES", 10)
+    sizes: list[int] = []
+    original = Transform.__call__
+
+    def spy(self: Transform, changes: Any, given: Any) -> None:
+        sizes.append(len(changes))
+        original(self, changes, given)
+
+    monkeypatch.setattr(Transform, "__call__", spy)
+    stream = open_small(insert(1, 0), transaction(2, [operation(n) for n in range(25)]), insert(3, 30))
+    assert [event["documentKey"]["_id"] for event in events_of(stream)] == [0, *range(25), 30]
+    assert max(sizes) == 10

@@ -15,6 +15,8 @@ from engine.small_oplog import shard_of
 from tailrace.engine import Dialect, open_stream, parse_command
 from tailrace.engine.recording import RecordedOplog
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 _OPTIONS = JSONOptions(json_mode=json_util.JSONMode.CANONICAL)
 _SCOPES: dict[str, tuple[str, Any]] = {
     "collection": ("unittests", "change_stream"),

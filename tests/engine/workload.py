@@ -7,6 +7,7 @@ server refuses is not counted and leaves no trace in the log, so generators need
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +26,7 @@ from pymongo import (
     UpdateOne,
     WriteConcern,
 )
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
 from tailrace import raw
 
@@ -34,6 +35,8 @@ COLLECTIONS = ("orders", "orders.old", "items", "items+")
 MAJORITY = WriteConcern("majority")
 EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 Document = dict[str, Any]
+
+_RENAMING = threading.Lock()
 
 
 class Values:
@@ -220,8 +223,9 @@ class Updates:
 class Workload:
     """Runs random operations on a replica set."""
 
-    def __init__(self, client: MongoClient[Any], version: str, seed: int) -> None:
+    def __init__(self, client: MongoClient[Any], version: str, seed: int, *, largest_bulk: int = 5) -> None:
         self.client = client
+        self.largest_bulk = largest_bulk
         self.rng = random.Random(seed)
         self.version = tuple(int(part) for part in version.split("."))
         self.values = Values(self.rng)
@@ -245,8 +249,7 @@ class Workload:
         while self.done < count:
             (operation,) = self.rng.choices(self._operations, self._weights)
             try:
-                operation()
-                self.done += 1
+                self.done += operation() or 1
             except (PyMongoError, bson.InvalidBSON):
                 self.refused += 1
             if self.refused > 50 + 3 * count:
@@ -328,7 +331,8 @@ class Workload:
         else:
             collection.find_one_and_delete(query)
 
-    def bulk(self, session: Any = None) -> None:
+    def bulk(self) -> int:
+        """Send several writes at once; gives how many of them changed something."""
         values, updates = self.values, self.updates
         requests = [
             self.rng.choice(
@@ -340,9 +344,13 @@ class Workload:
                     lambda: DeleteOne(self.query()),
                 ]
             )()
-            for _ in range(self.rng.randint(1, 5))
+            for _ in range(self.rng.randint(1, self.largest_bulk))
         ]
-        self.collection().bulk_write(requests, session=session, ordered=True)
+        try:
+            changed = self.collection().bulk_write(requests, ordered=self.rng.random() < 0.5).bulk_api_result
+        except BulkWriteError as error:
+            changed = error.details or {}
+        return sum(changed.get(name, 0) for name in ("nInserted", "nUpserted", "nModified", "nRemoved"))
 
     # --- transactions
 
@@ -402,10 +410,11 @@ class Workload:
         self.collection().drop()
 
     def rename(self) -> None:
+        """One at a time: two renames between databases, one each way, wait for each other for ever (4.2.6, 5.0.4)."""
         source, target = self.collection(), self.collection()
-        self.client.admin.command(
-            {"renameCollection": source.full_name, "to": target.full_name, "dropTarget": self.rng.random() < 0.6}
-        )
+        command = {"renameCollection": source.full_name, "to": target.full_name, "dropTarget": self.rng.random() < 0.6}
+        with _RENAMING:
+            self.client.admin.command(command)
 
     def index(self) -> None:
         collection, field = self.collection(), self.rng.choice(["n", "s", "d.a"])

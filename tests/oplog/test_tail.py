@@ -17,8 +17,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace import raw
 from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, ServerUnreachable
-from tailrace.oplog.reply import read_batch, slice_documents
-from tailrace.oplog.tail import LiveOplog, OplogTail, is_first_of_set, time_of
+from tailrace.oplog.tail import LiveOplog, OplogTail, is_first_of_set, read_batch, time_of
 from tailrace.stand import FaultProxy, ReplicaSet
 
 ALL_VERSIONS = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
@@ -343,7 +342,7 @@ def test_patience_ends_with_an_error_and_the_tail_goes_on_later(
     client: MongoClient[Any] = MongoClient(
         f"mongodb://{proxy.address}/?directConnection=true", serverSelectionTimeoutMS=100
     )
-    with client, LiveOplog(client, await_ms=100, patience=0.3) as oplog:
+    with client, LiveOplog(client, await_ms=100, retry_seconds=0.3) as oplog:
         tail = oplog.open(oplog.newest())
         next(tail)
         proxy.refuse()
@@ -372,7 +371,7 @@ def test_damaged_replies_raise_only_the_own_error(data: st.DataObject) -> None:
     reply = bytearray(reply_of([{"a": 1}, {"b": "x"}]))
     for _ in range(data.draw(st.integers(1, 3))):
         reply[data.draw(st.integers(0, len(reply) - 1))] = data.draw(st.integers(0, 255))
-    for read in (read_batch, lambda r: slice_documents(r, 0), time_of, is_first_of_set):
+    for read in (read_batch, lambda r: raw.cut_documents(r, 0), time_of, is_first_of_set):
         try:
             read(bytes(reply))
         except BsonMalformed as error:
@@ -384,4 +383,4 @@ def test_replies_without_a_batch_are_refused(reply: dict[str, Any]) -> None:
     with pytest.raises(BsonMalformed):
         read_batch(bson.encode(reply))
     with pytest.raises(BsonMalformed):
-        slice_documents(raw.document(raw.element(raw.INT32, b"0", bytes(4))), 0)
+        raw.cut_documents(raw.document(raw.element(raw.INT32, b"0", bytes(4))), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tailrace import raw
@@ -24,6 +24,8 @@ _CLASSIC: Final = frozenset(
         b"reshardDoneCatchUp",
     }
 )
+_BUCKETS: Final = b"system.buckets."
+_RESHARDING: Final = (b"reshardBegin", b"reshardDoneCatchUp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Described:
     first: bytes = b""
     """An element the event begins with."""
     state_before: bytes | None = None
+    namespace_type: bytes | None = None
+    """What a `create` made: `nsType`, where servers tell it."""
     is_view: bool = False
     has_namespace: bool = True
 
@@ -87,7 +91,7 @@ def _rename(operation: OplogEntry, command: bytes, _: bytes, __: bytes) -> Descr
 
 
 def _create(_: OplogEntry, command: bytes, __: bytes, namespace: bytes) -> Described:
-    return Described(b"create", namespace, raw.without(command, b"create"))
+    return Described(b"create", namespace, raw.without(command, b"create"), namespace_type=b"collection")
 
 
 def _create_indexes(_: OplogEntry, command: bytes, __: bytes, namespace: bytes) -> Described:
@@ -155,7 +159,10 @@ _COMMANDS: Final[dict[bytes, Callable[[OplogEntry, bytes, bytes, bytes], Describ
 
 def view_created(operation: OplogEntry) -> Described:
     """Describe a view that was made."""
-    return _view(operation, b"create", raw.without(operation.o, b"_id"))
+    on = raw.field(operation.o, b"viewOn")
+    is_series = on is not None and on.kind == raw.STRING and raw.string_at(on.data).startswith(_BUCKETS)
+    described = _view(operation, b"create", raw.without(operation.o, b"_id"))
+    return replace(described, namespace_type=b"timeseries" if is_series else b"view")
 
 
 def view_modified(operation: OplogEntry) -> Described:
@@ -186,12 +193,13 @@ def describe_note(operation: OplogEntry) -> Described | None:
     kind = note_type(note)
     if kind == b"migrateChunkToNewShard":
         return _topology(operation, b"kNewShardDetected", note)
-    if kind in (b"reshardBegin", b"reshardDoneCatchUp"):
-        uuid = raw.field(note, b"reshardingUUID")
-        first = b"" if uuid is None else raw.element(uuid.kind, b"reshardingUUID", uuid.data)
-        return _topology(operation, kind, note, first)
+    uuid = raw.field(note, b"reshardingUUID")
+    resharding = b"" if uuid is None else raw.element(uuid.kind, b"reshardingUUID", uuid.data)
+    if kind in _RESHARDING:
+        return _topology(operation, kind, note, resharding)
     name = command_name(note)
-    return Described(name, operation.namespace, raw.without(note, name))
+    first = resharding if name in _RESHARDING else b""  # by reading, as later servers than 7.0 write it
+    return Described(name, operation.namespace, raw.without(note, name), first=first)
 
 
 def _topology(operation: OplogEntry, operation_type: bytes, note: bytes, first: bytes = b"") -> Described:

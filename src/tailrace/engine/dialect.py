@@ -1,6 +1,8 @@
 """What differs between the servers whose oplogs the engine reads.
 
-Every fact here was seen on a real server. A dialect is asked what to do, never for its version.
+Every fact here was seen on a real server, but for those marked *by reading*: of 8.0 and later there is none to ask, so
+they are from its public sources and documentation, and the engine serves nothing there that it has not matched
+(`tailrace.proof`). A dialect is asked what to do, never for its version.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from tailrace.errors import StreamRefused
 
 OLDEST = (4, 2, 0)
 """The oldest server whose oplog is understood."""
-TOO_NEW = (7, 1, 0)
-"""The first server whose tokens and events nobody has compared with the engine's."""
+COMPARED = frozenset({(4, 2), (4, 4), (5, 0), (6, 0), (7, 0)})
+"""Releases whose tokens and events were compared with the engine's; no release between them was, and no vendor's build
+(`7.0.28-15`), which says so by what stands behind the numbers."""
 _AFTER_6_0_5 = (6, 0, 6)
 """Where 6.0.5 and 6.0.27 differ, the releases between them are taken to be like the newer one."""
 
@@ -26,13 +29,25 @@ class Dialect:
 
     @classmethod
     def of(cls, version: str) -> Dialect:
-        """Read a version as `buildInfo` gives it: `6.0.5`, `6.0.27-rc1`."""
+        """Read a version as `buildInfo` gives it; one that was never compared is refused."""
+        dialect = cls.nearest(version)
+        if not is_compared(version):
+            raise StreamRefused(
+                f"nobody has compared the engine's events with those of a MongoDB {version} server",
+                hint="Use the server's own stream (--source change-stream); `tailrace produce --source oplog` and "
+                "`tailrace serve` let the engine prove itself beside it, and `tailrace engine prove` reports.",
+            )
+        return dialect
+
+    @classmethod
+    def nearest(cls, version: str) -> Dialect:
+        """Read a version, also one that was never compared: its habits are taken to be those of the last before it."""
         numbers = version.split("-")[0].split(".")
         try:
             major, minor, patch = (int(number) for number in (*numbers, "0", "0")[:3])
         except ValueError:
             raise StreamRefused(f"{version!r} is not the version of a server") from None
-        if not OLDEST <= (major, minor, patch) < TOO_NEW:
+        if (major, minor, patch) < OLDEST:
             raise StreamRefused(f"the oplog of a MongoDB {version} server is not understood")
         return cls((major, minor, patch))
 
@@ -95,6 +110,11 @@ class Dialect:
         """An insert is logged with its documentKey; before, the shard key comes from the catalog."""
         return self.since(6, 0)
 
+    @cached_property
+    def names_namespace_types(self) -> bool:
+        """By reading (8.0.5): an expanded `create` says at its end what was made, as `nsType`."""
+        return self.since(8, 0, 5)
+
     # --- tokens
 
     @cached_property
@@ -152,11 +172,6 @@ class Dialect:
     # --- images
 
     @cached_property
-    def has_pre_images(self) -> bool:
-        """The option `fullDocumentBeforeChange` exists."""
-        return self.since(4, 4)
-
-    @cached_property
     def stores_pre_images(self) -> bool:
         """Pre-images are in `config.system.preimages`; 4.4 and 5.0 have them in the oplog."""
         return self.since(6, 0)
@@ -182,3 +197,9 @@ class Dialect:
     def names_unknown_fields(self) -> bool:
         """The error for an option that does not exist has a name."""
         return self.since(*_AFTER_6_0_5)
+
+
+def is_compared(version: str) -> bool:
+    """Tell whether the events of this server's release were compared with the engine's, on a real one."""
+    numbers = version.split(".")
+    return len(numbers) == 3 and all(n.isdigit() for n in numbers) and (int(numbers[0]), int(numbers[1])) in COMPARED

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from binascii import unhexlify
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias, overload
 
 from tailrace import raw
+from tailrace.engine.dialect import Dialect
 from tailrace.oplog.entry import OplogEntry
+from tailrace.raw import Value
 from tailrace.token.resume_token import ResumeToken
 
 _ID_FIRST: Final = b"\x03_id\x00"
@@ -34,6 +39,10 @@ class Change(NamedTuple):
     """Time of the entry that logged the operation, for its stored pre-image."""
     logged_number: int = 0
     """Number of the operation in that entry."""
+
+
+DOCUMENT_TYPES: Final = ("insert", "update", "replace", "delete")
+"""The types of events about documents, by the numbers that the kernel has for them."""
 
 
 class Event(NamedTuple):
@@ -63,7 +72,80 @@ class Event(NamedTuple):
         return ResumeToken.parse(self.token).key
 
 
-class Stage(Protocol):
-    """Anything events can be pulled from. None means: nothing now, ask again later."""
+class EventColumns(Sequence[Event]):
+    """Events about documents as the kernel gives them, column by column; an `Event` is made for who looks at it."""
 
-    def __next__(self) -> Event | None: ...
+    __slots__ = ("_kinds", "_names", "_namespaces", "_times", "raws", "size")
+
+    def __init__(self, columns: tuple[list[bytes], bytes, bytes, bytes], names: Sequence[bytes]) -> None:
+        """Take the bytes of events and, packed, their times, the numbers of their namespaces and of their types."""
+        self.raws, times, namespaces, self._kinds = columns
+        self._times = memoryview(times).cast("Q")
+        self._namespaces = memoryview(namespaces).cast("I")
+        self._names = names
+        self.size = sum(map(len, self.raws))
+
+    def __len__(self) -> int:
+        return len(self.raws)
+
+    def __iter__(self) -> Iterator[Event]:
+        names = map(self._names.__getitem__, self._namespaces)
+        types = map(DOCUMENT_TYPES.__getitem__, self._kinds)
+        return map(_new_event, zip(self.raws, self._times, names, types, repeat(None), strict=False))
+
+    @overload
+    def __getitem__(self, at: int) -> Event: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Event]: ...
+    def __getitem__(self, at: int | slice) -> Event | list[Event]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        name, kind = self._names[self._namespaces[at]], DOCUMENT_TYPES[self._kinds[at]]
+        return Event(self.raws[at], self._times[at], name, kind)
+
+    @property
+    def namespaces(self) -> set[bytes]:
+        """The namespaces that events here are of."""
+        return {self._names[number] for number in set(self._namespaces)}
+
+
+_new_event = partial(tuple.__new__, Event)
+Events = list[Event] | EventColumns
+"""A batch of events."""
+
+
+class AddSortKey:
+    """Puts the token behind the event's own fields, where no user's stage can touch it."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._as_array = dialect.sort_key_is_array
+
+    def __call__(self, events: list[Event], given: list[Event]) -> None:
+        """Give each event its key."""
+        given += [event._replace(raw=self._with_key(event)) for event in events]
+
+    def _with_key(self, event: Event) -> bytes:
+        if self._as_array:
+            key = raw.array([Value(raw.DOCUMENT, event.token)])
+            return raw.append(event.raw, raw.element(raw.ARRAY, b"$sortKey", key))
+        return raw.append(event.raw, raw.element(raw.DOCUMENT, b"$sortKey", event.token))
+
+
+Stage: TypeAlias = Callable[[list[Event], list[Event]], None]
+"""Takes events, and appends what becomes of them to the second list; when it raises, that is what came before."""
+
+
+def run_stages(stages: Sequence[Stage], events: list[Event]) -> tuple[list[Event], Exception | None]:
+    """Run a batch through stages: what they give, and the error that is met behind it.
+
+    A later stage sees only events that stand before an earlier stage's error, so its own error comes first.
+    """
+    error: Exception | None = None
+    for stage in stages:
+        given: list[Event] = []
+        try:
+            stage(events, given)
+        except Exception as raised:
+            error = raised
+        events = given
+    return events, error

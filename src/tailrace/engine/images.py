@@ -5,10 +5,8 @@ Where images come from is passed in (`ImageStore`), so that the stage knows no c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
-
-from bson.timestamp import Timestamp
 
 from tailrace import raw
 from tailrace.engine.dialect import Dialect
@@ -19,6 +17,7 @@ from tailrace.errors import HistoryLost, ImageMissing, OplogEntryInvalid
 from tailrace.oplog.entry import NO_TIME
 from tailrace.oplog.transactions import EntryAt
 from tailrace.oplog.update_diff import apply_delta, delta_of
+from tailrace.raw.cluster_time import ClusterTime
 
 _NULL_IMAGE: Final = {name: raw.element(raw.NULL, name, b"") for name in (b"fullDocument", b"fullDocumentBeforeChange")}
 _WITH_PRE_IMAGE: Final = frozenset({"update", "replace", "delete"})
@@ -69,13 +68,11 @@ class AddImages:
 
     def __init__(
         self,
-        events: Iterable[Event | None],
         options: ChangeStreamOptions,
         dialect: Dialect,
         store: ImageStore,
         entry_at: EntryAt,
     ) -> None:
-        self._events = events
         self._before = options.full_document_before_change
         self._after = options.full_document
         self._dialect = dialect
@@ -94,12 +91,13 @@ class AddImages:
         before = ["fullDocumentBeforeChange"] if options.full_document_before_change != "off" else []
         return before + (["fullDocument"] if options.full_document != "default" else [])
 
-    def __iter__(self) -> Iterator[Event | None]:
-        for event in self._events:
-            if event is None or event.operation_type not in _WITH_PRE_IMAGE or event.change is None:
-                yield event
+    def __call__(self, events: list[Event], given: list[Event]) -> None:
+        """Look the images of events up, one after the other."""
+        for event in events:
+            if event.operation_type not in _WITH_PRE_IMAGE or event.change is None:
+                given.append(event)
             else:
-                yield self._with_images(event, event.change)
+                given.append(self._with_images(event, event.change))
 
     def _with_images(self, event: Event, change: Change) -> Event:
         before = after = b""
@@ -192,8 +190,9 @@ def _transaction(event: Event) -> str:
 
 def _render(event: Event) -> str:
     database, collection = split_namespace(event.namespace)
-    time = Timestamp(event.cluster_time >> 32, event.cluster_time & 0xFFFFFFFF)
+    time = ClusterTime(event.cluster_time)
     return (
         f'{{operationType: "{event.operation_type}", ns: {{db: "{database.decode()}", '
-        f'coll: "{collection.decode()}"}}, clusterTime: Timestamp({time.time}, {time.inc}){_transaction(event)}}}'
+        f'coll: "{collection.decode()}"}}, '
+        f"clusterTime: Timestamp({time.seconds}, {time.increment}){_transaction(event)}}}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -31,36 +30,33 @@ class Invalidate:
     Where the router closes the streams of its shards (`closes` is false), events follow behind an invalidate.
     """
 
-    def __init__(
-        self, events: Iterable[Event | None], scope: Scope, start_after: TokenData | None, *, closes: bool = True
-    ) -> None:
-        self._events = events
+    def __init__(self, scope: Scope, start_after: TokenData | None, *, closes: bool = True) -> None:
         self._closes = closes
         self._ending = _ENDING[scope.kind]
         self._start_after = start_after if start_after and start_after.from_invalidate else None
         self.token: ResumeToken | None = None
         """The token of the invalidate that ended the stream."""
 
-    def __iter__(self) -> Iterator[Event | None]:
-        # Nothing ends a stream of the cluster, so its events need not come through here.
-        return self._until_invalidated() if self._ending else iter(self._events)
-
-    def _until_invalidated(self) -> Iterator[Event | None]:
-        for event in self._events:
-            yield event
-            if event is None or event.operation_type not in self._ending:
-                continue
-            token = invalidate_token(event)
-            if self._start_after is None:
-                yield invalidate_event(event, token)
-                if not self._closes:
-                    continue
-                self.token = token
+    def __call__(self, events: list[Event], given: list[Event]) -> None:
+        """Pass events on up to the one that ends the stream, and its invalidate."""
+        if self._ending.isdisjoint([event.operation_type for event in events]):
+            given += events
+            return
+        for event in events:
+            given.append(event)
+            if event.operation_type in self._ending and self._invalidates(event, given):
                 return
-            is_known = token.decode() == self._start_after
-            self._start_after = None
-            if is_known:
-                yield invalidate_event(event, token)
+
+    def _invalidates(self, event: Event, given: list[Event]) -> bool:
+        """Put the invalidate behind an event, and tell whether the stream ends with it."""
+        token = invalidate_token(event)
+        is_known = self._start_after is not None and token.decode() == self._start_after
+        is_first, self._start_after = self._start_after is None, None
+        if is_first or is_known:
+            given.append(invalidate_event(event, token))
+        if is_first and self._closes:
+            self.token = token
+        return self.token is not None
 
 
 def invalidate_token(event: Event) -> ResumeToken:

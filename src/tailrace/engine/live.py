@@ -2,7 +2,7 @@
 
     with watch_oplog(client.shop.orders, full_document="updateLookup") as stream:
         for batch in stream.batches():
-            ...  # batch.events are BSON documents; keep batch.resume_token when they are done
+            ...  # batch.events are BSON documents; keep batch.token when they are done
 
 The events, tokens and refusals are those of the server's own `watch`, so that a program may move between
 the two at any event. It needs the role `read` on the database `local`.
@@ -28,13 +28,15 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace import server_codes
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.event import Event
+from tailrace.engine.event import EventColumns, Events
 from tailrace.engine.images import ImageStore
 from tailrace.engine.options import StreamSpec, parse_command
 from tailrace.engine.scope import split_namespace
-from tailrace.engine.stream import EngineStream, open_stream, to_int, to_timestamp
+from tailrace.engine.stream import EngineStream, open_stream
 from tailrace.errors import ServerUnreachable
 from tailrace.oplog.tail import LiveOplog, is_passing
+from tailrace.owned.closeable import Closeable
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.retry import RetryPolicy, retried
 from tailrace.token.resume_token import ResumeToken
 
@@ -50,7 +52,7 @@ T = TypeVar("T")
 class EventBatch:
     """Some events in a row, or none, and the position behind them."""
 
-    found: Sequence[Event]
+    found: Events
     """The events with their headers."""
     position: ResumeToken
     operation_time: Timestamp
@@ -61,7 +63,7 @@ class EventBatch:
     @property
     def events(self) -> list[bytes]:
         """The events as BSON documents."""
-        return [event.raw for event in self.found]
+        return self.found.raws if isinstance(self.found, EventColumns) else [event.raw for event in self.found]
 
     @property
     def tokens(self) -> list[bytes]:
@@ -69,23 +71,17 @@ class EventBatch:
         return [event.token for event in self.found]
 
     @property
-    def resume_token(self) -> bytes:
+    def token(self) -> bytes:
         """Where to resume after the whole batch, as BSON."""
         return self.position.to_bson()
 
 
-class OplogChangeStream:
+class OplogChangeStream(Closeable):
     """A change stream whose events are made here, from the oplog of a replica set."""
 
     def __init__(self, stream: EngineStream, batch_size: int | None) -> None:
         self._stream = stream
         self._batch_size = batch_size
-
-    def __enter__(self) -> OplogChangeStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def alive(self) -> bool:
@@ -104,10 +100,10 @@ class OplogChangeStream:
 
     def next_batch(self) -> EventBatch:
         """Wait for events, at most as long as the oplog waits for entries."""
-        found = self._stream.next_batch(self._batch_size)
+        found = self._stream.next_events(self._batch_size)
         server = self._stream.operation_time if found else self._stream.reached
         position, is_at_end = self._stream.post_batch_resume_token, self._stream.is_at_end
-        return EventBatch(found, position, to_timestamp(server), is_at_end)
+        return EventBatch(found, position, ClusterTime(server).timestamp, is_at_end)
 
     def close(self) -> None:
         """Stop, and free the cursor on the server."""
@@ -126,13 +122,15 @@ def watch_oplog(
     show_expanded_events: bool | None = None,
     batch_size: int | None = None,
     max_await_time_ms: int = 1_000,
-    patience: float = 60.0,
+    retry_seconds: float = 60.0,
     images: ImageStore | None = None,
+    unproved: bool = False,
 ) -> OplogChangeStream:
     """Watch a collection, a database or (given a client) the cluster, as `target.watch` would.
 
-    `patience` is how many seconds without a primary are waited out before `ServerUnreachable`. `images` finds the
-    documents of events; those of one shard of a cluster may be on others by now.
+    `retry_seconds` is for how many seconds without a primary it retries before `ServerUnreachable`. `images` finds the
+    documents of events; those of one shard of a cluster may be on others by now. A server that was never compared with
+    the engine is refused, unless whoever asks compares it (`unproved`).
     """
     client, _, _ = _parts(target)
     options = {
@@ -143,13 +141,14 @@ def watch_oplog(
         "fullDocumentBeforeChange": full_document_before_change,
         "showExpandedEvents": show_expanded_events,
     }
-    dialect = Dialect.of(client.server_info()["version"])
+    version = client.server_info()["version"]
+    dialect = Dialect.nearest(version) if unproved else Dialect.of(version)
     stream = open_stream(
         read_spec(target, pipeline, options, dialect),
-        LiveOplog(client, await_ms=max_await_time_ms, patience=patience),
+        LiveOplog(client, await_ms=max_await_time_ms, retry_seconds=retry_seconds),
         dialect,
         latest=operation_time(client),
-        images=images or LiveImages(client, patience),
+        images=images or LiveImages(client, retry_seconds),
         now=datetime.now(UTC),
     )
     return OplogChangeStream(stream, batch_size)
@@ -177,15 +176,15 @@ def _parts(target: Target) -> tuple[MongoClient[Any], str, str | None]:
 
 def operation_time(client: MongoClient[Any]) -> int:
     """Give the time of the newest operation the primary has: a stream without a start begins behind it."""
-    return to_int(client.admin.command("ping")["operationTime"])
+    return ClusterTime.from_timestamp(client.admin.command("ping")["operationTime"])
 
 
 class LiveImages:
-    """Images from the collections of a live replica set; elections are waited out."""
+    """Images from the collections of a live replica set; reads are retried during elections."""
 
-    def __init__(self, client: MongoClient[Any], patience: float = 60.0) -> None:
+    def __init__(self, client: MongoClient[Any], retry_seconds: float = 60.0) -> None:
         self._client = client
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._shard_keys = _ShardKeys(client)
 
     def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
@@ -201,13 +200,13 @@ class LiveImages:
 
     def pre_image(self, uuid: bytes, time: int, index: int) -> bytes | None:
         """Read the pre-image that the server stored for an operation."""
-        key = {"nsUUID": Binary(uuid, 4), "ts": to_timestamp(time), "applyOpsIndex": Int64(index)}
+        key = {"nsUUID": Binary(uuid, 4), "ts": ClusterTime(time).timestamp, "applyOpsIndex": Int64(index)}
         found = self._first("config", {"find": "system.preimages", "filter": {"_id": key}}, time)
         return None if found is None else bytes(RawBSONDocument(found)["preImage"].raw)
 
     def _first(self, database: str, query: dict[str, Any], since: int) -> bytes | None:
         """Read one document from a node that has reached a time: a new primary may have to catch up."""
-        concern = {"level": "majority", "afterClusterTime": to_timestamp(since)}
+        concern = {"level": "majority", "afterClusterTime": ClusterTime(since).timestamp}
         command = {**query, "limit": 1, "singleBatch": True, "readConcern": concern}
         try:
             reply = self._until_answered(lambda: self._client[database].command(command, codec_options=_RAW))
@@ -221,7 +220,7 @@ class LiveImages:
     def _until_answered(self, ask: Callable[[], T]) -> T:
         return retried(
             ask,
-            RetryPolicy(first=0.05, longest=0.5, budget=self._patience),
+            RetryPolicy(first=0.05, longest=0.5, budget=self._retry_seconds),
             is_passing=lambda error: isinstance(error, PyMongoError) and is_passing(error),
             spent=lambda error: ServerUnreachable(f"an image or a shard key cannot be read: {error}"),
         )
@@ -245,9 +244,9 @@ class _ShardKeys:
         now = time.monotonic()
         known = self._known.get(uuid)
         if known is None or (not known[0] and now - known[1] > _SECONDS_UNSHARDED):
-            known = self._known[uuid] = (self._look(uuid), now)
+            known = self._known[uuid] = (self._read_shard_key(uuid), now)
         return known[0]
 
-    def _look(self, uuid: bytes) -> Sequence[bytes]:
+    def _read_shard_key(self, uuid: bytes) -> Sequence[bytes]:
         cached = self._client.config["cache.collections"].find_one({"uuid": Binary(uuid, 4)})
         return () if cached is None else tuple(name.encode() for name in cached["key"])

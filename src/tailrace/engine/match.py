@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
 
@@ -49,6 +48,15 @@ class Relevant:
         self._batches = dialect.logs_batches_of_writes
         self._new_shards = spec.from_router or dialect.shows_new_shard_to_all
 
+    @property
+    def shows_migrations(self) -> bool:
+        """Whether what a chunk migration wrote is shown."""
+        return self._migrations
+
+    def is_watched(self, namespace: bytes) -> bool:
+        """Tell whether documents of a namespace become events; among the expanded ones definitions of views do too."""
+        return namespace in self._namespaces or (self._expanded and self._namespaces.is_view_catalog(namespace))
+
     def __call__(self, entry: OplogEntry) -> Relevance:
         """Judge an entry of the oplog."""
         op = entry.op
@@ -64,7 +72,7 @@ class Relevant:
         """Judge one operation by its namespace and kind."""
         namespace = entry.namespace
         if op in (b"i", b"u", b"d"):
-            return namespace in self._namespaces or (self._expanded and self._namespaces.is_view_catalog(namespace))
+            return self.is_watched(namespace)
         if op == b"c":
             return self._namespaces.has_commands_of(namespace) and self._command(entry.o)
         if op == b"n":
@@ -102,6 +110,8 @@ class Relevant:
             return self._expanded
         if name == b"migrateChunkToNewShard":  # as 7.0 writes it
             return self._new_shards
+        if name in _RESHARDING_NOTES:  # by reading, as later servers write it
+            return True
         kind = note_type(note)
         return (kind == b"migrateChunkToNewShard" and self._new_shards) or kind in _RESHARDING_NOTES
 
@@ -116,20 +126,10 @@ def note_type(note: bytes) -> bytes:
     return raw.string_at(note, span[1]) if span and span[0] == raw.STRING else b""
 
 
-class Match:
-    """The stage: raw entries in, relevant ones out."""
-
-    def __init__(self, entries: Iterable[bytes | None], relevant: Relevant) -> None:
-        self._entries = entries
-        self._relevant = relevant
-
-    def __iter__(self) -> Iterator[tuple[OplogEntry, Relevance] | None]:
-        relevant, none = self._relevant, Relevance.NONE
-        for entry in self._entries:
-            if entry is None:
-                yield None
-                continue
-            view = OplogEntry(entry)
-            relevance = relevant(view)
-            if relevance is not none:
-                yield view, relevance
+def match(entries: list[bytes], relevant: Relevant, matched: list[tuple[OplogEntry, Relevance]]) -> None:
+    """The stage: append the entries that matter; when it raises, those before the error are there."""
+    for entry in entries:
+        view = OplogEntry(entry)
+        relevance = relevant(view)
+        if relevance is not Relevance.NONE:
+            matched.append((view, relevance))

@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 from tailrace.engine import refusals
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.scope import INTERNAL_DATABASES, Scope
-from tailrace.engine.server_types import type_name
+from tailrace.raw.bson_types import type_name
 from tailrace.token.resume_token import ResumeToken, TokenData, TokenKind
 
 Document = Mapping[str, Any]
@@ -113,12 +113,12 @@ def parse_command(command: Document, database: str, dialect: Dialect) -> StreamS
 
 def _token_version(command: Document, pipeline: Sequence[Document], dialect: Dialect) -> int | None:
     """Tell which version of tokens the client wants: by name, or by stages that only one has."""
-    wants_2 = command.get("$_generateV2ResumeTokens")
+    asks_for_version_2 = command.get("$_generateV2ResumeTokens")
     if dialect.refuses_to_be_asked_for_version_2:
-        if wants_2:
+        if asks_for_version_2:
             raise refusals.version_2_is_asked_for()
-        return 1 if wants_2 is not None else None
-    if wants_2 or (dialect.splits_large_events and any(_SPLIT in stage for stage in pipeline)):
+        return 1 if asks_for_version_2 is not None else None
+    if asks_for_version_2 or (dialect.splits_large_events and any(_SPLIT in stage for stage in pipeline)):
         return 2
     return None
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import bson
 from bson import json_util
 from bson.json_util import JSONOptions
 
@@ -23,9 +24,12 @@ from tailrace.engine.dialect import Dialect
 from tailrace.errors import HistoryLost, RecordingInvalid
 from tailrace.oplog.entry import OplogEntry
 from tailrace.oplog.source import OplogBatch, OplogReader
+from tailrace.raw.cluster_time import ClusterTime
 
 _CANONICAL: Final = JSONOptions(json_mode=json_util.JSONMode.CANONICAL, tz_aware=False, uuid_representation=0)
 _EXTRA: Final = ".extra"
+_CACHED_CATALOG: Final = b"config.cache.collections"
+"""Where a shard keeps what it knows of its cluster's sharded collections."""
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class RecordedShard:
     entries: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     pre_images: dict[tuple[bytes, int, int], bytes] = field(default_factory=dict)
+    _shard_keys: dict[bytes, Sequence[bytes]] | None = None
 
     def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Refuse: the documents of that time are gone."""
@@ -67,8 +72,29 @@ class RecordedShard:
         return self.pre_images.get((uuid, time, index))
 
     def shard_key(self, uuid: bytes) -> Sequence[bytes] | None:
-        """Know of none: sharded recordings are of servers that log their keys."""
-        return None
+        """Look a shard key up in what the shard logged of its copy of the catalog, as it was at the end."""
+        if self._shard_keys is None:
+            self._shard_keys = _logged_shard_keys(self.entries)
+        return self._shard_keys.get(uuid)
+
+
+def _logged_shard_keys(entries: Iterable[bytes]) -> dict[bytes, Sequence[bytes]]:
+    """Read the shard keys of collections, by their UUIDs, from a shard's writes to its copy of the catalog."""
+    catalog: dict[str, tuple[bytes, Sequence[bytes]]] = {}
+    for entry in entries:
+        if _CACHED_CATALOG not in entry:
+            continue
+        view = OplogEntry(entry)
+        if view.namespace != _CACHED_CATALOG:
+            continue
+        written = bson.decode(view.o)
+        name = written["_id"] if "_id" in written else bson.decode(view.o2 or raw.EMPTY)["_id"]
+        changed = written.get("$set", written)
+        if view.op == b"d":
+            catalog.pop(name, None)
+        elif "uuid" in changed and "key" in changed:
+            catalog[name] = bytes(changed["uuid"]), tuple(path.encode() for path in changed["key"])
+    return dict(catalog.values())
 
 
 @dataclass(slots=True)
@@ -105,7 +131,9 @@ class RecordedOplog:
         """Read the entry of exactly this time."""
         at = bisect_left(self._shard.times, time)
         if at == len(self._shard.times) or self._shard.times[at] != time:
-            raise HistoryLost(f"the recording has no entry at {time >> 32},{time & 0xFFFFFFFF}")
+            raise HistoryLost(
+                f"the recording has no entry at {ClusterTime(time).seconds},{ClusterTime(time).increment}"
+            )
         return self._shard.entries[at]
 
 
@@ -255,4 +283,4 @@ class _RecordingReader:
 
 def time_of(pair: list[int]) -> int:
     """Read a recorded time: seconds and increment."""
-    return pair[0] << 32 | pair[1]
+    return ClusterTime.of(*pair)

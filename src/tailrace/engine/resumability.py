@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from tailrace.engine.event import Event
@@ -65,52 +64,49 @@ def token_data(event: Event) -> TokenData:
     return ResumeToken.parse(event.token).decode()
 
 
-class _Search(ABC):
-    """Looks at events until the position is reached; those behind it pass without a look."""
+class PositionSearch(ABC):
+    """Compares events until the position is reached; those behind it pass uncompared."""
 
-    def __init__(self, events: Iterable[Event | None], client: TokenData) -> None:
-        self._events = events
+    def __init__(self, client: TokenData) -> None:
         self._client = client
+        self.is_over = False
+        """Whether the position is passed: all events pass from here on."""
 
-    def __iter__(self) -> Iterator[Event | None]:
-        events = iter(self._events)
-        for event in events:
-            if event is None:
-                yield None
-                continue
+    def __call__(self, events: list[Event], given: list[Event]) -> None:
+        """Pass on what the search lets pass."""
+        compared = 0
+        while not self.is_over and compared < len(events):
+            event = events[compared]
+            compared += 1
             status = compare_to_resume_token(token_data(event), self._client)
+            self.is_over = status is not ResumeStatus.CHECK_NEXT
             if self._passes(event, status):
-                yield event
-            if status is not ResumeStatus.CHECK_NEXT:
-                break
-        # Not `yield from`, which would pass its own end on: the collector may find both ends of a chain at once, and
-        # complain that one of them is at work already.
-        for event in events:
-            yield event
+                given.append(event)
+        given += events[compared:] if compared else events
 
     @abstractmethod
     def _passes(self, event: Event, status: ResumeStatus) -> bool:
         """Whether an event up to the position goes on."""
 
 
-class SkipToPosition(_Search):
+class SkipToPosition(PositionSearch):
     """Swallows the events before the position; the event of the position itself passes."""
 
     def _passes(self, event: Event, status: ResumeStatus) -> bool:
         return status is not ResumeStatus.CHECK_NEXT
 
 
-class EnsurePositionPresent(_Search):
+class EnsurePositionPresent(PositionSearch):
     """Swallows the event of the position; a stream that does not have it cannot be resumed.
 
     An event of which the client has only some parts passes, to be split again further down.
     """
 
-    is_met = False
+    is_found = False
     """Whether the event of the position has come by."""
 
     def _passes(self, event: Event, status: ResumeStatus) -> bool:
         if status is ResumeStatus.SURPASSED:
             raise StreamFatal("cannot resume stream; the resume token was not found. " + render_token(event.token))
-        self.is_met = status is not ResumeStatus.CHECK_NEXT
+        self.is_found = status is not ResumeStatus.CHECK_NEXT
         return status is ResumeStatus.FOUND_WHOLE

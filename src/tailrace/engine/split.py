@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -19,17 +19,20 @@ MAX_WITH_KEY: Final = MAX_EVENT - 8 * 1024
 """The largest event or fragment together with its token, which travels a second time as its sort key."""
 
 
-class LimitSize:
-    """Ends the stream at an event that no client could receive."""
+def size_of(events: Iterable[Event]) -> int:
+    """Give the bytes of some events together."""
+    return sum([len(event.raw) for event in events])
 
-    def __init__(self, events: Iterable[Event | None]) -> None:
-        self._events = events
 
-    def __iter__(self) -> Iterator[Event | None]:
-        for event in self._events:
-            if event is not None and len(event.raw) > MAX_EVENT:
-                raise _too_large(event)
-            yield event
+def limit_size(events: list[Event], given: list[Event]) -> None:
+    """End the stream at an event that no client could receive."""
+    if size_of(events) <= MAX_EVENT:
+        given += events
+        return
+    for event in events:
+        if len(event.raw) > MAX_EVENT:
+            raise _too_large(event)
+        given.append(event)
 
 
 def _too_large(event: Event) -> EventTooLarge:
@@ -47,24 +50,17 @@ class Split:
     Resuming after a fragment, the event is split again and the fragments the client has are left out.
     """
 
-    def __init__(
-        self,
-        events: Iterable[Event | None],
-        client: TokenData | None,
-    ) -> None:
-        self._events = events
+    def __init__(self, client: TokenData | None) -> None:
         self._client = client if client is not None and client.fragment is not None else None
 
-    def __iter__(self) -> Iterator[Event | None]:
-        for event in self._events:
-            if event is None:
-                yield None
-                continue
+    def __call__(self, events: list[Event], given: list[Event]) -> None:
+        """Pass small events on, and large ones as the fragments that the client does not have."""
+        for event in events:
             have = self._fragments_of_client(event)
             if have == 0 and len(event.raw) + len(event.token) <= MAX_WITH_KEY:
-                yield event
+                given.append(event)
             else:
-                yield from split_event(event)[have:]
+                given += split_event(event)[have:]
 
     def _fragments_of_client(self, event: Event) -> int:
         """Tell how many fragments of the event the client has; only the first event can have any."""
@@ -82,12 +78,12 @@ def split_event(event: Event) -> list[Event]:
     while elements:
         token = ResumeToken.encode(replace(data, fragment=len(parts)))
         head = raw.document(id_element(token), _split_element(1, 1))
-        room = MAX_WITH_KEY - len(token.to_bson()) - len(head)
-        count = _how_many_fit(elements, room)
+        capacity = MAX_WITH_KEY - len(token.to_bson()) - len(head)
+        count = _how_many_fit(elements, capacity)
         if count == 0:
             raise EventTooLarge(
                 f"Splitting change event failed: fragment size "
-                f"{MAX_WITH_KEY - room + len(elements[0])} is greater than maxFragmentBsonSize {MAX_WITH_KEY}",
+                f"{MAX_WITH_KEY - capacity + len(elements[0])} is greater than maxFragmentBsonSize {MAX_WITH_KEY}",
                 server_code=7182500,
             )
         parts.append((token, elements[:count]))
@@ -109,10 +105,10 @@ def _by_size(event: bytes) -> list[bytes]:
     return [element for _, _, element in sorted(found)]
 
 
-def _how_many_fit(elements: list[bytes], room: int) -> int:
+def _how_many_fit(elements: list[bytes], capacity: int) -> int:
     for count, element in enumerate(elements):
-        room -= len(element)
-        if room < 0:
+        capacity -= len(element)
+        if capacity < 0:
             return count
     return len(elements)
 

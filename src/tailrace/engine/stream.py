@@ -1,51 +1,43 @@
 """One change stream: the stages assembled, pulled in batches, with the position after each.
 
-oplog -> Match -> Unwind -> Transform -> Invalidate -> SkipToPosition -> AddImages
-      -> EnsurePositionPresent -> UserStages -> Split or LimitSize -> AddSortKey -> batches
+oplog -> match -> Unwind -> Transform -> Invalidate -> SkipToPosition -> AddImages
+      -> EnsurePositionPresent -> UserStages -> Split or limit_size -> AddSortKey -> batches
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from datetime import datetime
-from itertools import chain
 from typing import Final
 
-from bson.timestamp import Timestamp
-
+from tailrace.engine.compiled import compiled_events
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.event import Event
+from tailrace.engine.event import AddSortKey, Event, EventColumns, Events, Stage, run_stages
 from tailrace.engine.images import AddImages, ImageStore, NoImages
 from tailrace.engine.invalidate import Invalidate
-from tailrace.engine.match import Match, Relevant
+from tailrace.engine.make_events import EventsOfEntries, MakeEvents
+from tailrace.engine.match import Relevant
 from tailrace.engine.options import StreamSpec
-from tailrace.engine.plain import OneByOne, PlainEvents
-from tailrace.engine.resumability import EnsurePositionPresent, SkipToPosition
-from tailrace.engine.sieve import sieve_of
-from tailrace.engine.sort_key import AddSortKey
-from tailrace.engine.split import LimitSize, Split
+from tailrace.engine.prefilter import prefilter_of
+from tailrace.engine.resumability import EnsurePositionPresent, PositionSearch, SkipToPosition
+from tailrace.engine.split import MAX_EVENT, Split, limit_size, size_of
 from tailrace.engine.tokens import TokenVersion, fixed_version, version_of_client
 from tailrace.engine.transform import Transform
 from tailrace.engine.unwind import Unwind
 from tailrace.engine.user_stages import FilterEvents, UserStages, compile_stages
 from tailrace.errors import ChangeStreamError, OplogEntryInvalid
 from tailrace.oplog.entry import OplogEntry
-from tailrace.oplog.source import OplogSource
+from tailrace.oplog.source import OplogBatch, OplogSource
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token.resume_token import ResumeToken, TokenKind
 
 FIRST_BATCH: Final = 101
 """How many events a server puts into the first batch when nobody says."""
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-
-
-def to_int(time: Timestamp) -> int:
-    """Give a cluster time as one number that orders as times do."""
-    return int(time.time) << 32 | int(time.inc)
-
-
-def to_timestamp(time: int) -> Timestamp:
-    """Give a cluster time as BSON has it."""
-    return Timestamp(time >> 32, time & 0xFFFFFFFF)
+_ENTRIES_AT_ONCE: Final = 1_000
+_FEW_ENTRIES: Final = 16
+"""How many entries are worked on at once, at most, and at least when only a few events are asked for."""
 
 
 def open_stream(
@@ -81,7 +73,7 @@ class EngineStream:
         self.is_closed = False
         self._dialect = dialect
         self._source = source
-        self._pipeline = compile_stages(spec, dialect, now, to_timestamp(latest))
+        self._pipeline = compile_stages(spec, dialect, now, ClusterTime(latest).timestamp)
         self._default_version = self._version()
         self._position, self._position_time = self._start(latest)
         self._reader = source.open(self._position_time)
@@ -89,14 +81,20 @@ class EngineStream:
         self._operation_time = 0
         self._latest = latest
         self._is_at_end = False
-        self._held: Event | None = None
-        self.unfinished: list[Event] = []
+        self._ready: deque[Event] = deque()
+        self._read = OplogBatch([], self._position_time)
+        self._made: Iterator[Events] | None = None
+        """The events of the batch that was read from the oplog last; None when all of them are made."""
+        self.unfinished: Events = []
         """The events of the batch that is read, or in which an error was met; a server gives none of those."""
         self._is_first_batch = True
         self._is_drained = False
-        self._position_check: EnsurePositionPresent | None = None
-        self._invalidate = self._first_stages(images)
-        self._events = self._last_stages(images)
+        closes = dialect.closes_for_routers or not spec.from_router
+        self._invalidate = Invalidate(spec.scope, spec.start_token, closes=closes)
+        self._position_check = self._check_of_position()
+        self._make_events = self._first_stages(images)
+        self._stages = list(self._last_stages(images))
+        self._events_at_once = self._bounded_events()
 
     @property
     def post_batch_resume_token(self) -> ResumeToken:
@@ -123,12 +121,12 @@ class EngineStream:
         return self._is_at_end
 
     @property
-    def is_settled(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Whether all that was read has been given, and the event to resume after was met.
 
         From here on a stream of the same options that begins behind `reached` gives the same events.
         """
-        return self._is_drained and (self._position_check is None or self._position_check.is_met)
+        return self._is_drained and (self._position_check is None or self._position_check.is_found)
 
     @property
     def token_version(self) -> int:
@@ -136,6 +134,10 @@ class EngineStream:
         return self._default_version
 
     def next_batch(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> list[Event]:
+        """Give the next events as a list; see `next_events`."""
+        return list(self.next_events(max_events, max_bytes))
+
+    def next_events(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Events:
         """Pull events until the batch is full or the oplog has nothing more for now.
 
         At least one event comes, whatever its size. After an invalidate the stream is closed.
@@ -144,37 +146,38 @@ class EngineStream:
             return self._read_batch(max_events, max_bytes)
         except ChangeStreamError as error:
             self.close()
-            raise self._told_as_server(error) from error.__cause__
+            raise self._with_server_prefix(error) from error.__cause__
         except RecursionError as error:
             self.close()
             raise OplogEntryInvalid("an oplog entry is nested deeper than servers allow") from error
         finally:
             self._is_first_batch = False
 
-    def _read_batch(self, max_events: int | None, max_bytes: int) -> list[Event]:
-        batch = self.unfinished = []
-        size = 0
+    def _read_batch(self, max_events: int | None, max_bytes: int) -> Events:
+        batch: Events = []
+        self.unfinished = batch
         if max_events == 0:
             return batch
         self._is_drained = False
-        held, self._held = self._held, None
-        for event in self._events if held is None else chain((held,), self._events):
-            if event is None:
-                self._is_drained = True
-                self._move_beyond(batch)
+        limit = _BatchLimit(max_events, max_bytes)
+        while True:
+            if self._ready and isinstance(batch, list) and limit.fill(batch, self._ready):
+                self._move_to_last(batch)
                 return batch
-            size += len(event.raw)
-            if size > max_bytes and batch:
-                self._held = event
+            if self.is_closed or self._invalidate.token is not None or not self._has_oplog_batch(max_events):
+                self.close()
                 break
-            batch.append(event)
-            if len(batch) == max_events:
+            made = self._next_made()
+            if made is None:
+                self._finish_oplog_batch()
                 break
-        else:
-            self.close()
-            self._move_beyond(batch)
-            return batch
-        self._move_to_last(batch)
+            if isinstance(made, EventColumns) and not batch and limit.takes(made):
+                batch = self.unfinished = made
+                continue
+            if not isinstance(batch, list):
+                batch = self.unfinished = list(batch)
+            self._ready.extend(made)
+        self._move_beyond(batch)
         return batch
 
     def close(self) -> None:
@@ -196,18 +199,18 @@ class EngineStream:
         """Give the position before the first event, and the time to read from."""
         options = self.spec.options
         if options.token is not None and self.spec.start_token is not None:
-            return options.token, to_int(self.spec.start_token.cluster_time)
+            return options.token, ClusterTime.from_timestamp(self.spec.start_token.cluster_time)
         time = options.start_at_operation_time
         if time is None:
-            time = to_timestamp(latest + 1)
-        return ResumeToken.high_water_mark(time, self._default_version), to_int(time)
+            time = ClusterTime(latest + 1).timestamp
+        return ResumeToken.high_water_mark(time, self._default_version), ClusterTime.from_timestamp(time)
 
-    def _move_to_last(self, batch: list[Event]) -> None:
+    def _move_to_last(self, batch: Events) -> None:
         if batch:
             self._position = ResumeToken.parse(batch[-1].token)
             self._position_time = batch[-1].cluster_time
 
-    def _move_beyond(self, batch: list[Event]) -> None:
+    def _move_beyond(self, batch: Events) -> None:
         """Advance beyond entries that gave no event, so that a quiet stream does not age out.
 
         A closed stream stands at its invalidate, even when the user's stages left that out (since 6.0).
@@ -217,24 +220,55 @@ class EngineStream:
             if self._dialect.ends_at_invalidate:
                 self._position = self._invalidate.token or self._position
         elif self._reached > self._position_time:
-            time = to_timestamp(self._reached)
+            time = ClusterTime(self._reached).timestamp
             self._position = ResumeToken.high_water_mark(time, self._default_version)
             self._position_time = self._reached
 
     # --- events
 
-    def _entries(self) -> Iterator[bytes | None]:
-        """Give all entries, and None after each batch: a reader may wait before the next one."""
-        for batch in self._reader:
-            self._operation_time = batch.operation_time
-            yield from batch.entries
-            self._reached = batch.reached
-            self._is_at_end = not batch.entries or (
-                0 < batch.operation_time <= batch.reached and self._latest <= batch.reached
-            )
-            yield None
+    def _has_oplog_batch(self, max_events: int | None) -> bool:
+        """Begin with the next batch of the oplog when the last one is done; False when there will be none."""
+        if self._made is not None:
+            return True
+        read = next(self._reader, None)
+        if read is None:
+            return False
+        self._read = read
+        self._operation_time = read.operation_time
+        at_once = _ENTRIES_AT_ONCE if max_events is None else min(max(max_events, _FEW_ENTRIES), _ENTRIES_AT_ONCE)
+        self._made = self._events_of(read.entries, at_once)
+        return True
 
-    def _told_as_server(self, error: ChangeStreamError) -> ChangeStreamError:
+    def _next_made(self) -> Events | None:
+        """Give the next events of the oplog batch, None when that was all; an error ends the stream."""
+        try:
+            return next(self._made, None) if self._made is not None else None
+        except Exception:
+            self.close()
+            raise
+
+    def _finish_oplog_batch(self) -> None:
+        """Note what a batch of the oplog says when all its events are given: a reader may wait before the next one."""
+        read, self._made = self._read, None
+        self._is_drained = True
+        self._reached = read.reached
+        self._is_at_end = not read.entries or (0 < read.operation_time <= read.reached and self._latest <= read.reached)
+
+    def _events_of(self, entries: list[bytes], at_once: int) -> Iterator[Events]:
+        """Run the stages on entries, some at a time; an error is raised when all events before it were taken."""
+        for begin in range(0, len(entries), at_once):
+            for events in self._make_events(entries[begin : begin + at_once]):
+                if isinstance(events, EventColumns) and events.size <= MAX_EVENT and self._is_passed_through():
+                    yield events
+                    continue
+                step = self._events_at_once or len(events) or 1
+                for first in range(0, len(events), step):
+                    made, error = run_stages(self._stages, events[first : first + step])
+                    yield made
+                    if error is not None:
+                        raise error
+
+    def _with_server_prefix(self, error: ChangeStreamError) -> ChangeStreamError:
         """Put before the message what the server puts there, which is another for the first batch."""
         prefix = self._dialect.first_batch_prefix
         message = error.message.removeprefix(prefix)
@@ -242,61 +276,83 @@ class EngineStream:
         error.args = (error.message,)
         return error
 
-    def _first_stages(self, images: ImageStore) -> Invalidate:
+    def _first_stages(self, images: ImageStore) -> MakeEvents:
+        """Assemble what makes events of entries."""
         spec, dialect = self.spec, self._dialect
         relevant, version = Relevant(spec, dialect), self._token_version()
         pipeline = self._pipeline if self._pipeline is not None and self._filters_first() else None
-        wanted = pipeline.header_filter if pipeline else None
-        transform = Transform(spec, dialect, version, wanted, images.shard_key)
+        header_filter = pipeline.header_filter if pipeline else None
+        transform = Transform(spec, dialect, version, header_filter, images.shard_key)
+        reference = EventsOfEntries(relevant, Unwind(relevant, self._entry_at), transform)
+        if AddImages.are_asked_for(spec.options):
+            return reference  # images are looked up for what the events were made of
+        compiled = compiled_events(
+            reference,
+            relevant,
+            transform,
+            images.shard_key,
+            version=self._default_version,
+            declined_until=self._position_time if self._keeps_version_of_client() else 0,
+            prefilter=prefilter_of(spec.stages) if pipeline else None,
+        )
+        return compiled or reference
 
-        def general(entries: Iterable[bytes | None]) -> Iterator[Event | None]:
-            return transform(Unwind(Match(entries, relevant), relevant, self._entry_at))
-
-        events: Iterable[Event | None]
-        book = transform.recipe_book(self._constant_version())
-        if book is None or AddImages.are_asked_for(spec.options):
-            events = general(self._entries())
-        else:
-            sieve = sieve_of(spec.stages) if pipeline else None
-            one_by_one = OneByOne(general)
-            events = PlainEvents(self._entries(), one_by_one, relevant, book, transform.is_wanted, sieve)
-        closes = dialect.closes_for_routers or not spec.from_router
-        return Invalidate(events, spec.scope, spec.start_token, closes=closes)
-
-    def _last_stages(self, images: ImageStore) -> Iterator[Event | None]:
+    def _last_stages(self, images: ImageStore) -> Iterator[Stage]:
+        """Assemble what becomes of the events."""
         client, dialect, pipeline = self.spec.start_token, self._dialect, self._pipeline
-        events: Iterable[Event | None] = self._invalidate
+        yield self._invalidate
         if client is not None:
-            events = SkipToPosition(events, client)
+            yield SkipToPosition(client)
         if dialect.finds_position_last:
-            events = self._ensured(self._with_images(events, images))
+            yield from self._image_stages(images)
+            yield from self._position_stages()
         else:
-            events = self._with_images(self._ensured(events), images)
+            yield from self._position_stages()
+            yield from self._image_stages(images)
         if pipeline is not None and not pipeline.is_identity:
-            events = UserStages(events, pipeline)
+            yield UserStages(pipeline)
         splits = pipeline is not None and pipeline.splits_large_events
-        events = Split(events, client) if splits else LimitSize(events)
+        yield Split(client) if splits else limit_size
         if self.spec.from_router:
-            events = AddSortKey(events, dialect)
-        return iter(events)
+            yield AddSortKey(dialect)
 
-    def _ensured(self, events: Iterable[Event | None]) -> Iterable[Event | None]:
+    def _position_stages(self) -> Iterator[Stage]:
         """Look for the position, when it is an event: 6.0 looks for it in what the user's filter leaves."""
-        client = self.spec.start_token
-        if client is None or not self._starts_at_event():
-            return events
-        self._position_check = EnsurePositionPresent(events, client)
-        return self._position_check
+        if self._position_check is not None:
+            yield self._position_check
 
-    def _with_images(self, events: Iterable[Event | None], images: ImageStore) -> Iterable[Event | None]:
+    def _image_stages(self, images: ImageStore) -> Iterator[Stage]:
         """Look images up, after as much of the user's filter as can do without them."""
         options, asked = self.spec.options, AddImages.are_asked_for(self.spec.options)
         before_position = self._starts_at_event() and self._dialect.finds_position_last
         if self._pipeline is not None and (asked or before_position):
-            wanted = self._pipeline.filter_without(AddImages.fields_of(options))
-            if wanted is not None:
-                events = FilterEvents(events, wanted)
-        return AddImages(events, options, self._dialect, images, self._entry_at) if asked else events
+            may_pass = self._pipeline.filter_without(AddImages.fields_of(options))
+            if may_pass is not None:
+                yield FilterEvents(may_pass)
+        if asked:
+            yield AddImages(options, self._dialect, images, self._entry_at)
+
+    def _is_passed_through(self) -> bool:
+        """Tell whether the stages have nothing to do for events about documents that are not too large."""
+        return all(
+            stage is limit_size or stage is self._invalidate or (isinstance(stage, PositionSearch) and stage.is_over)
+            for stage in self._stages
+        )
+
+    def _check_of_position(self) -> EnsurePositionPresent | None:
+        """Look for the event of the position, unless a router does: another shard may have it."""
+        client = self.spec.start_token
+        if client is None or not self._starts_at_event() or self.spec.from_router:
+            return None
+        return EnsurePositionPresent(client)
+
+    def _bounded_events(self) -> int | None:
+        """Tell how many events go through the stages at once; None: all that an oplog batch gives.
+
+        Stages that look documents up, or make events of any size, are given one: nothing bounds what several give.
+        """
+        only_filters = all(name == "$match" for stage in self.spec.stages for name in stage)
+        return None if only_filters and not AddImages.are_asked_for(self.spec.options) else 1
 
     def _filters_first(self) -> bool:
         """Tell whether the user's filter may go before the search for the position."""
@@ -305,17 +361,16 @@ class EngineStream:
     def _starts_at_event(self) -> bool:
         return self.spec.start_token is not None and self.spec.start_token.kind is TokenKind.EVENT
 
-    def _constant_version(self) -> int | None:
-        """Give the version of all tokens, None when it changes behind the client's position."""
+    def _keeps_version_of_client(self) -> bool:
+        """Tell whether tokens are of the client's version until its position is passed."""
         client, dialect = self.spec.start_token, self._dialect
         if client is None or client.version == self._default_version:
-            return self._default_version
-        is_kept = dialect.keeps_token_version if self._starts_at_event() else dialect.keeps_version_of_marks
-        return None if is_kept else self._default_version
+            return False
+        return dialect.keeps_token_version if self._starts_at_event() else dialect.keeps_version_of_marks
 
     def _token_version(self) -> TokenVersion:
-        client, constant = self.spec.start_token, self._constant_version()
-        if client is None or constant is not None:
+        client = self.spec.start_token
+        if client is None or not self._keeps_version_of_client():
             return fixed_version(self._default_version)
         return version_of_client(
             client,
@@ -325,3 +380,42 @@ class EngineStream:
 
     def _entry_at(self, time: int) -> OplogEntry:
         return OplogEntry(self._source.entry_at(time))
+
+
+class _BatchLimit:
+    """Fills a batch with events until it has as many, or as many bytes, as were asked for."""
+
+    def __init__(self, max_events: int | None, max_bytes: int) -> None:
+        self._events_left = max_events
+        self._bytes_left = max_bytes
+
+    def takes(self, events: EventColumns) -> bool:
+        """Take events as a whole, if they do not fill the batch."""
+        if events.size > self._bytes_left or (self._events_left is not None and len(events) >= self._events_left):
+            return False
+        self._bytes_left -= events.size
+        if self._events_left is not None:
+            self._events_left -= len(events)
+        return True
+
+    def fill(self, batch: list[Event], ready: deque[Event]) -> bool:
+        """Move events into the batch; True when it is full. One event always fits."""
+        size = size_of(ready)
+        if size <= self._bytes_left and (self._events_left is None or len(ready) < self._events_left):
+            self._bytes_left -= size
+            if self._events_left is not None:
+                self._events_left -= len(ready)
+            batch += ready
+            ready.clear()
+            return False
+        while ready:
+            size = len(ready[0].raw)
+            if size > self._bytes_left and batch:
+                return True
+            self._bytes_left -= size
+            batch.append(ready.popleft())
+            if self._events_left is not None:
+                self._events_left -= 1
+                if self._events_left == 0:
+                    return True
+        return False

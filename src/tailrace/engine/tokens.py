@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace import raw
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import keystring, numbers, type_bits
 from tailrace.token.resume_token import ResumeToken, TokenData, event_identifier
 
@@ -34,7 +35,7 @@ def version_of_client(start: TokenData, default: int, *, by_operation: bool) -> 
     The server compares the tokens it makes with the client's, so it makes them alike. 6.0.5 does so for
     all events of the same time, 6.0.27 up to the same operation of the transaction.
     """
-    last_time = start.cluster_time.time << 32 | start.cluster_time.inc
+    last_time = ClusterTime.from_timestamp(start.cluster_time)
     last_number, client = start.txn_op_index, start.version
 
     def version(time: int, number: int) -> int:

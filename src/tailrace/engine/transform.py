@@ -7,7 +7,8 @@ the server's: transaction or rename fields, `_id`, `operationType`, `clusterTime
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tailrace import raw
@@ -17,15 +18,38 @@ from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Change, Event
 from tailrace.engine.expression.pipeline import HeaderFilter
 from tailrace.engine.options import StreamSpec
-from tailrace.engine.recipe import RecipeBook
 from tailrace.engine.scope import VIEW_CATALOG, split_namespace
-from tailrace.engine.shard_keys import document_key
 from tailrace.engine.tokens import TokenVersion, event_token, id_element
 from tailrace.errors import OplogEntryInvalid
 from tailrace.oplog.update_diff import is_replacement, update_description
 
 _TYPES_REMEMBERED: dict[bytes, bytes] = {}
 _NAMESPACES_REMEMBERED: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class EventForm:
+    """What the events of one stream show."""
+
+    has_wall_time: bool
+    expanded: bool
+    raw_updates: bool
+    disambiguates: bool
+    logs_keys_of_inserts: bool
+    names_namespace_types: bool
+
+    @classmethod
+    def of(cls, spec: StreamSpec, dialect: Dialect) -> EventForm:
+        """Follow the server's habits and the client's options."""
+        expanded = spec.options.show_expanded_events
+        return cls(
+            dialect.has_wall_time,
+            expanded,
+            spec.options.show_raw_update_description,
+            expanded and dialect.has_disambiguated_paths,
+            dialect.logs_keys_of_inserts,
+            expanded and dialect.names_namespace_types,
+        )
 
 
 class Transform:
@@ -36,16 +60,13 @@ class Transform:
         spec: StreamSpec,
         dialect: Dialect,
         version: TokenVersion,
-        wanted: HeaderFilter | None = None,
+        header_filter: HeaderFilter | None = None,
         shard_key: Callable[[bytes], Sequence[bytes] | None] = lambda uuid: None,
     ) -> None:
-        self._dialect = dialect
+        self.form = EventForm.of(spec, dialect)
         self._version = version
-        self._expanded = spec.options.show_expanded_events
-        self._raw_updates = spec.options.show_raw_update_description
-        self._disambiguate = self._expanded and dialect.has_disambiguated_paths
         self._ns_elements: dict[bytes, bytes] = {}
-        self._wanted = wanted
+        self._header_filter = header_filter
         self._shard_key = shard_key
         self._by_op: dict[bytes, Callable[[Change], Event | None]] = {
             b"i": self._insert,
@@ -55,15 +76,12 @@ class Transform:
             b"n": self._note,
         }
 
-    def __call__(self, changes: Iterable[Change | None]) -> Iterator[Event | None]:
-        """Give the events of changes."""
+    def __call__(self, changes: list[Change], given: list[Event]) -> None:
+        """Append the events of changes; when it raises, those before the error are there."""
         for change in changes:
-            if change is None:
-                yield None
-                continue
             event = self.event(change)
             if event is not None:
-                yield event
+                given.append(event)
 
     def event(self, change: Change) -> Event | None:
         """Make the event of a change."""
@@ -71,19 +89,6 @@ class Transform:
         if make is None:
             raise OplogEntryInvalid("an entry of an unknown kind", entry=change.operation.raw)
         return make(change)
-
-    def recipe_book(self, version: int | None) -> RecipeBook | None:
-        """Give what makes plain events fast; None where they depend on more than their entry."""
-        if version is None or self._raw_updates or self._disambiguate:
-            return None
-        return RecipeBook(
-            version=version,
-            has_wall_time=self._dialect.has_wall_time,
-            shows_uuid=self._expanded,
-            type_element=type_element,
-            namespace_element=self.namespace_element,
-            may_be_sharded=lambda uuid: self._shard_key_of(uuid) is not None,
-        )
 
     # --- documents
 
@@ -96,7 +101,7 @@ class Transform:
         return self._document_event(change, b"insert", key, full_document=document)
 
     def _shard_key_of(self, uuid: bytes | None) -> Sequence[bytes] | None:
-        return None if uuid is None or self._dialect.logs_keys_of_inserts else self._shard_key(uuid)
+        return None if uuid is None or self.form.logs_keys_of_inserts else self._shard_key(uuid)
 
     def _update(self, change: Change) -> Event | None:
         operation = change.operation
@@ -107,10 +112,12 @@ class Transform:
             raise OplogEntryInvalid("an update without the key of its document", entry=operation.raw)
         if is_replacement(update):
             return self._document_event(change, b"replace", key, full_document=update)
-        if self._raw_updates:
+        if not self.passes_filter(b"update", operation.namespace):
+            return None
+        if self.form.raw_updates:
             tail = raw.element(raw.DOCUMENT, b"rawUpdateDescription", update)
         else:
-            description = update_description(update, disambiguate=self._disambiguate)
+            description = update_description(update, disambiguate=self.form.disambiguates)
             tail = raw.element(raw.DOCUMENT, b"updateDescription", description)
         return self._document_event(change, b"update", key, tail=tail)
 
@@ -131,7 +138,7 @@ class Transform:
     ) -> Event | None:
         operation = change.operation
         uuid, namespace = operation.uuid, operation.namespace
-        if self._wanted is not None and not self.is_wanted(operation_type, namespace):
+        if not self.passes_filter(operation_type, namespace):
             return None
         version = self._version(change.time, change.number)
         token = event_token(version, change.time, change.number, uuid, operation_type, key)
@@ -151,11 +158,15 @@ class Transform:
             change,
         )
 
-    def is_wanted(self, operation_type: bytes, namespace: bytes) -> bool:
+    def passes_filter(self, operation_type: bytes, namespace: bytes) -> bool:
         """Ask the user's filter by type and namespace. Never for commands: they may end the stream."""
-        database, collection = split_namespace(namespace)
-        wanted = self._wanted
-        return wanted is None or wanted(operation_type.decode(), database.decode(), collection.decode())
+        if self._header_filter is None:
+            return True
+        try:
+            database, _, collection = namespace.decode().partition(".")
+        except UnicodeDecodeError:
+            raise OplogEntryInvalid(f"the namespace {namespace!r} of an entry is no text") from None
+        return self._header_filter(operation_type.decode(), database, collection)
 
     # --- commands, views and no-ops
 
@@ -168,7 +179,7 @@ class Transform:
         return None if described is None else self._described(change, described)
 
     def _described(self, change: Change, what: Described) -> Event | None:
-        if not self._expanded and what.is_expanded:
+        if not self.form.expanded and what.is_expanded:
             return None
         version = self._version(change.time, change.number)
         uuid = change.operation.uuid
@@ -181,10 +192,12 @@ class Transform:
         ]
         if what.has_namespace:
             parts.append(self.namespace_element(what.namespace))
-        if self._expanded and what.description is not None:
+        if self.form.expanded and what.description is not None:
             parts.append(raw.element(raw.DOCUMENT, b"operationDescription", what.description))
         if what.state_before is not None:
             parts.append(raw.element(raw.DOCUMENT, b"stateBeforeChange", what.state_before))
+        if self.form.names_namespace_types and what.namespace_type is not None:
+            parts.append(raw.element(raw.STRING, b"nsType", raw.string(what.namespace_type)))
         return Event(
             raw.document(*parts),
             change.time,
@@ -199,9 +212,9 @@ class Transform:
         yield token
         yield type_element(operation_type)
         yield b"\x11clusterTime\x00" + change.time.to_bytes(8, "little")
-        if self._expanded and uuid is not None:
+        if self.form.expanded and uuid is not None:
             yield b"\x05collectionUUID\x00\x10\x00\x00\x00\x04" + uuid
-        if self._dialect.has_wall_time and change.wall is not None:
+        if self.form.has_wall_time and change.wall is not None:
             yield b"\x09wallTime\x00" + change.wall
 
     def namespace_element(self, namespace: bytes) -> bytes:
@@ -215,8 +228,11 @@ class Transform:
         return element
 
     def _is_view(self, change: Change) -> bool:
-        """Tell a view's definition: the catalog of views shows as views, not as documents."""
-        namespace = change.operation.namespace
+        return self.is_view_catalog(change.operation.namespace)
+
+    @staticmethod
+    def is_view_catalog(namespace: bytes) -> bool:
+        """Tell the catalog of views: what it holds shows as views, not as documents."""
         return namespace.endswith(VIEW_CATALOG) and split_namespace(namespace)[1] == VIEW_CATALOG
 
 
@@ -227,3 +243,13 @@ def type_element(operation_type: bytes) -> bytes:
         element = raw.element(raw.STRING, b"operationType", raw.string(operation_type))
         _TYPES_REMEMBERED[operation_type] = element
     return element
+
+
+def document_key(document: bytes, shard_key: Sequence[bytes] = ()) -> bytes:
+    """Make the key of an inserted document: the values of the shard key by their paths, and `_id`."""
+    elements = []
+    for path in shard_key if b"_id" in shard_key else (*shard_key, b"_id"):
+        found = raw.find_path(document, *path.split(b"."))
+        if found is not None:
+            elements.append(raw.element(found[0], path, document[found[1] : found[2]]))
+    return raw.document(*elements)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -62,40 +62,31 @@ def are_quick(stages: Sequence[Mapping[str, Any]]) -> bool:
 class FilterEvents:
     """Drops events early, before work is done for them that the user's filter makes vain."""
 
-    def __init__(self, events: Iterable[Event | None], wanted: Callable[[bytes], bool]) -> None:
-        self._events = events
-        self._wanted = wanted
+    def __init__(self, may_pass: Callable[[bytes], bool]) -> None:
+        self._may_pass = may_pass
 
-    def __iter__(self) -> Iterator[Event | None]:
-        wanted = self._wanted
-        for event in self._events:
-            if event is None or wanted(event.raw):
-                yield event
+    def __call__(self, events: list[Event], given: list[Event]) -> None:
+        """Pass on what the filter may let pass."""
+        for event in events:
+            if self._may_pass(event.raw):
+                given.append(event)
 
 
 class UserStages:
     """Runs the compiled stages on every event."""
 
-    def __init__(
-        self,
-        events: Iterable[Event | None],
-        run: Callable[[bytes], bytes | None],
-    ) -> None:
-        self._events = events
+    def __init__(self, run: Callable[[bytes], bytes | None]) -> None:
         self._run = run
 
-    def __iter__(self) -> Iterator[Event | None]:
-        run = self._run
-        for event in self._events:
-            if event is None:
-                yield None
-                continue
-            result = run(event.raw)
+    def __call__(self, events: list[Event], given: list[Event]) -> None:
+        """Pass on what the stages make of each event."""
+        for event in events:
+            result = self._run(event.raw)
             if result is event.raw:
-                yield event
+                given.append(event)
             elif result is not None:
                 self._check_id(event, result)
-                yield event._replace(raw=result)
+                given.append(event._replace(raw=result))
 
     def _check_id(self, event: Event, result: bytes) -> None:
         """Refuse to go on without the token: nobody could resume from there."""

@@ -17,11 +17,6 @@ NO_TIME: Final = 0
 """The `ts` of a `prevOpTime` that points nowhere."""
 
 
-def command_namespace(database: bytes) -> bytes:
-    """Give the namespace under which a database's commands are logged."""
-    return database + b".$cmd"
-
-
 class OplogEntry:
     """Where the fields of one entry or operation lie, read once."""
 
@@ -88,6 +83,11 @@ class OplogEntry:
     def lsid(self) -> bytes | None:
         """Give the document that identifies the session."""
         return self._document(b"lsid") if b"lsid" in self.spans else None
+
+    @property
+    def multi_op_type(self) -> bytes | None:
+        """Give the 4 bytes that say what an `applyOps` with a session is, when it is no transaction."""
+        return self._scalar(b"multiOpType", raw.INT32)
 
     @property
     def from_migrate(self) -> bool:

@@ -6,27 +6,58 @@ again from the last entry it gave and checks that it meets that very entry, so n
 nothing comes twice.
 
 Speed comes from what is left out: each reply is one piece of bytes, entries are sliced from it, and the next
-batches are on their way while the last one is being used (`connection.py`).
+batches are on their way while the last one is being used (`client.private.CursorConnection`).
 """
 
 from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, PyMongoError
 
 from tailrace import raw, server_codes
+from tailrace.client import CursorConnection
 from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, ServerUnreachable
-from tailrace.oplog.connection import CursorConnection
-from tailrace.oplog.reply import CursorReply, read_batch, time_in
 from tailrace.oplog.source import OplogBatch
+from tailrace.owned.closeable import Closeable
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.retry import Backoff, RetryPolicy
+
+
+class CursorReply(NamedTuple):
+    """A batch, and the cursor to ask for the next one; 0 when there is none any more."""
+
+    cursor_id: int
+    entries: list[bytes]
+    operation_time: int
+    """How far the server was when it answered; 0 when it does not say."""
+
+
+def read_batch(reply: bytes) -> CursorReply:
+    """Slice the entries out of the reply to `find` or `getMore`."""
+    cursor = raw.find(reply, b"cursor")
+    if cursor is None:
+        raise BsonMalformed("a reply has no cursor", offset=0)
+    number = raw.find(reply, b"id", cursor[1])
+    batch = raw.find(reply, b"nextBatch", cursor[1]) or raw.find(reply, b"firstBatch", cursor[1])
+    if number is None or batch is None:
+        raise BsonMalformed("a cursor has no batch", offset=cursor[1])
+    entries = raw.cut_documents(reply, batch[1])
+    return CursorReply(raw.int64_at(reply, number[1]), entries, time_in(reply, b"operationTime") or 0)
+
+
+def time_in(document: bytes, name: bytes) -> int | None:
+    """Give a timestamp of a document as one number that orders as times do; None when it has none of that name."""
+    span = raw.find(document, name)
+    if span is None or span[0] != raw.TIMESTAMP:
+        return None
+    return raw.int64_at(document, span[1]) & 0xFFFFFFFFFFFFFFFF
+
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _COLLECTION: Final = "oplog.rs"
@@ -35,7 +66,7 @@ _OPLOG_REPLAY_NEEDED_BEFORE: Final = 9
 """Servers of wire versions below (4.2) seek by time only when told that a query is a replay."""
 
 
-class LiveOplog:
+class LiveOplog(Closeable):
     """The oplog of the replica set that a client is connected to.
 
     A network that swallows packets is only noticed by a socket timeout, so the client should have one
@@ -49,12 +80,12 @@ class LiveOplog:
         *,
         batch_entries: int = 1_000,
         await_ms: int = 1_000,
-        patience: float = 60.0,
+        retry_seconds: float = 60.0,
     ) -> None:
         self.client = client
         self.batch_entries = batch_entries
         self.await_ms = await_ms
-        self.patience = patience
+        self.retry_seconds = retry_seconds
         self._owns_client = False
 
     @classmethod
@@ -63,12 +94,6 @@ class LiveOplog:
         oplog = cls(MongoClient(uri, socketTimeoutMS=int(socket_timeout * 1000)), **options)
         oplog._owns_client = True
         return oplog
-
-    def __enter__(self) -> LiveOplog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the client if it is this object's own."""
@@ -113,10 +138,10 @@ class LiveOplog:
         """Make the query for entries from a time on; `after`: once the majority has reached that."""
         concern: dict[str, Any] = {"level": "majority"}
         if after:
-            concern["afterClusterTime"] = timestamp(after)
+            concern["afterClusterTime"] = ClusterTime(after).timestamp
         query: dict[str, Any] = {
             "find": _COLLECTION,
-            "filter": {"ts": {"$gte": timestamp(since)}},
+            "filter": {"ts": {"$gte": ClusterTime(since).timestamp}},
             "readConcern": concern,
         }
         if self._wire_version() < _OPLOG_REPLAY_NEEDED_BEFORE:
@@ -137,8 +162,8 @@ class LiveOplog:
         return bytes(reply.raw)
 
     def _until_answered(self, ask: Callable[[], CursorReply]) -> CursorReply:
-        """Ask again while the set has no primary, until patience ends."""
-        retry = _Retry(self.patience)
+        """Ask again while the set has no primary, until the retry budget is spent."""
+        retry = _Retry(self.retry_seconds)
         while True:
             try:
                 return ask()
@@ -146,7 +171,7 @@ class LiveOplog:
                 retry.pause_after(error)
 
 
-class OplogTail:
+class OplogTail(Closeable):
     """One pass over a live oplog, from a time on; see `OplogReader`."""
 
     def __init__(self, oplog: LiveOplog, since: int) -> None:
@@ -161,12 +186,6 @@ class OplogTail:
     def __iter__(self) -> Iterator[OplogBatch]:
         return self
 
-    def __enter__(self) -> OplogTail:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __next__(self) -> OplogBatch:
         """Give the next batch, through whatever happens to the set.
 
@@ -174,7 +193,7 @@ class OplogTail:
         """
         if self._closed:
             raise StopIteration
-        retry = _Retry(self._oplog.patience)
+        retry = _Retry(self._oplog.retry_seconds)
         while True:
             try:
                 entries = self._read()
@@ -340,8 +359,3 @@ def is_first_of_set(entry: bytes) -> bool:
     """Tell whether an entry is the first that a replica set ever wrote."""
     span = raw.find_path(entry, b"o", b"msg")
     return span is not None and entry[span[1] : span[2]] == raw.string("initiating set")
-
-
-def timestamp(time: int) -> Timestamp:
-    """Give a cluster time as BSON has it."""
-    return Timestamp(time >> 32, time & 0xFFFFFFFF)

@@ -4,12 +4,15 @@ A transaction is one `applyOps` entry, or a chain of them linked by `prevOpTime`
 but the last are `partialTxn`. The last is the commit, unless it says `prepare`: then the commit is a
 later `commitTransaction` entry that points to it. Operations are numbered through the whole chain, the
 uninteresting ones included, and all happened at the time of the commit.
+
+By reading, 8.0 logs the inserts of one command as one `applyOps` too. When they are retryable writes it carries their
+session, and says by its `multiOpType` that it is no transaction: it stands alone, whatever its `prevOpTime` points to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace import raw
 from tailrace.errors import OplogEntryInvalid
@@ -27,6 +30,9 @@ class TransactionOperation(NamedTuple):
     logged_number: int
     """Its number in that entry."""
 
+
+_APPLIED_SEPARATELY: Final = b"\x01\x00\x00\x00"
+"""`multiOpType` of an `applyOps` whose operations are writes of their own."""
 
 EntryAt = Callable[[int], OplogEntry]
 """Reads the entry of an exact time; raises when the oplog does not have it any more."""
@@ -50,6 +56,11 @@ def is_commit(entry: OplogEntry, *, batches: bool = False) -> bool:
     )
 
 
+def is_applied_separately(entry: OplogEntry) -> bool:
+    """Tell an `applyOps` of retryable writes from a transaction, whose session its events show."""
+    return entry.multi_op_type == _APPLIED_SEPARATELY
+
+
 def operations(commit: OplogEntry, entry_at: EntryAt) -> Iterator[TransactionOperation]:
     """Walk the operations that `commit` makes visible, oldest first.
 
@@ -62,7 +73,7 @@ def operations(commit: OplogEntry, entry_at: EntryAt) -> Iterator[TransactionOpe
         times.append(commit.previous_time)
         earlier = entry_at(times[0]).previous_time
     else:
-        earlier = commit.previous_time
+        earlier = NO_TIME if is_applied_separately(commit) else commit.previous_time
     while earlier != NO_TIME:
         if times and earlier >= times[-1]:
             raise OplogEntryInvalid("a transaction's entries point in a circle", entry=commit.raw)

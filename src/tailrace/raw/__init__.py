@@ -61,6 +61,7 @@ from tailrace.raw.bson_bytes import (
     value_end,
     without,
 )
+from tailrace.raw.documents import cut_documents
 
 __all__ = [
     "ARRAY",
@@ -95,6 +96,7 @@ __all__ = [
     "binary_at",
     "body",
     "boolean",
+    "cut_documents",
     "document",
     "document_end",
     "double",

@@ -39,6 +39,11 @@ class ClusterTime(int):
         return int(self) & _INCREMENT
 
     @property
+    def next(self) -> ClusterTime:
+        """The earliest time behind this one."""
+        return ClusterTime(int(self) + 1)
+
+    @property
     def timestamp(self) -> Timestamp:
         """The same as pymongo's value."""
         return Timestamp(int(self) >> 32, int(self) & _INCREMENT)

@@ -52,15 +52,15 @@ _READ_OPTIONS: Final = JSONOptions(datetime_conversion=DatetimeConversion.DATETI
 _LAST_YEAR_MS: Final = 253402300799999
 _CODE: Final = 0x0D
 _CODE_WITH_SCOPE: Final = 0x0F
-_may_hold_non_finite = re.compile(rb"[\xf0-\xff][\x7f\xff]").search
+_may_contain_non_finite = re.compile(rb"[\xf0-\xff][\x7f\xff]").search
 _has_dollar_name = re.compile(rb"[\x01-\x13\x7f\xff]\$").search
 _MARK: Final = secrets.token_hex(16)
 """Stands between documents that are written together; nobody can have put it into one."""
 _MARK_BETWEEN: Final = b',"%b",' % _MARK.encode()
 _LAST_MARK: Final = b',"%b"]' % _MARK.encode()
 _decode = bson.decode
-_encode = bson._dict_to_bson
-"""What `bson.encode` calls; the wrapper takes a third of the time of a small document."""
+_encode: Callable[..., bytes] = getattr(bson, "_dict_to_bson", bson.encode)
+"""What `bson.encode` calls, where this release has it; the wrapper takes a third of the time of a small document."""
 _dumps = orjson.dumps
 
 
@@ -76,9 +76,17 @@ def is_exact(decoded: Mapping[str, Any], document: bytes) -> bool:
     """Whether a decoded document is all that was in its bytes.
 
     It is not when a field is there twice, or is of a type that Python turns into another one (symbol, undefined,
-    DBPointer).
+    DBPointer); nor when pymongo cannot write what it has read, as a binary of the subtype 255 (SystemError).
     """
-    return _encode(decoded, False, _OPTIONS) == document
+    try:
+        return _encoded(decoded) == document
+    except SystemError:
+        return False
+
+
+def _encoded(decoded: Any) -> bytes:
+    """Encode a document with its fields in their order; at the top level, pymongo would move `_id` to the front."""
+    return _encode({"": decoded}, False, _OPTIONS)[6:-1]
 
 
 def may_look_like_a_value(document: bytes) -> bool:
@@ -98,7 +106,7 @@ def relaxed(value: Any, event: bytes) -> bytes:
         text = _dumps(value, _relaxed_value, option)
     except (orjson.JSONEncodeError, RecursionError):
         return _dumps_deep(value, json_util.RELAXED_JSON_OPTIONS)
-    if (0x7F in event or 0xFF in event) and b"null" in text and _may_hold_non_finite(event):
+    if (0x7F in event or 0xFF in event) and b"null" in text and _may_contain_non_finite(event):
         return _dumps(_convert(value, _RELAXED))
     return text
 
@@ -121,49 +129,24 @@ def relaxed_documents(documents: list[bytes]) -> list[bytes]:
     except (bson.errors.BSONError, UnicodeDecodeError, RecursionError, orjson.JSONEncodeError):
         return [relaxed_document(document) for document in documents]
     for number, text in enumerate(texts):
-        if b"null" in text and _may_hold_non_finite(documents[number]):
+        if b"null" in text and _may_contain_non_finite(documents[number]):
             texts[number] = _dumps(_convert(decoded[number], _RELAXED))
     return texts
 
 
-def exact_relaxed_documents(documents: list[bytes]) -> list[bytes | None]:
-    """Do the same, and give None for a document that is not exact when it is decoded, or cannot be."""
-    if not documents:
-        return []
-    try:
-        decoded = bson.decode_all(b"".join(documents), _OPTIONS)
-        texts: list[bytes | None] = [*_dumps_apart(decoded, documents)]
-    except (bson.errors.BSONError, UnicodeDecodeError, RecursionError, orjson.JSONEncodeError):
-        return [_exact_relaxed_document(document) for document in documents]
-    for number, document in enumerate(documents):
-        text = texts[number]
-        if _encode(decoded[number], False, _OPTIONS) != document:
-            texts[number] = None
-        elif text and b"null" in text and _may_hold_non_finite(document):
-            texts[number] = relaxed(decoded[number], document)
-    return texts
-
-
-def _exact_relaxed_document(document: bytes) -> bytes | None:
-    try:
-        decoded = decode(document)
-        return relaxed(decoded, document) if is_exact(decoded, document) else None
-    except EventUnconvertible:
-        return None
-
-
 def _dumps_apart(decoded: list[Document], documents: list[bytes]) -> list[bytes]:
     """Write many decoded documents, those that may hold Code apart from the others."""
-    may_hold_code = [_CODE in document or _CODE_WITH_SCOPE in document for document in documents]
-    if not any(may_hold_code):
+    may_contain_code = [_CODE in document or _CODE_WITH_SCOPE in document for document in documents]
+    if not any(may_contain_code):
         return _dumps_many(decoded, None)
-    plain = iter(_dumps_many([each for each, code in zip(decoded, may_hold_code, strict=True) if not code], None))
+    plain = iter(_dumps_many([each for each, code in zip(decoded, may_contain_code, strict=True) if not code], None))
     coded = iter(
         _dumps_many(
-            [each for each, code in zip(decoded, may_hold_code, strict=True) if code], orjson.OPT_PASSTHROUGH_SUBCLASS
+            [each for each, code in zip(decoded, may_contain_code, strict=True) if code],
+            orjson.OPT_PASSTHROUGH_SUBCLASS,
         )
     )
-    return [next(coded if code else plain) for code in may_hold_code]
+    return [next(coded if code else plain) for code in may_contain_code]
 
 
 def _dumps_many(values: list[Document], option: int | None) -> list[bytes]:
@@ -204,8 +187,8 @@ def is_canonical_of(text: bytes, document: bytes) -> bool:
     if b"$numberDecimal" not in text and b'"NaN"' not in text and not may_look_like_a_value(document):
         return True
     try:
-        return _encode(loads(text), False, _OPTIONS) == document
-    except (ValueError, TypeError, bson.errors.BSONError):
+        return _encoded(loads(text)) == document
+    except (ValueError, TypeError, SystemError, bson.errors.BSONError):
         return False
 
 

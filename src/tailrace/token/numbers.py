@@ -112,8 +112,8 @@ def _middle(magnitude: float, marker: int, *, negative: bool) -> bytes:
     if integer == magnitude and marker == _EXACT:
         return _integer(integer << 1, negative=negative)
     size = ((integer << 1).bit_length() + 7) >> 3
-    room = 8 * (8 - size)
-    fixed_point = int(math.ldexp(magnitude, room)) + ((integer + 1) << room)
+    fraction_size = 8 * (8 - size)
+    fixed_point = int(math.ldexp(magnitude, fraction_size)) + ((integer + 1) << fraction_size)
     head = NEGATIVE_INTEGER - size if negative else POSITIVE_INTEGER + size
     return bytes([head]) + _eight_bytes(fixed_point | marker, negative=negative)
 
@@ -260,10 +260,10 @@ class NumberReader:
         doubled = self._unsigned(size)
         if not doubled & 1:
             return self._integral(kind, doubled >> 1)
-        room = 8 - size
-        fixed_point = (doubled >> 1) << 8 * room | (self._unsigned(room) if room else 0)
-        magnitude = math.ldexp(float(fixed_point & ~3), -8 * room)
-        marker = fixed_point & 3 if room else _ABOVE_15_DIGITS
+        fraction_size = 8 - size
+        fixed_point = (doubled >> 1) << 8 * fraction_size | (self._unsigned(fraction_size) if fraction_size else 0)
+        magnitude = math.ldexp(float(fixed_point & ~3), -8 * fraction_size)
+        marker = fixed_point & 3 if fraction_size else _ABOVE_15_DIGITS
         if kind == _DOUBLE:
             return self._as_double(magnitude)
         _expect(kind == _DECIMAL, 50810, "a fraction is neither a double nor a decimal")

@@ -136,15 +136,20 @@ class ResumeToken:
 
     @property
     def hex(self) -> str:
-        """The `_data` of the token, as servers write it."""
-        return self.key.hex().upper()
+        """The `_data` of the token, as servers write it; other families than MongoDB's do it in lower case."""
+        return self.key.hex() if self.is_of_other_family else self.key.hex().upper()
 
     @property
     def cluster_time(self) -> Timestamp:
         """The time of the position, without decoding the rest."""
-        if self.key[:1] != b"\x82" or len(self.key) < 9:
+        if not (self.key[:1] == b"\x82" or self.is_of_other_family) or len(self.key) < 9:
             return self.decode().cluster_time
         return Timestamp(int.from_bytes(self.key[1:5], "big"), int.from_bytes(self.key[5:9], "big"))
+
+    @property
+    def is_of_other_family(self) -> bool:
+        """Whether it is none of MongoDB's: Amazon DocumentDB's begin with 1, ours for Cosmos DB with 2."""
+        return self.key[:1] in (b"\x01", b"\x02")
 
     @property
     def version(self) -> int:

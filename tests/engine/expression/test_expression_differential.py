@@ -23,22 +23,28 @@ def _server(database: Database[Any]) -> Server:
     return Server(database, database.client.server_info()["version"])
 
 
-def _report(cases: int, found: Sequence[Difference]) -> None:
+_AS_ON_WINDOWS = ("$sin", "$cos", "$tan", "$atan2", "$sortArray", "$toDouble")
+"""What a Windows build computes otherwise than a Linux one: last digits, the order of equal elements, a NaN's bits."""
+
+
+def _report(cases: int, found: Sequence[Difference], apart: Sequence[str] = ()) -> None:
+    """Fail where anything differs, apart from stages with some operators."""
+    found = [each for each in found if not any(f"'{name}'" in repr(each.stages) for name in apart)]
     shown = "\n\n".join(map(str, found[:10]))
     assert not found, f"{len(found)} of {cases} cases differ:\n{shown}"
 
 
-def _compare_curated(server: Server, *, every: int) -> int:
+def _compare_curated(server: Server, *, every: int, apart: Sequence[str] = ()) -> int:
     cases, found = 0, []
     for stages, documents in curated_cases():
         chosen = [bson.encode(document) for document in documents[::every]]
         cases += len(chosen)
         found += differences(server, stages, chosen)
-    _report(cases, found)
+    _report(cases, found, apart)
     return cases
 
 
-def _compare_random(server: Server, seed: int, wanted: int) -> int:
+def _compare_random(server: Server, seed: int, wanted: int, apart: Sequence[str] = ()) -> int:
     make = Generator(seed)
     documents: list[bytes] = []
     cases, round_number, found = 0, 0, []
@@ -49,7 +55,7 @@ def _compare_random(server: Server, seed: int, wanted: int) -> int:
         found += differences(server, stages, documents)
         cases += len(documents)
         round_number += 1
-    _report(cases, found)
+    _report(cases, found, apart)
     return cases
 
 
@@ -76,6 +82,13 @@ def test_older_dialects_come_out_as_on_their_servers(database: Database[Any]) ->
     server = _server(database)
     assert _compare_curated(server, every=9) > 2_000
     assert _compare_random(server, seed=6, wanted=2_000) >= 2_000
+
+
+@pytest.mark.mongodb("7.0.28")
+def test_7_0_differs_only_where_a_windows_build_does(database: Database[Any]) -> None:
+    server = _server(database)
+    assert _compare_curated(server, every=9, apart=_AS_ON_WINDOWS) > 2_000
+    assert _compare_random(server, seed=6, wanted=2_000, apart=_AS_ON_WINDOWS) >= 2_000
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from tailrace.engine.expression.failures import (
     check,
     fail,
 )
-from tailrace.engine.expression.nodes import Associative, Evaluate, Node, Operator, Slots
+from tailrace.engine.expression.nodes import Associative, Evaluate, LeftAssociative, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     INT64_MIN,
@@ -39,18 +39,41 @@ from tailrace.engine.expression.numbers import (
 from tailrace.engine.expression.parsing import (
     Arity,
     Scope,
-    associative,
     call_with,
     function,
     parse_operands,
     parser,
 )
+from tailrace.engine.expression.running_sum import RunningSum, minus_millis
 from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, type_name
 
 
-@associative("$add", commutative=True)
+@parser("$add")
+def parse_add(name: str, value: Value, scope: Scope) -> Node:
+    """Read what is added: numbers, and at most one date."""
+    operands = parse_operands(value, scope)
+    if scope.context.version >= (7, 0):
+        return LeftAssociative(name, operands, add_in_order)
+    return Associative(name, operands, add, commutative=True)
+
+
+def add_in_order(*operands: Evaluate) -> Evaluate:
+    """Add number by number, as 7.0 does."""
+
+    def evaluate(slots: Slots) -> Value:
+        total = RunningSum()
+        for operand in operands:
+            value = operand(slots)
+            if is_nullish(value):
+                return None
+            total.add(value)
+        return total.value()
+
+    return evaluate
+
+
 def add(*operands: Evaluate) -> Evaluate:
-    """Add numbers, and at most one date."""
+    """Add with a compensated sum, as servers before 7.0 do."""
 
     def evaluate(slots: Slots) -> Value:
         total = Sum()
@@ -82,16 +105,16 @@ def _date_total(total: Sum) -> Date:
 Binary = Callable[[Value, Value], Value]
 
 
-def _two_operands(name: str, compute: Binary, compute_before_5: Binary) -> None:
-    """Register a function of two values with the way it was before 5.0.
+def _two_operands(name: str, compute: Binary, compute_before_5: Binary, compute_since_7: Binary | None = None) -> None:
+    """Register a function of two values with the ways it was before 5.0 and is since 7.0.
 
     From 5.0 on servers compute the second operand first, which shows when both fail.
     """
 
-    def build(left: Evaluate, right: Evaluate) -> Evaluate:
+    def build(chosen: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
         def evaluate(slots: Slots) -> Value:
             second = right(slots)
-            return compute(left(slots), second)
+            return chosen(left(slots), second)
 
         return evaluate
 
@@ -99,7 +122,8 @@ def _two_operands(name: str, compute: Binary, compute_before_5: Binary) -> None:
         operands = parse_operands(value, scope)
         Arity(2, 2).check(name, len(operands))
         if scope.context.version >= (5, 0):
-            return Operator(name, operands, build)
+            newer = compute_since_7 if scope.context.version >= (7, 0) else None
+            return Operator(name, operands, partial(build, newer or compute))
         return Operator(name, operands, lambda *given: call_with(compute_before_5, given))
 
     parser(name)(parse)
@@ -141,7 +165,13 @@ def _subtract_before_5(left: Value, right: Value) -> Value:
         fail(code if failure.code == TYPE_MISMATCH else failure.code, failure.message)
 
 
-_two_operands("$subtract", subtract, _subtract_before_5)
+def _subtract_since_7(left: Value, right: Value) -> Value:
+    if type(left) is Date and is_number(right):
+        return minus_millis(left, right)
+    return subtract(left, right)
+
+
+_two_operands("$subtract", subtract, _subtract_before_5, _subtract_since_7)
 
 
 def _duration(number: int) -> int:

@@ -43,7 +43,6 @@ from tailrace.engine.expression.numbers import (
 from tailrace.engine.expression.parsing import Arguments, Scope, Version, parse_operands, parser
 from tailrace.engine.expression.timezones import UTC_ZONE
 from tailrace.engine.expression.values import (
-    TYPE_NUMBERS,
     Date,
     Value,
     is_nullish,
@@ -52,6 +51,7 @@ from tailrace.engine.expression.values import (
     type_name,
     type_name_of_kind,
 )
+from tailrace.raw.bson_types import TYPE_NUMBERS
 
 
 def _fail(message: str) -> NoReturn:
@@ -119,6 +119,11 @@ def _format_double(value: float) -> str:
     if value == 0 and math.copysign(1, value) < 0:
         return "-0"
     return format_double(value)
+
+
+def _format_double_exactly(value: float) -> str:
+    """Write a double since 7.0: with as many digits as tell it from all others."""
+    return repr(value).removesuffix(".0") if math.isfinite(value) else _format_double(value)
 
 
 def _not_a_number(text: str, reason: str) -> NoReturn:
@@ -256,6 +261,8 @@ def convert(value: Value, target: int, version: Version) -> Value:
     conversion = _CONVERSIONS.get(type(value), {}).get(target)
     if type(value) is Timestamp and version < (5, 1):
         conversion = None
+    if conversion is _format_double and version >= (7, 0):
+        conversion = _format_double_exactly
     if conversion is None and target == raw.BOOL:
         conversion = _true
     if conversion is None:

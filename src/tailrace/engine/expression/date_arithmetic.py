@@ -123,9 +123,12 @@ def _moved(name: str, date: Value, unit: Value, amount: Value, zone: Zone) -> in
     return add_to_date(as_millis(date), unit, count, zone)
 
 
-def _unit(name: str, value: Value) -> str:
+def _unit(name: str, value: Value, version: Version) -> str:
     if type(value) is not str:
         fail(5439013, f"{name} requires 'unit' to be a string, but got {type_name(value)}")
+    if value not in _UNITS and version >= (7, 0):
+        why = f"unknown time unit value: {value}"
+        fail(FAILED_TO_PARSE, f"{name} parameter 'unit' value parsing failed :: caused by :: {why}")
     message = f"{name} parameter 'unit' value cannot be recognized as a time unit: {value}"
     check(value in _UNITS, 5439014, message)
     return value
@@ -221,7 +224,7 @@ def _build_date_diff(
         for value, argument in ((first, "startDate"), (last, "endDate")):
             if not is_date_like(value):
                 fail(5166307, f"$dateDiff requires '{argument}' to be a date, but got {type_name(value)}")
-        whole_unit = _unit("$dateDiff", name)
+        whole_unit = _unit("$dateDiff", name, version)
         first_day = _start_of_week("$dateDiff", week)
         return Int64(_difference(as_millis(first), as_millis(last), whole_unit, zone, first_day, version))
 
@@ -266,10 +269,11 @@ _TRUNC: Final = Arguments(
 @parser("$dateTrunc", since=(5, 0))
 def parse_date_trunc(name: str, value: Value, scope: Scope) -> Node:
     """Read a date and the unit, or bin of units, to round it down to."""
-    return Operator(name, _TRUNC.parse(value, scope), _build_date_trunc)
+    return Operator(name, _TRUNC.parse(value, scope), partial(_build_date_trunc, scope.context.version))
 
 
 def _build_date_trunc(
+    version: Version,
     date: Evaluate,
     unit: Evaluate,
     bin_size: Evaluate | None,
@@ -287,7 +291,7 @@ def _build_date_trunc(
             return None
         if not is_date_like(moment):
             fail(5439012, f"$dateTrunc requires 'date' to be a date, but got {type_name(moment)}")
-        whole_unit = _unit("$dateTrunc", name)
+        whole_unit = _unit("$dateTrunc", name, version)
         count = _bin_size(size[0]) if size else 1
         first_day = _start_of_week("$dateTrunc", week)
         return Date(_truncated(as_millis(moment), whole_unit, count, zone, first_day))

@@ -153,14 +153,14 @@ def parse_filter(name: str, value: Value, scope: Scope) -> Node:
                 fail(28651, f"input to $filter must be an array not {type_name(values)}")
             if not values:
                 return values
-            room = _filter_limit(most(slots)) if most is not None else None
+            limit = _filter_limit(most(slots)) if most is not None else None
             kept: list[Value] = []
             for item in values:
                 step()
                 slots[slot] = item
                 if truth(keep(slots)):
                     kept.append(item)
-                    if len(kept) == room:
+                    if len(kept) == limit:
                         break
             return kept
 

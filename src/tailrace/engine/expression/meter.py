@@ -17,15 +17,15 @@ from tailrace.engine.expression.failures import EXCEEDED_MEMORY_LIMIT, fail
 MAX_STRING: Final = 16 * 1024 * 1024
 _MAX_BYTES: Final = 256 * 1024 * 1024
 """What one event's values may take together, those included that are thrown away again."""
-_BYTES_BETWEEN_LOOKS: Final = 64 * 1024
-_STEPS_BETWEEN_LOOKS: Final = 0xF
+_BYTES_BETWEEN_CHECKS: Final = 64 * 1024
+_STEPS_BETWEEN_CHECKS: Final = 0xF
 ELEMENT: Final = 40
 """About what an element of an array takes that was computed; one that is only copied takes a fifth."""
 
 
 class _Meter(threading.local):
     spent = 0
-    next_look = 0
+    next_check = 0
     steps = 0
     deadline = math.inf
 
@@ -36,7 +36,7 @@ _meter = _Meter()
 def begin(seconds: float | None) -> None:
     """Begin to count for an event, or for the stages themselves when they are compiled."""
     _meter.spent = 0
-    _meter.next_look = _BYTES_BETWEEN_LOOKS
+    _meter.next_check = _BYTES_BETWEEN_CHECKS
     _meter.deadline = math.inf if seconds is None else time.thread_time() + seconds
 
 
@@ -53,24 +53,24 @@ def charge(seconds: float) -> None:
 def spend(size: int) -> None:
     """Count bytes; fail as a server does when it is too much, of memory or of time."""
     spent = _meter.spent = _meter.spent + size
-    if spent > _meter.next_look:
-        _meter.next_look = spent + _BYTES_BETWEEN_LOOKS
+    if spent > _meter.next_check:
+        _meter.next_check = spent + _BYTES_BETWEEN_CHECKS
         if spent > _MAX_BYTES:
             fail(EXCEEDED_MEMORY_LIMIT, f"the stages use too much memory. Memory limit: {_MAX_BYTES} bytes")
         if seconds_left() < 0:
             out_of_time()
 
 
-def look() -> None:
+def check_time() -> None:
     """Look at the clock now and then, in loops over values that are there already."""
     _meter.steps += 1
-    if not _meter.steps & _STEPS_BETWEEN_LOOKS and seconds_left() < 0:
+    if not _meter.steps & _STEPS_BETWEEN_CHECKS and seconds_left() < 0:
         out_of_time()
 
 
 def step() -> None:
     """Count one round of a loop over elements, in which anything may be computed."""
-    look()
+    check_time()
     spend(ELEMENT)
 
 

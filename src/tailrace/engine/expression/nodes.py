@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, TypeAlias
 
 from tailrace.engine.expression.failures import OVERFLOW, check, fail
@@ -261,6 +262,21 @@ class Associative(Operator):
         if len(constants) < 2:
             return constants
         return [Constant(self._build(*(constant.bind() for constant in constants))([]))]
+
+
+class LeftAssociative(Operator):
+    """An operator that is computed from left to right: only constants at its beginning are computed ahead."""
+
+    def optimize(self) -> Node:
+        """Compute the constants that come first."""
+        optimized = super().optimize()
+        if optimized is not self:
+            return optimized
+        first = list(takewhile(lambda child: type(child) is Constant, self.children))
+        if len(first) > 1:
+            computed = self._build(*(child.bind() for child in first if child is not None))([])
+            self.children = [Constant(computed), *self.children[len(first) :]]
+        return self
 
 
 _ALLOWED_DOLLAR_NAMES = frozenset({"$id", "$ref", "$db", "$sortKey", "$recordId"})

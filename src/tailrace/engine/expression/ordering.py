@@ -47,11 +47,11 @@ def rank(value: Value) -> int:
 
 def compare(left: Value, right: Value) -> int:
     """Give -1, 0 or 1: how two values of any types stand to each other."""
-    place = _RANKS[type(left)]
+    rank_of_type = _RANKS[type(left)]
     other = _RANKS[type(right)]
-    if place != other:
-        return -1 if place < other else 1
-    comparison = _COMPARISONS.get(place)
+    if rank_of_type != other:
+        return -1 if rank_of_type < other else 1
+    comparison = _COMPARISONS.get(rank_of_type)
     return comparison(left, right) if comparison is not None else 0
 
 
@@ -165,8 +165,8 @@ class ValueSet:
 
 def _hash_key(value: Value) -> Any:
     """Give something hashable that equal values share; Python hashes equal numbers alike."""
-    place = rank(value)
-    if place == 10:
+    rank_of_type = rank(value)
+    if rank_of_type == 10:
         number = value.to_decimal() if type(value) is Decimal128 else value
-        return place, number if number == number else None
-    return (place, _string(value)) if place == 15 else place
+        return rank_of_type, number if number == number else None
+    return (rank_of_type, _string(value)) if rank_of_type == 15 else rank_of_type

@@ -27,29 +27,29 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Tell whether the pattern is found."""
-        return bool(self._search(text.encode(), wants_all=False))
+        return bool(self._search(text.encode(), finds_all=False))
 
     def find(self, text: str) -> Found | None:
         """Give the first match."""
         data = text.encode()
-        numbers = self._search(data, wants_all=False)
+        numbers = self._search(data, finds_all=False)
         return next(iter(self._found(data, numbers)), None)
 
     def find_all(self, text: str) -> list[Found]:
         """Give all matches."""
         data = text.encode()
-        return self._found(data, self._search(data, wants_all=True))
+        return self._found(data, self._search(data, finds_all=True))
 
-    def _search(self, data: bytes, *, wants_all: bool) -> list[int]:
+    def _search(self, data: bytes, *, finds_all: bool) -> list[int]:
         if len(data) <= self._quick_size:
             try:
-                if wants_all:
+                if finds_all:
                     return pattern_search.find_all(self._code, self._groups, data)
                 return pattern_search.find(self._code, self._groups, data, 0) or []
             except pattern_search.MatchError as error:
                 if error.code != -47:
                     raise MatchFailed(_RESULT_CODES.get(error.code, error.code)) from None
-        status, numbers = processes.search(self._options, self._pattern, data, wants_all=wants_all)
+        status, numbers = processes.search(self._options, self._pattern, data, finds_all=finds_all)
         if status == pattern_search.TOO_MANY:
             fail(51151, "$regexFindAll: the size of buffer to store output exceeded the 64MB limit")
         if status:
@@ -61,12 +61,12 @@ class Pattern:
         index, counted = 0, 0
         width = 2 * self._groups
         for at in range(0, len(numbers), width):
-            places = numbers[at : at + width]
+            spans = numbers[at : at + width]
             texts = [
                 None if start < 0 else data[start:end].decode()
-                for start, end in zip(places[::2], places[1::2], strict=True)
+                for start, end in zip(spans[::2], spans[1::2], strict=True)
             ]
-            index += len(data[counted : places[0]].decode())
-            counted = places[0]
+            index += len(data[counted : spans[0]].decode())
+            counted = spans[0]
             found.append(Found(texts[0] or "", index, texts[1:]))
         return found

@@ -27,14 +27,14 @@ class _Process:
             [sys.executable, "-P", pattern_search.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    def ask(self, seconds: float, options: str, pattern: str, text: bytes, *, wants_all: bool) -> tuple[int, list[int]]:
+    def ask(self, seconds: float, options: str, pattern: str, text: bytes, *, finds_all: bool) -> tuple[int, list[int]]:
         """Search; EOFError when the process has ended, by its timer or otherwise."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None
         assert replies is not None
         asked = f"{options}\0{pattern}".encode()
         try:
-            requests.write(REQUEST.pack(seconds, wants_all, len(asked), len(text)) + asked)
+            requests.write(REQUEST.pack(seconds, finds_all, len(asked), len(text)) + asked)
             requests.write(text)
             requests.flush()
         except BrokenPipeError:
@@ -66,15 +66,15 @@ class PatternProcesses:
     def __init__(self) -> None:
         self._idle: list[_Process] = []
         self._lock = threading.Lock()
-        self._room = threading.Semaphore(_PROCESSES)
+        self._capacity = threading.Semaphore(_PROCESSES)
 
-    def search(self, options: str, pattern: str, text: bytes, *, wants_all: bool) -> tuple[int, list[int]]:
+    def search(self, options: str, pattern: str, text: bytes, *, finds_all: bool) -> tuple[int, list[int]]:
         """Search within the time that the meter has left; fails as an operation that has used it up."""
-        with self._room:
+        with self._capacity:
             process = self._take()
             seconds = max(0.001, min(_LONGEST, meter.seconds_left()))
             try:
-                answer = process.ask(seconds, options, pattern, text, wants_all=wants_all)
+                answer = process.ask(seconds, options, pattern, text, finds_all=finds_all)
             except EOFError:
                 process.close()
                 meter.out_of_time()

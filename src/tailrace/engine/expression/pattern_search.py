@@ -52,7 +52,9 @@ def find(code: Any, groups: int, text: bytes, start: int) -> list[int] | None:
     data = _cy.match(code, text, len(text), start, _CONTEXT, _NO_UTF_CHECK)[0]
     if data is None:
         return None
-    return [place for n in range(groups) for place in _cy.match_substring_span_bynumber(data, text, n)]
+    return [
+        index_of_match for n in range(groups) for index_of_match in _cy.match_substring_span_bynumber(data, text, n)
+    ]
 
 
 def find_all(code: Any, groups: int, text: bytes) -> list[int]:
@@ -84,14 +86,14 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer until nobody asks any more; whoever takes too long is ended by its own timer."""
     known = lru_cache(maxsize=64)(compile_code)
     while len(head := requests.read(REQUEST.size)) == REQUEST.size:
-        seconds, wants_all, pattern_size, text_size = REQUEST.unpack(head)
+        seconds, finds_all, pattern_size, text_size = REQUEST.unpack(head)
         options, _, pattern = requests.read(pattern_size).decode().partition("\0")
         text = requests.read(text_size)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         status, numbers, before = 0, array("q"), time.process_time()
         try:
             code, groups = known(pattern, options)
-            numbers.extend(find_all(code, groups, text) if wants_all else find(code, groups, text, 0) or ())
+            numbers.extend(find_all(code, groups, text) if finds_all else find(code, groups, text, 0) or ())
         except MatchError as error:
             status = error.code
         except TooManyFound:

@@ -66,7 +66,7 @@ class Found(NamedTuple):
     """A match: its text, at which character it begins, and the text of its groups."""
 
     text: str
-    place: int
+    index_of_match: int
     captures: list[str | None]
 
 

@@ -166,17 +166,17 @@ def _parse_object(spec: _Spec, parent: list[bytes], name: bytes, value: Document
 
 @dataclass(slots=True)
 class _AddSpec:
-    """An `$addFields` while it is read; `seen` holds all paths so far."""
+    """An `$addFields` while it is read; `paths` holds all paths so far."""
 
     scope: Scope
     whole: Document
     tree: ProjectionNode = field(default_factory=ProjectionNode)
-    seen: list[tuple[bytes, ...]] = field(default_factory=list)
+    paths: list[tuple[bytes, ...]] = field(default_factory=list)
 
     def claim(self, path: list[bytes]) -> None:
         """Refuse a path that stands already, or that is above or below one that does."""
         mine = tuple(path)
-        for other in self.seen:
+        for other in self.paths:
             shorter = min(len(mine), len(other))
             if mine[:shorter] == other[:shorter]:
                 fail(
@@ -185,7 +185,7 @@ class _AddSpec:
                     f"'{name_text(b'.'.join(mine))}' and '{name_text(b'.'.join(other))}': "
                     + render_document(self.whole),
                 )
-        self.seen.append(mine)
+        self.paths.append(mine)
 
 
 def parse_additions(spec: Document, scope: Scope) -> ProjectionNode:
@@ -209,6 +209,9 @@ def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
         spec.claim(path)
         return
     names = value.names()
+    if not names and spec.scope.context.version >= (7, 0):
+        spec.claim(path)
+        return
     if not names:
         fail(
             40180,
@@ -235,10 +238,10 @@ def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
 
 
 def _parse_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
-    if type(value) is Document and not value.names()[0].startswith(b"$"):
+    if type(value) is Document and value.names() and not value.names()[0].startswith(b"$"):
         for name, item in value.items():
             _parse_addition(spec, [*path, name], item)
         return
-    parse = parse_expression if type(value) is Document else parse_operand
+    parse = parse_expression if type(value) is Document and value.names() else parse_operand
     node = parse(value, spec.scope)
     spec.tree.add_expression(path, node)

@@ -35,7 +35,7 @@ def parse_projection_4_2(spec: Document, scope: Scope) -> tuple[bool, Projection
     check_paths(spec, scope)
     kind = _Kind()
     for name, value in spec.items():
-        _look_at(kind, name, value)
+        _classify(kind, name, value)
     if spec.names() == [b"_id"] and _is_flag(spec.get(b"_id")) and not truth(spec.get(b"_id")):
         kind.includes = False
     includes = kind.includes is not False
@@ -51,13 +51,13 @@ def _is_flag(value: Value) -> bool:
     return type(value) is bool or is_number(value)
 
 
-def _look_at(kind: _Kind, path: bytes, value: Value) -> None:
+def _classify(kind: _Kind, path: bytes, value: Value) -> None:
     if type(value) is Document:
         for name, item in value.items():
             if name.startswith(b"$"):
                 kind.decide(True, 40182, _NO_INCLUSION)
             else:
-                _look_at(kind, path + b"." + name, item)
+                _classify(kind, path + b"." + name, item)
     elif path == b"_id":
         if not _is_flag(value):
             message = "Bad projection specification, '_id' may not be a computed field in an exclusion projection"

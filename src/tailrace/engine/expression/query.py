@@ -27,7 +27,7 @@ from tailrace.engine.expression.failures import (
 )
 from tailrace.engine.expression.nodes import MAX_DEPTH
 from tailrace.engine.expression.numbers import as_double
-from tailrace.engine.expression.parsing import Scope, parse_expression, parse_operand
+from tailrace.engine.expression.parsing import Scope, Version, parse_expression, parse_operand
 from tailrace.engine.expression.rendering import render_document
 from tailrace.engine.expression.values import (
     Document,
@@ -192,7 +192,7 @@ def _parse_operator(
         return _parse_not(path, value, scope, top=top)
     operator = name_text(name)
     if name in _SIMPLE:
-        return Leaf(path, _SIMPLE[name](operator, value))
+        return Leaf(path, _SIMPLE[name](operator, value, scope.context.version))
     if name == b"$ne":
         check(type(value) is not Regex, BAD_VALUE, "Can't have regex as arg to $ne.")
         return Not(Leaf(path, tests.comparison("$eq", value)))
@@ -225,14 +225,14 @@ def _parse_operator(
     raise Unsupported(BAD_VALUE, f"unknown operator: {operator}")
 
 
-def _comparison(name: str, value: Value) -> Test:
+def _comparison(name: str, value: Value, _: Version) -> Test:
     if name != "$eq":
         message = "Can't have RegEx as arg to predicate over field."
         check(type(value) is not Regex, BAD_VALUE, message)
     return tests.comparison(name, value)
 
 
-_SIMPLE: Final[dict[bytes, Callable[[str, Value], Test]]] = {
+_SIMPLE: Final[dict[bytes, Callable[[str, Value, Version], Test]]] = {
     b"$eq": _comparison,
     b"$lt": _comparison,
     b"$lte": _comparison,

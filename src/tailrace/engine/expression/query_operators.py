@@ -39,7 +39,6 @@ from tailrace.engine.expression.values import (
     MAX_KEY,
     MIN_KEY,
     MISSING,
-    TYPE_NUMBERS,
     UNDEFINED,
     Binary,
     Regex,
@@ -48,6 +47,7 @@ from tailrace.engine.expression.values import (
     is_number,
     kind_of,
 )
+from tailrace.raw.bson_types import TYPE_NUMBERS
 
 if TYPE_CHECKING:
     from tailrace.engine.expression.pattern import Pattern
@@ -69,9 +69,9 @@ def comparison(name: str, right: Value) -> Test:
     right_rank, right_nan = rank(right), is_nan(right)
 
     def test(value: Value) -> bool:
-        place = rank(value)
-        if place != right_rank:
-            if place + right_rank == 5:
+        rank_of_type = rank(value)
+        if rank_of_type != right_rank:
+            if rank_of_type + right_rank == 5:
                 return inclusive
             if right is MAX_KEY:
                 return name in ("$lt", "$lte")
@@ -117,8 +117,9 @@ def regex(pattern: str, options: str, version: Version) -> Test:
     check(no_null, BAD_VALUE, "Regular expression cannot contain an embedded null byte")
     try:
         compiled = compile_pattern(pattern, options)
-        # The server also compiles the pattern in parentheses, which an open comment or quotation spoils.
-        compile_pattern(f"(?:{pattern})", options)
+        if version < (7, 0):
+            # The server also compiles the pattern in parentheses, which an open comment or quotation spoils.
+            compile_pattern(f"(?:{pattern})", options)
     except PatternError as error:
         fail(51091, f"Regular expression is invalid: {error}")
     same = Regex(pattern, options)
@@ -251,20 +252,20 @@ def _cut(value: Value) -> int | None:
     return number if number is not None and fits_int64(number) else None
 
 
-def bit_test(name: str, given: Value) -> Test:
+def bit_test(name: str, given: Value, version: Version) -> Test:
     """Look at bits of integers and binaries."""
     positions = _bit_positions(name, given)
     mask = _bit_mask(given, positions)
-    want_set = name in ("$bitsAllSet", "$bitsAnySet")
+    expects_set = name in ("$bitsAllSet", "$bitsAnySet")
     combine = all if name in ("$bitsAllSet", "$bitsAllClear") else any
 
     def test(value: Value) -> bool:
         if type(value) is Binary:
-            return combine(_bit(value.data, position) is want_set for position in positions)
-        number = _integer(value)
+            return combine(_bit(value.data, position) is expects_set for position in positions)
+        number = _integer(value, version)
         if number is None:
             return False
-        bits = (number if want_set else ~number) & (2**64 - 1) & mask
+        bits = (number if expects_set else ~number) & (2**64 - 1) & mask
         return bits == mask if combine is all else bits != 0
 
     return test
@@ -305,10 +306,12 @@ def _bit(data: bytes, position: int) -> bool:
     return position < len(data) * 8 and bool(data[position // 8] >> position % 8 & 1)
 
 
-def _integer(value: Value) -> int | None:
+def _integer(value: Value, version: Version) -> int | None:
     """Give the integer to look at the bits of."""
     if type(value) is float:
         return int(value) if is_int64(value) else None
     if type(value) is Decimal128:
+        if version >= (7, 0) and not is_int64(value):
+            return None
         return decimal_to_long(value.to_decimal())
     return int(value) if is_number(value) else None

@@ -82,7 +82,7 @@ def _find_all(pattern: Pattern | None, text: str | None) -> Value:
 
 def _document(match: Found) -> Document:
     spend(10 * ELEMENT + len(match.text))
-    return Document.of({b"match": match.text, b"idx": match.place, b"captures": match.captures})
+    return Document.of({b"match": match.text, b"idx": match.index_of_match, b"captures": match.captures})
 
 
 _OPERATORS: dict[str, Callable[[Pattern | None, str | None], Value]] = {

@@ -29,33 +29,33 @@ def move_matches_forward(stages: Sequence[Stage], version: Version) -> list[Stag
 def _insert(before: list[Stage], match: Match, version: Version) -> None:
     """Put each condition as far to the front as it may go; those that go nowhere stay together."""
     staying: list[Condition] = []
-    places: dict[int, list[Condition]] = {}
+    by_index: dict[int, list[Condition]] = {}
     for part in match.condition.conjuncts():
-        place = _place(before, part.movable_paths(version))
-        if place == len(before):
+        index = _index_for(before, part.movable_paths(version))
+        if index == len(before):
             staying.append(part)
         else:
-            places.setdefault(place, []).append(part)
-    if not places:
+            by_index.setdefault(index, []).append(part)
+    if not by_index:
         before.append(match)
         return
     if staying:
         before.append(Match.of(staying))
-    for place in sorted(places, reverse=True):
-        before.insert(place, Match.of(places[place]))
+    for index in sorted(by_index, reverse=True):
+        before.insert(index, Match.of(by_index[index]))
 
 
-def _place(before: Sequence[Stage], paths: frozenset[bytes] | None) -> int:
+def _index_for(before: Sequence[Stage], paths: frozenset[bytes] | None) -> int:
     """Find the position of a condition on some paths: behind the last stage that it may not overtake."""
-    place = len(before)
+    found = len(before)
     if paths is None:
-        return place
+        return found
     for index in range(len(before) - 1, -1, -1):
         stage = before[index]
         if isinstance(stage, Projection):
             if not all(stage.preserves(path) for path in paths):
-                return place
-            place = index
+                return found
+            found = index
         elif not isinstance(stage, Match):
-            return place
-    return place
+            return found
+    return found

@@ -81,8 +81,8 @@ def difference(left: Value, right: Value) -> Value:
         fail(17048, message.format("First") + type_name(left))
     if type(right) is not list:
         fail(17049, message.format("Second") + type_name(right))
-    seen = ValueSet(right)
-    return [value for value in left if seen.add(value)]
+    found = ValueSet(right)
+    return [value for value in left if found.add(value)]
 
 
 def _array(value: Value, code: int, position: int) -> ValueSet:

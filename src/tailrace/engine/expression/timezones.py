@@ -36,11 +36,6 @@ class Zone:
         self._offset = offset
 
     @property
-    def is_named(self) -> bool:
-        """Say whether the zone has rules of its own."""
-        return self._info is not None
-
-    @property
     def is_utc(self) -> bool:
         """Say whether no zone was given, or an offset of nothing."""
         return self._info is None and self._offset == 0
@@ -78,16 +73,17 @@ class Zone:
         actual = self.offset(local - current)
         begin = local - current
         if current == actual:
-            look = self._look_around(local, current, self.is_summer(0) if from_summer is None else from_summer)
-            if look is not None:
-                actual, begin = look
+            is_summer = self.is_summer(0) if from_summer is None else from_summer
+            transition = self._transition_near(local, current, is_summer)
+            if transition is not None:
+                actual, begin = transition
         if current == actual:
             return local - current
         change = self._last_change(begin)
         skipped = change + (current - actual) <= local - actual < change
         return local - (current if skipped else actual)
 
-    def _look_around(self, local: int, current: int, from_summer: bool) -> tuple[int, int] | None:
+    def _transition_near(self, local: int, current: int, from_summer: bool) -> tuple[int, int] | None:
         """See whether a clock change lies just behind or ahead of an ambiguous time."""
         summer_now = self.is_summer(local)
         moment = local - current

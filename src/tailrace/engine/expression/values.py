@@ -26,7 +26,8 @@ from bson.timestamp import Timestamp
 
 from tailrace import raw
 from tailrace.engine.expression.failures import fail
-from tailrace.engine.expression.meter import look
+from tailrace.engine.expression.meter import check_time
+from tailrace.raw.bson_types import TYPE_NAMES
 
 
 class _Absent(Enum):
@@ -194,7 +195,7 @@ class Document:
         return raw.document(*parts)
 
 
-_ELEMENTS_BETWEEN_LOOKS: Final = 0x3F
+_ELEMENTS_BETWEEN_CHECKS: Final = 0x3F
 _MAX_BUFFER: Final = 64 * 1024 * 1024
 _int32 = Struct("<i")
 _double = Struct("<d")
@@ -267,8 +268,8 @@ def _write_array(values: list[Value]) -> bytes:
         size += len(part)
         if size > _MAX_BUFFER:
             _buffer_is_full(size)
-        if not number & _ELEMENTS_BETWEEN_LOOKS:
-            look()
+        if not number & _ELEMENTS_BETWEEN_CHECKS:
+            check_time()
     return raw.document(*parts)
 
 
@@ -312,16 +313,6 @@ _WRITERS: dict[type, tuple[int, Callable[[Value], bytes]]] = {
     MinKey: (raw.MIN_KEY, lambda _: b""),
 }
 _KINDS = {kind: number for kind, (number, _) in _WRITERS.items()}
-_NAMES = {
-    raw.DOUBLE: "double", raw.STRING: "string", raw.DOCUMENT: "object", raw.ARRAY: "array",
-    raw.BINARY: "binData", raw.UNDEFINED: "undefined", raw.OBJECT_ID: "objectId", raw.BOOL: "bool",
-    raw.DATE: "date", raw.NULL: "null", raw.REGEX: "regex", raw.DB_POINTER: "dbPointer",
-    raw.CODE: "javascript", raw.SYMBOL: "symbol", raw.CODE_WITH_SCOPE: "javascriptWithScope",
-    raw.INT32: "int", raw.TIMESTAMP: "timestamp", raw.INT64: "long", raw.DECIMAL128: "decimal",
-    raw.MIN_KEY: "minKey", raw.MAX_KEY: "maxKey",
-}  # fmt: skip
-TYPE_NUMBERS: Final = {name: number for number, name in _NAMES.items()}
-"""The BSON type byte for each name that MongoDB gives to a type."""
 
 
 def encode_element(name: bytes, value: Value) -> bytes:
@@ -339,12 +330,12 @@ def kind_of(value: Value) -> int:
 
 def type_name(value: Value) -> str:
     """Give MongoDB's name for the type of a value."""
-    return _NAMES.get(kind_of(value), "missing")
+    return TYPE_NAMES.get(kind_of(value), "missing")
 
 
 def type_name_of_kind(kind: int) -> str:
     """Give MongoDB's name for a type byte."""
-    return _NAMES.get(kind, "missing")
+    return TYPE_NAMES.get(kind, "missing")
 
 
 def is_nullish(value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""A sieve for oplog entries: what a user's filter says of their bytes, before anything is made of them.
+"""A prefilter for oplog entries: what a user's filter says of their bytes, before anything is made of them.
 
 A filter such as `{"fullDocument.customer": 7}` can only pass an event whose entry has an element called `customer`
 with that value, in one of the ways BSON can write it, or an array that may contain it. Looking for those bytes
@@ -9,9 +9,10 @@ sufficient one: an entry that has the bytes still becomes an event, and that goe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from bson.int64 import Int64
 from bson.objectid import ObjectId
@@ -22,23 +23,29 @@ _ROOTS: Final = ("fullDocument", "documentKey")
 """Fields of an event whose content stands in the entry as it stands in the event."""
 _ORDERING: Final = frozenset({"$gt", "$gte", "$lt", "$lte"})
 
-Sieve: TypeAlias = Callable[[bytes, int], bool]
-"""Tells whether the event of an entry may pass, from the bytes behind an offset."""
+
+@dataclass(frozen=True, slots=True)
+class Prefilter:
+    """An element that an entry must have, for its event to pass."""
+
+    name: bytes
+    values: tuple[tuple[int, bytes], ...] = ()
+    """The type and the first bytes of the values that will do; none: any value will."""
 
 
-def sieve_of(stages: Sequence[Mapping[str, Any]]) -> Sieve | None:
-    """Make a sieve of the first `$match`; None when it has no condition that can be one."""
+def prefilter_of(stages: Sequence[Mapping[str, Any]]) -> Prefilter | None:
+    """Make a prefilter of the first `$match`; None when it has no condition that can be one."""
     query = stages[0].get("$match") if stages else None
     if not isinstance(query, Mapping):
         return None
     for path, value in query.items():
-        sieve = _of_condition(path, value)
-        if sieve is not None:
-            return sieve
+        prefilter = _of_condition(path, value)
+        if prefilter is not None:
+            return prefilter
     return None
 
 
-def _of_condition(path: str, value: Any) -> Sieve | None:
+def _of_condition(path: str, value: Any) -> Prefilter | None:
     root, _, rest = path.partition(".")
     name = rest.rpartition(".")[2]
     # A number may be a position in an array, whose elements have no names to look for.
@@ -52,33 +59,19 @@ def _of_condition(path: str, value: Any) -> Sieve | None:
         if operator == "$in" and isinstance(operand, list):
             return _of_values(name.encode(), operand)
         if operator in _ORDERING and _ways_to_write(operand) is not None:
-            needle = name.encode() + b"\x00"  # a field that is not there is neither less nor greater
-            return lambda entry, start: entry.find(needle, start) >= 0
+            return Prefilter(name.encode())  # a field that is not there is neither less nor greater
     return None
 
 
-def _of_values(name: bytes, values: list[Any]) -> Sieve | None:
-    """Make a sieve that looks for a name, and behind it for one of some values."""
-    ways: dict[int, list[bytes]] = {raw.ARRAY: [b""]}
+def _of_values(name: bytes, values: list[Any]) -> Prefilter | None:
+    """Look for a name, and behind it for one of some values, or for an array that may have it."""
+    ways: list[tuple[int, bytes]] = [(raw.ARRAY, b"")]
     for value in values:
         listed = _ways_to_write(value)
         if listed is None:
             return None
-        for kind, data in listed:
-            ways.setdefault(kind, []).append(data)
-    values_by_kind = {kind: tuple(b"\x00" + data for data in found) for kind, found in ways.items()}
-    size = len(name)
-
-    def sieve(entry: bytes, start: int) -> bool:
-        at = entry.find(name, start)
-        while at >= 0:
-            wanted = values_by_kind.get(entry[at - 1])
-            if wanted is not None and entry.startswith(wanted, at + size):
-                return True
-            at = entry.find(name, at + 1)
-        return False
-
-    return sieve
+        ways += listed
+    return Prefilter(name, tuple(ways))
 
 
 def _ways_to_write(value: Any) -> list[tuple[int, bytes]] | None:
