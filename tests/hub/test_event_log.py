@@ -17,7 +17,7 @@ class PlainLog(EventLog):
     """A log that is given its events by the test."""
 
     @property
-    def has_news(self) -> bool:
+    def has_data(self) -> bool:
         return False
 
     @property

@@ -166,7 +166,7 @@ def test_those_who_ask_for_the_same_share_the_bytes_and_the_work(
     assert hub.hub.channels == 2
     other.poll()
     assert other.channel is not None
-    assert other.channel.held_bytes == 0
+    assert other.channel.buffered_bytes == 0
 
 
 STAGES: list[Document] = [
@@ -240,7 +240,7 @@ def test_a_slow_subscriber_falls_out_and_loses_nothing(
         database.c0.insert_many([{"_id": start + number, "padding": padding} for number in range(100)])
         quick_events += take(quick, 100)
         assert hub.hub.ring_size < 600_000
-        assert quick.channel is None or quick.channel.held_bytes < 600_000
+        assert quick.channel is None or quick.channel.buffered_bytes < 600_000
     assert take(slow, 1_000, max_events=50) == quick_events
     take_until_shared(slow)
     assert hub.hub.counts.scans > 0

@@ -17,11 +17,12 @@ from tailrace.engine.event import Event
 from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.scope import Scope
-from tailrace.engine.stream import EngineStream, to_timestamp
+from tailrace.engine.stream import EngineStream
 from tailrace.engine.user_stages import are_quick
 from tailrace.errors import TailraceError
 from tailrace.hub.event_log import EventLog
 from tailrace.oplog.source import OplogBatch
+from tailrace.raw.cluster_time import ClusterTime
 
 if TYPE_CHECKING:
     from tailrace.hub.staged import StagedChannel
@@ -87,7 +88,7 @@ class Channel(EventLog):
         self._has_commands = False
         self._inbox = _Inbox(entry_at)
         since = replace(
-            spec.options, start_at_operation_time=to_timestamp(low + 1), resume_after=None, start_after=None
+            spec.options, start_at_operation_time=ClusterTime(low).next.timestamp, resume_after=None, start_after=None
         )
         self._stream = open_stream(replace(spec, options=since, start_token=None), self._inbox)
         self._stream.next_batch(0)  # nothing is read: errors are told from now on as those of later batches
@@ -106,12 +107,12 @@ class Channel(EventLog):
                 self._entry_bytes = 0
 
     @property
-    def has_news(self) -> bool:
+    def has_data(self) -> bool:
         """Whether entries wait that are no events yet, or others were read that give none."""
         return bool(self._entries) or self.fed > self.reached
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """How many bytes of entries and events are held."""
         return self._entry_bytes + self._event_bytes
 
@@ -133,7 +134,7 @@ class Channel(EventLog):
             try:
                 made = self._stream.next_batch(None, _NO_LIMIT)
             except TailraceError as error:
-                self._append(self._stream.unfinished, self.reached, is_ended=False)
+                self._append(list(self._stream.unfinished), self.reached, is_ended=False)
                 self.error = error
                 return True
         self._append(made, reached, is_ended=self._stream.is_closed)
@@ -149,18 +150,3 @@ class Channel(EventLog):
     def end_position(self) -> ResumeToken:
         """Where a stream stands that has ended with this channel."""
         return self._stream.post_batch_resume_token
-
-
-def encode_elements(events: list[Event]) -> bytes:
-    """Give events as the elements of a BSON array."""
-    count = len(events)
-    while len(_NAMES) < count:
-        _NAMES.append(b"\x03%d\x00" % len(_NAMES))
-    parts = [b""] * (2 * count)
-    parts[::2] = _NAMES[:count]
-    parts[1::2] = [event.raw for event in events]
-    return b"".join(parts)
-
-
-_NAMES: Final[list[bytes]] = []
-"""How the elements of an array begin, by number; as many as were ever needed."""

@@ -69,7 +69,7 @@ class EventLog(ABC):
 
     @property
     @abstractmethod
-    def has_news(self) -> bool:
+    def has_data(self) -> bool:
         """Whether there is something to make events of, or time has passed."""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class EventLog(ABC):
         """The index behind the last event."""
         return self._first + len(self._events)
 
-    def place(self) -> tuple[int, int]:
+    def reached_and_end(self) -> tuple[int, int]:
         """Give the time that was reached, and the index behind the last event until then."""
         with self._lock:
             return self.reached, self.end
@@ -176,4 +176,4 @@ class EventLog(ABC):
 
 
 Listener: TypeAlias = Callable[[AbstractSet[EventLog]], None]
-"""Is told of logs that have news, or were given up."""
+"""Notified of logs that have data available, or were evicted."""

@@ -9,23 +9,25 @@ from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias
 
 import bson
-import structlog
 
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.images import ImageStore, NoImages
 from tailrace.engine.options import ChangeStreamOptions, StreamSpec
-from tailrace.engine.stream import EngineStream, open_stream, to_timestamp
+from tailrace.engine.stream import EngineStream, open_stream
 from tailrace.engine.user_stages import compile_stages
 from tailrace.errors import HistoryLost, TailraceError, ThreadDied
+from tailrace.hub.catch_up import ShardScan
 from tailrace.hub.channel import Channel
 from tailrace.hub.event_log import Listener
-from tailrace.hub.reader import CatchUpReader
 from tailrace.hub.ring import Ring
 from tailrace.hub.routes import Routes
 from tailrace.hub.staged import StagedChannel, may_be_staged
 from tailrace.hub.subscription import Subscription
+from tailrace.logs import get_logger
 from tailrace.oplog.source import OplogBatch, OplogReader, OplogSource
 from tailrace.owned import OwnedThread
+from tailrace.owned.closeable import Closeable
+from tailrace.raw.cluster_time import ClusterTime
 
 RING_BYTES: Final = 64 * 1024 * 1024
 CHANNEL_BYTES: Final = 128 * 1024 * 1024
@@ -51,7 +53,7 @@ class HubCounts:
     """How often the tail lost its place and began anew at the end."""
 
 
-class Hub:
+class Hub(Closeable):
     """One oplog tail for any number of subscribers."""
 
     def __init__(
@@ -69,7 +71,7 @@ class Hub:
         self.counts = HubCounts()
         self.error: TailraceError | None = None
         """Why the tail does not move at the moment."""
-        self.wanted = 0
+        self.target_time = 0
         """How far it had come when it last had something for somebody."""
         self._tail_source = oplog
         self._images = images or NoImages()
@@ -79,7 +81,7 @@ class Hub:
         self._channels: dict[Key, AnyChannel] = {}
         self._listeners: list[Listener] = []
         self._progress_listeners: list[Callable[[], None]] = []
-        self.subscribers: set[Subscription] = set()
+        self.subscribers: set[Subscription[ShardScan]] = set()
         self._open_scans = 0
         self._ring_bytes = ring_bytes
         self._ring, self._tail = self._begin()
@@ -89,25 +91,20 @@ class Hub:
         self._thread = OwnedThread(self._run, name="hub", on_death=self._died)
         self._thread.start()
 
-    def __enter__(self) -> Hub:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # --- for those who subscribe
 
-    def subscribe(self, spec: StreamSpec, *, latest: int, now: datetime) -> Subscription:
+    def subscribe(self, spec: StreamSpec, *, latest: int, now: datetime) -> Subscription[ShardScan]:
         """Open a stream; refusals are those of the upstream server.
 
         `latest` is the time behind which a stream begins that was not told otherwise.
         """
-        subscription = Subscription(self, spec, latest, now)
+        subscription = Subscription(self, spec, ShardScan(self, spec, latest, now))
+        subscription.join()
         self.subscribers.add(subscription)
         return subscription
 
-    def on_news(self, listener: Listener) -> None:
-        """Call the listener, on the hub's thread, whenever channels were given entries, or were given up."""
+    def on_data(self, listener: Listener) -> None:
+        """Call the listener, on the hub's thread, whenever channels were given entries, or were evicted."""
         self._listeners.append(listener)
 
     def on_progress(self, listener: Callable[[], None]) -> None:
@@ -143,11 +140,6 @@ class Hub:
         """Give, by namespace, how many seconds the slowest subscriber is behind."""
         return lags_of(self.subscribers, self.reached)
 
-    def all_channels(self) -> set[AnyChannel]:
-        """Give all channels, for whoever wants to wake their readers."""
-        with self._lock:
-            return set(self._channels.values())
-
     # --- for subscriptions
 
     def count_scan(self, change: int) -> None:
@@ -161,19 +153,17 @@ class Hub:
         with self._lock:
             return self._ring.after(time)
 
-    def holds(self, time: int) -> bool:
+    def contains(self, time: int) -> bool:
         """Tell whether the ring holds everything behind a time that is past."""
         with self._lock:
             return self._ring.low <= time <= self._ring.reached
 
-    def open_scan(self, spec: StreamSpec, latest: int, now: datetime) -> tuple[EngineStream, CatchUpReader]:
-        """Open a stream that reads by itself, from the ring or from the shard."""
-        source = _CatchUpSource(self)
-        stream = open_stream(spec, source, self.dialect, latest=latest, images=self._images, now=now)
-        return stream, source.reader
+    def open_stream(self, spec: StreamSpec, source: OplogSource, latest: int, now: datetime) -> EngineStream:
+        """Open the engine's stages over what a source gives."""
+        return open_stream(spec, source, self.dialect, latest=latest, images=self._images, now=now)
 
     def join(
-        self, subscription: Subscription, spec: StreamSpec, latest: int, now: datetime, behind: int
+        self, subscription: Subscription[Any], spec: StreamSpec, latest: int, now: datetime, behind: int
     ) -> tuple[AnyChannel, int] | None:
         """Find or make the channel for a spec, and the index in it of the first event behind a time."""
         channel = self._channel(spec, latest, now)
@@ -185,19 +175,19 @@ class Hub:
             return None
         return channel, index
 
-    def leave(self, subscription: Subscription, channel: AnyChannel) -> None:
+    def leave(self, subscription: Subscription[Any], channel: AnyChannel) -> None:
         """Take a reader out of a channel; the last one closes it."""
         with self._lock:
             channel.readers.discard(subscription)
             if not channel.readers or channel.is_broken or channel.is_ended or channel.error:
                 self._remove(channel)
 
-    def forget(self, subscription: Subscription) -> None:
+    def forget(self, subscription: Subscription[Any]) -> None:
         """Let a subscriber go."""
         self.subscribers.discard(subscription)
 
     def _channel(self, spec: StreamSpec, latest: int, now: datetime) -> AnyChannel:
-        pipeline = compile_stages(spec, self.dialect, now, to_timestamp(latest))
+        pipeline = compile_stages(spec, self.dialect, now, ClusterTime(latest).timestamp)
         with self._lock:
             if pipeline is None or not may_be_staged(spec, pipeline):
                 return self._whole_channel(spec, latest, now)
@@ -235,7 +225,7 @@ class Hub:
         return Channel(
             spec,
             self._ring.reached,
-            lambda asked, inbox: open_stream(asked, inbox, self.dialect, latest=latest, images=self._images, now=now),
+            lambda asked, inbox: self.open_stream(asked, inbox, latest, now),
             self.oplog.entry_at,
             self._channel_bytes,
             looks_up=not self.dialect.since(6, 0),  # older servers do not log the shard keys of what is inserted
@@ -275,7 +265,7 @@ class Hub:
             except HistoryLost as error:
                 self._begin_anew(error)
             except TailraceError as error:
-                self._complain(error)
+                self._report_error(error)
             else:
                 self._spread(batch)
                 self.error = None
@@ -304,21 +294,21 @@ class Hub:
         self.counts.entries += len(batch.entries)
         self.counts.entry_bytes += sum(map(len, batch.entries))
         if touched:
-            self.wanted = batch.reached
-            self._tell(touched)
+            self.target_time = batch.reached
+            self._notify(touched)
         elif batch.entries:
             for listener in self._progress_listeners:
                 listener()
 
     def _begin_anew(self, error: TailraceError) -> None:
         """Go on at the end: the tail was too slow. Subscribers look for the rest by themselves, or are told."""
-        self._complain(error)
+        self._report_error(error)
         self.counts.restarts += 1
         try:
             ring, tail = self._begin()
             self._tail.close()
         except TailraceError as again:
-            self._complain(again)
+            self._report_error(again)
             return
         with self._lock:
             self._ring, self._tail = ring, tail
@@ -327,36 +317,19 @@ class Hub:
                 channel.is_broken = True
                 self._remove(channel)
         self._failure = None
-        self._tell(broken)
+        self._notify(broken)
 
-    def _complain(self, error: TailraceError) -> None:
+    def _report_error(self, error: TailraceError) -> None:
         if self._stopping.is_set():
             return
         if self.error is None or self.error.code != error.code:
-            structlog.get_logger().warning("hub_stalled", error=error.code, message=error.message)
+            get_logger().warning("hub_stalled", error=error.code, message=error.message)
         self.error = error
         self._stopping.wait(_PAUSE)
 
-    def _tell(self, channels: set[AnyChannel]) -> None:
+    def _notify(self, channels: set[AnyChannel]) -> None:
         for listener in tuple(self._listeners):
             listener(channels)
-
-
-class _CatchUpSource:
-    """The oplog as a subscriber that catches up sees it."""
-
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self.reader: CatchUpReader
-
-    def open(self, since: int) -> CatchUpReader:
-        """Begin with the first entry at or after a time."""
-        self.reader = CatchUpReader(self._hub, since)
-        return self.reader
-
-    def entry_at(self, time: int) -> bytes:
-        """Read the entry of exactly this time."""
-        return self._hub.oplog.entry_at(time)
 
 
 class Watching(Protocol):
@@ -367,7 +340,7 @@ class Watching(Protocol):
         """What it watches."""
 
     @property
-    def position_time(self) -> int:
+    def position_time(self) -> ClusterTime:
         """The cluster time of its position."""
 
 
@@ -375,7 +348,7 @@ def lags_of(watching: Iterable[Watching], reached: int) -> dict[str, float]:
     """Give, by namespace, how many seconds the slowest is behind a time."""
     behind: dict[str, float] = {}
     for each in tuple(watching):
-        lag = max(0.0, (reached >> 32) - (each.position_time >> 32))
+        lag = max(0.0, ClusterTime(reached).seconds - each.position_time.seconds)
         behind[each.namespace] = max(lag, behind.get(each.namespace, 0.0))
     return behind
 

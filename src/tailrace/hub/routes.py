@@ -56,9 +56,9 @@ class Routes(Generic[R]):
             body = start + entry[start + 14] + _PREFIX_SIZE
             return self._by_prefix[entry[start:body]]
         except (KeyError, IndexError):
-            return self._look(entry)
+            return self._route(entry)
 
-    def _look(self, entry: bytes) -> Iterable[R]:
+    def _route(self, entry: bytes) -> Iterable[R]:
         view = OplogEntry(entry)
         op = view.op
         if op in _DOCUMENT_OPS:

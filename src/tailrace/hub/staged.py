@@ -6,16 +6,16 @@ on the oplog's bytes a channel of its own is cheaper: most entries then never be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.event import Event
+from tailrace.engine.event import run_stages
 from tailrace.engine.expression import Pipeline
 from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
-from tailrace.engine.sieve import sieve_of
-from tailrace.engine.split import LimitSize
+from tailrace.engine.prefilter import prefilter_of
+from tailrace.engine.split import limit_size
 from tailrace.engine.user_stages import UserStages, are_quick
 from tailrace.errors import ChangeStreamError
 from tailrace.hub.channel import Channel
@@ -30,7 +30,7 @@ def may_be_staged(spec: StreamSpec, pipeline: Pipeline | None) -> bool:
     """Tell whether a stream is best made by running its stages on the events of another."""
     if pipeline is None or pipeline.is_identity or pipeline.splits_large_events or spec.from_router:
         return False
-    filters_early = pipeline.header_filter is not None or sieve_of(spec.stages) is not None
+    filters_early = pipeline.header_filter is not None or prefilter_of(spec.stages) is not None
     return not filters_early and not AddImages.are_asked_for(spec.options)
 
 
@@ -40,10 +40,10 @@ class StagedChannel(EventLog):
     def __init__(
         self, base: Channel, stages: Sequence[Mapping[str, Any]], pipeline: Pipeline, dialect: Dialect
     ) -> None:
-        low, self.index = base.place()
+        low, self.index = base.reached_and_end()
         super().__init__(low, base.max_bytes)
         self.base = base
-        self._pipeline = pipeline
+        self._user_stages = UserStages(pipeline)
         self.is_costly = not are_quick(stages)
         self._quick_events = 0 if self.is_costly else _QUICK_EVENTS
         self._dialect = dialect
@@ -53,12 +53,12 @@ class StagedChannel(EventLog):
         return super().has(index) and self.base.has(self.index)
 
     @property
-    def has_news(self) -> bool:
+    def has_data(self) -> bool:
         """Whether there is something to make events of."""
-        return self.base.has_news or self.base.end > self.index or self.base.reached > self.reached
+        return self.base.has_data or self.base.end > self.index or self.base.reached > self.reached
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """How many bytes of events are held here, beside those of the base."""
         return self._event_bytes
 
@@ -81,20 +81,15 @@ class StagedChannel(EventLog):
             self.is_broken = True
             return True
         self.index = read.end
-        made: list[Event] = []
-        try:
-            for event in self._staged(read.events):
-                if event is not None:
-                    made.append(event)
-        except ChangeStreamError as error:
+        made, error = run_stages([self._user_stages, limit_size], read.events)
+        if isinstance(error, ChangeStreamError):
             self._append(made, self.reached, is_ended=False)
             message = error.message.removeprefix(self._dialect.first_batch_prefix)
             error.message = self._dialect.next_batch_prefix + message
             error.args = (error.message,)
             self.error = error
             return True
+        if error is not None:
+            raise error
         self._append(made, read.reached, is_ended=read.is_ended)
         return True
-
-    def _staged(self, events: list[Event]) -> Iterable[Event | None]:
-        return LimitSize(UserStages(events, self._pipeline))

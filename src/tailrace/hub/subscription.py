@@ -1,104 +1,261 @@
-"""One subscriber to one shard: first a scan of its own from where it wants to start, then a place in a shared channel.
+"""A subscriber: it reads by itself from where it wants to start, then in a channel, side by side with others.
 
-The step from one to the other is exact: the scan has given everything up to a time, and the channel has every event
-behind that time. A subscriber that is too slow for its channel takes the step back, to a scan from its position.
+The step from one to the other is exact, and so is the step back of a subscriber that is too slow for its channel.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tailrace.engine.options import StreamSpec, read_token
-from tailrace.engine.stream import EngineStream, to_int, to_timestamp
+from tailrace.engine.options import StreamSpec
+from tailrace.engine.stream import MAX_BATCH_BYTES
+from tailrace.engine.user_stages import are_quick
 from tailrace.hub.batch import Batch
-from tailrace.hub.channel import encode_elements
-from tailrace.hub.channel_reader import ChannelReader
-from tailrace.hub.event_log import Reading
+from tailrace.hub.event_log import EventLog, Reading
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token.resume_token import ResumeToken
 
-if TYPE_CHECKING:
-    from tailrace.hub.hub import Hub
-    from tailrace.hub.reader import CatchUpReader
+
+class Standing(NamedTuple):
+    """Where a stream stands."""
+
+    position: ResumeToken
+    """Behind the last event that was given, or further."""
+    high_water_mark: ResumeToken
+    """Nothing below it will come any more: the position, or further when all that happened since is known."""
 
 
-class Subscription(ChannelReader):
-    """A change stream on the hub of one shard."""
+class OwnReading(Protocol):
+    """How a subscriber reads while it is in no channel: a scan of one shard, or a merge of several."""
 
-    def __init__(self, hub: Hub, spec: StreamSpec, latest: int, now: datetime) -> None:
-        super().__init__(hub, spec)
-        self._hub = hub
-        self._latest = latest
-        self._now = now
-        self._scan, self._reader = self._open_scan(spec)
-        self._version = self._scan.token_version
-        self._spec = replace(spec, token_version=self._version)
-        self.position = self.promise = self._scan.post_batch_resume_token
-        self._join()
+    @property
+    def standing(self) -> Standing:
+        """Where it stands."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the stream has ended."""
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether an oplog is read by a scan of this stream's own."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the next `poll` may find something."""
+
+    @property
+    def channels(self) -> tuple[EventLog, ...]:
+        """The channels that it reads from."""
+
+    def poll(self, max_events: int | None, max_bytes: int) -> Batch:
+        """Give the events that are there now."""
+
+    def join(self, reader: Subscription[Any]) -> tuple[EventLog, int] | None:
+        """Find the shared channel and the place in it that was read up to; None when it lacks what comes next."""
+
+    def restart(self, position: ResumeToken) -> None:
+        """Read again from a position, because the channel has lost what comes behind it."""
+
+    def close(self) -> None:
+        """Stop; a second call does nothing."""
+
+    def at_end(self, position: ResumeToken, reading: Reading) -> Standing:
+        """Tell where a stream stands that has been given all that a channel has; `reading` were the last ones."""
+
+    def after_invalidate(self, position: ResumeToken, reading: Reading) -> ResumeToken:
+        """Tell where a stream stands that has ended with its channel."""
+
+    def has_reached_opening(self, high_water_mark: ResumeToken) -> bool:
+        """Whether all that had happened when it was opened has been read; a router never waits for that."""
+
+
+class Owner(Protocol):
+    """The hub that a subscriber and its channel belong to."""
+
+    def leave(self, reader: Any, channel: Any) -> None:
+        """Take a reader out of a channel."""
+
+    def forget(self, reader: Any) -> None:
+        """Let a reader go."""
+
+
+class _Step(NamedTuple):
+    """What reading on from a place in a channel gives, the same to all who stand there."""
+
+    batch: Batch
+    end: int
+    high_water_mark: ResumeToken
+
+
+R_co = TypeVar("R_co", bound=OwnReading, covariant=True)
+
+
+class Subscription(Generic[R_co]):
+    """A change stream. Not for several threads at once."""
+
+    def __init__(self, owner: Owner, spec: StreamSpec, own: R_co) -> None:
+        self.own = own
+        self.position, self.high_water_mark = own.standing
+        self._owner = owner
+        self._spec = spec
+        self._channel: EventLog | None = None
+        self._index = 0
+        self.is_closed = False
+
+    @property
+    def channel(self) -> EventLog | None:
+        """The channel it reads from; None while it reads by itself."""
+        return self._channel
+
+    @property
+    def index(self) -> int:
+        """Where in the channel it stands."""
+        return self._index
+
+    @property
+    def namespace(self) -> str:
+        """What it watches, as a server's cursor names it."""
+        return self._spec.scope.namespace
+
+    @property
+    def position_time(self) -> ClusterTime:
+        """The cluster time of the position."""
+        return ClusterTime.from_timestamp(self.position.cluster_time)
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether it has stages that may take their time."""
+        return not are_quick(self._spec.stages)
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether an oplog is read by a scan of its own."""
+        return self.own.is_catching_up
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the next `poll` may find something, as far as can be told without reading."""
+        channel = self._channel
+        if channel is None:
+            return self.own.has_data
+        return not channel.has(self._index) or channel.has_data or channel.end > self._index
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it has read all that the channel has made, as those have who stand beside it."""
+        return self._channel is not None and self._channel.end == self._index
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it stands at the end of a channel that has nothing to give, nor to say: no need to `poll`."""
+        channel = self._channel
+        if channel is None or self.is_closed or channel.end != self._index:
+            return False
+        return channel.has(self._index) and not (channel.has_data or channel.is_ended or channel.error is not None)
 
     @property
     def has_reached_opening(self) -> bool:
-        """Whether all that had happened when it was opened has been read."""
-        options = self._spec.options
-        begins_now = options.token is None and options.start_at_operation_time is None
-        return begins_now or to_int(self.promise.cluster_time) > self._latest
+        """Whether all that had happened when it was opened has been read; a router never waits for that."""
+        return self.own.has_reached_opening(self.high_water_mark)
 
-    # --- by itself
+    @property
+    def channels(self) -> tuple[EventLog, ...]:
+        """The channels whose data it waits for."""
+        return self.own.channels if self._channel is None else (self._channel,)
 
-    def _open_scan(self, spec: StreamSpec) -> tuple[EngineStream, CatchUpReader]:
-        return self._hub.open_scan(spec, self._latest, self._now)
+    def poll(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Batch:
+        """Give the events that are there now, without waiting for more.
 
-    def _read_by_itself(self, max_events: int | None, max_bytes: int) -> Batch:
-        scan = self._scan
-        events = scan.next_batch(max_events, max_bytes)
-        self.position = self.promise = scan.post_batch_resume_token
-        if scan.is_settled and self._reader.settled_at is not None:
-            self._promise_behind(self._reader.settled_at)
-        batch = Batch(events, self.position, encode_elements(events))
-        if scan.is_closed:
+        After an invalidate, and after an error, the subscription is closed.
+        """
+        if self.is_closed or max_events == 0:
+            return Batch([], self.position)
+        try:
+            if self._channel is not None:
+                self._channel.make_events()
+                batch = self._read_channel(self._channel, max_events, max_bytes, is_last=True)
+                if batch is not None:
+                    return batch
+                self._leave()
+                self.own.restart(self.position)
+            return self._read_by_itself(max_events, max_bytes)
+        except BaseException:
             self.close()
-        elif scan.is_settled:
-            self._join()
-        return batch
+            raise
 
-    def _join(self) -> None:
-        """Go over to the shared channel, when that has everything behind what the scan has given."""
-        behind = self._reader.settled_at
-        if behind is None or not (self._scan.is_settled or self._reader.is_untouched):
-            return
-        start = self._spec.start_token
-        if self._reader.is_untouched and start is not None and not start.is_high_water_mark:
-            return
-        joined = self._hub.join(self, self._spec, self._latest, self._now, behind)
+    def poll_made(self, max_events: int | None, max_bytes: int) -> Batch | None:
+        """Give events that are made already, from memory alone; None when it takes a `poll` to go on, or to end."""
+        if self.is_closed or max_events == 0:
+            return Batch([], self.position)
+        channel = self._channel
+        return None if channel is None else self._read_channel(channel, max_events, max_bytes, is_last=False)
+
+    def join(self) -> None:
+        """Go over to the shared channel, when that has everything behind what was given."""
+        joined = self.own.join(self)
         if joined is not None:
             self._channel, self._index = joined
-            self._scan.close()
 
-    def _read_by_itself_again(self) -> None:
-        options = replace(
-            self._spec.options, start_after=self.position, resume_after=None, start_at_operation_time=None
-        )
-        start = read_token(options, self._hub.dialect)
-        self._scan, self._reader = self._open_scan(replace(self._spec, options=options, start_token=start))
-        self._spec = self._scan.spec
+    def close(self) -> None:
+        """Stop; a second call does nothing."""
+        self.is_closed = True
+        if self._channel is None:
+            self.own.close()
+        self._leave()
+        self._owner.forget(self)
 
-    def _end_reading(self) -> None:
-        if self._scan is not None:
-            self._scan.close()
+    def _read_by_itself(self, max_events: int | None, max_bytes: int) -> Batch:
+        batch = self.own.poll(max_events, max_bytes)
+        self.position, self.high_water_mark = self.own.standing
+        if self.own.is_closed:
+            self.close()
+        else:
+            self.join()
+        return batch
 
-    # --- with others
+    def _leave(self) -> None:
+        if self._channel is not None:
+            self._owner.leave(self, self._channel)
+            self._channel = None
 
-    def _stand_behind_the_last(self, reading: Reading) -> None:
-        if self._hub.dialect.ends_at_invalidate:
-            self.position = reading.end_position
+    def _read_channel(
+        self, channel: EventLog, max_events: int | None, max_bytes: int, *, is_last: bool
+    ) -> Batch | None:
+        """Read on in the channel; whoever stood at the same place before has made the batch already.
 
-    def _stand_at_the_end(self, reading: Reading) -> None:
-        if reading.reached > self.position_time:
-            self.position = ResumeToken.high_water_mark(to_timestamp(reading.reached), self._version)
-        self._promise_behind(reading.reached)
+        What has ended the channel is left to `poll`, unless this is it (`is_last`): the reader then hangs up.
+        """
+        key = (self._index, max_events or 0, max_bytes, channel.end)
+        known: _Step | None = channel.shared(key)
+        if known is not None and channel.has(self._index):
+            self._index, self.position, self.high_water_mark = known.end, known.batch.position, known.high_water_mark
+            return known.batch
+        reading = channel.read(self._index, max_events, max_bytes)
+        if reading is None or ((reading.is_ended or reading.error is not None) and not is_last):
+            return None
+        events = reading.events
+        self._index += len(events)
+        if events:
+            self.position = self.high_water_mark = ResumeToken.parse(events[-1].token)
+        if self._index == reading.end:
+            self._move_to_end(reading, is_full=len(events) == max_events)
+        batch = Batch.encoded(events, self.position)
+        if events and not self.is_closed and reading.error is None:
+            channel.share(key, _Step(batch, self._index, self.high_water_mark), len(batch.elements))
+        return batch
 
-    def _promise_behind(self, reached: int) -> None:
-        """Everything up to a time was given, so that what comes next is later than that."""
-        promise = ResumeToken.high_water_mark(to_timestamp(reached + 1), self._version)
-        self.promise = max(self.position, promise)
+    def _move_to_end(self, reading: Reading, *, is_full: bool) -> None:
+        """Stand where the channel stands.
+
+        An error comes in place of the batch in which it was met, as on a server; a batch that was full before is given.
+        """
+        if reading.is_ended:
+            self.position = self.own.after_invalidate(self.position, reading)
+            self.close()
+        elif reading.error is not None:
+            if not is_full:
+                raise copy(reading.error)
+        else:
+            self.position, self.high_water_mark = self.own.at_end(self.position, reading)

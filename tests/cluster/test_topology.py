@@ -9,8 +9,8 @@ import pytest
 from bson import Timestamp
 from bson.int64 import Int64
 
-from tailrace.router import Shard, ShardClock
-from tailrace.router.topology import time_of
+from tailrace.cluster import Shard, ShardClock
+from tailrace.cluster.topology import time_of
 from tailrace.stand import ReplicaSet, ShardedCluster
 
 

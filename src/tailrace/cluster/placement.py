@@ -13,8 +13,8 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 
+from tailrace.cluster.hashed import hash_of
 from tailrace.engine.dialect import Dialect
-from tailrace.router.hashed import hash_of
 
 
 @dataclass(frozen=True, slots=True)

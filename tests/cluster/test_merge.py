@@ -10,7 +10,7 @@ from bson import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.router import Merge, Order
+from tailrace.cluster import Merge, Order
 from tailrace.token.resume_token import ResumeToken, TokenData
 
 
@@ -68,13 +68,13 @@ def test_the_shard_that_holds_the_others_back_is_named_with_its_time():
     merge.add("idle", mark(3))
     (event,) = events("a", 5)
     merge.feed("a", [event], event.position)
-    assert [hold.holds_back for hold in merge.holds(now=10.0)] == [False, True]
-    a, idle = merge.holds(now=12.5)
-    assert (idle.shard, idle.held_for, idle.promise) == ("idle", 2.5, mark(3))
+    assert [backlog.blocks_merge for backlog in merge.backlogs(now=10.0)] == [False, True]
+    a, idle = merge.backlogs(now=12.5)
+    assert (idle.shard, idle.blocking_seconds, idle.high_water_mark) == ("idle", 2.5, mark(3))
     assert "2.5 s" in idle.reason
     assert (a.queued_events, a.queued_bytes) == (1, 100)
     merge.feed("idle", [], mark(8))
-    assert not any(hold.holds_back for hold in merge.holds(now=13.0))
+    assert not any(backlog.blocks_merge for backlog in merge.backlogs(now=13.0))
 
 
 def test_per_key_order_waits_for_nobody():
@@ -93,9 +93,9 @@ def test_a_shard_that_runs_ahead_is_not_read_further():
     merge.add("b", mark(0))
     ahead = events("a", 1, 2, 3)
     merge.feed("a", ahead, ahead[-1].position)
-    assert (merge.wants("a"), merge.wants("b")) == (False, True)
+    assert (merge.may_read("a"), merge.may_read("b")) == (False, True)
     merge.feed("b", [], mark(9))
-    assert merge.wants("a")
+    assert merge.may_read("a")
 
 
 def test_a_leaving_shard_is_drained_and_holds_nobody_back():

@@ -11,8 +11,9 @@ from typing import Any
 import bson
 from bson import MaxKey, MinKey
 
+from tailrace.cluster import ClusterHub, MergedReading
 from tailrace.engine import parse_command
-from tailrace.hub import ClusterHub, ClusterSubscription
+from tailrace.hub import Subscription
 from tailrace.stand import ShardedCluster
 
 Document = dict[str, Any]
@@ -35,17 +36,19 @@ def sharded(
         yield cluster, hub
 
 
-def subscribe(hub: ClusterHub, collection: str = "orders", **options: Any) -> ClusterSubscription:
+def subscribe(hub: ClusterHub, collection: str = "orders", **options: Any) -> Subscription[MergedReading]:
     command = {"aggregate": collection, "pipeline": [{"$changeStream": options}], "cursor": {}}
     return hub.subscribe(parse_command(command, "shop", hub.dialect), latest=hub.latest(), now=datetime.now(UTC))
 
 
-def take(stream: ClusterSubscription, count: int) -> list[Document]:
+def take(stream: Subscription[MergedReading], count: int) -> list[Document]:
     """Poll until so many events have come."""
     found: list[Document] = []
     deadline = time.monotonic() + _PATIENCE
     while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} events: {keys(found)}; {stream.holds}"
+        assert time.monotonic() < deadline, (
+            f"{len(found)} of {count} events: {keys(found)}; {stream.own.merge.backlogs}"
+        )
         batch = stream.poll(7)
         found += [bson.decode(event.raw) for event in batch.events]
         if not batch.events:
@@ -81,7 +84,7 @@ def test_three_shards_while_ranges_move_and_shards_come_and_go(start_sharded: Ca
         events = take(stream, len(expected))
         assert keys(events) == expected
         assert added in hub.shards
-        assert set(stream.positions) == set(hub.shards)
+        assert set(stream.own.merge.positions) == set(hub.shards)
 
         cluster.shards["s1"].primary.kill()
         cluster.insert(NAMESPACE, {"_id": 100, "user": 1})
@@ -90,7 +93,7 @@ def test_three_shards_while_ranges_move_and_shards_come_and_go(start_sharded: Ca
             assert time.monotonic() < deadline
             assert not stream.poll().events
             time.sleep(0.05)
-        assert any(hold.shard == "s1" and hold.holds_back for hold in stream.holds)
+        assert any(backlog.shard == "s1" and backlog.blocks_merge for backlog in stream.own.merge.backlogs)
         cluster.shards["s1"].nodes[0].restart()
         expected += [("insert", 100), *write(cluster, range(101, 104), 20)]
         events += take(stream, len(expected) - len(events))

@@ -15,9 +15,9 @@ from bson.int64 import Int64
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
+from tailrace.cluster import ClusterHub, MergedReading, Order
 from tailrace.engine import parse_command
-from tailrace.hub import ClusterHub, ClusterSubscription
-from tailrace.router import Order
+from tailrace.hub import Subscription
 from tailrace.stand import ReplicaSet
 from tailrace.token.resume_token import ResumeToken
 
@@ -83,23 +83,23 @@ def two_shards(
         yield shards, hub, writer
 
 
-def subscribe(hub: ClusterHub, **options: Any) -> ClusterSubscription:
+def subscribe(hub: ClusterHub, **options: Any) -> Subscription[MergedReading]:
     command = {"aggregate": 1, "pipeline": [{"$changeStream": options}], "cursor": {}}
     return hub.subscribe(parse_command(command, "shop", hub.dialect), latest=hub.latest(), now=datetime.now(UTC))
 
 
-def take(stream: ClusterSubscription, count: int) -> list[Document]:
+def take(stream: Subscription[MergedReading], count: int) -> list[Document]:
     """Poll until so many inserts have come; a write that was sent twice shows as a replacement, which is left out."""
     found: list[Document] = []
     deadline = time.monotonic() + _PATIENCE
     while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} events; {stream.holds}"
+        assert time.monotonic() < deadline, f"{len(found)} of {count} events; {stream.own.merge.backlogs}"
         found += inserts(stream)
         time.sleep(0.005)
     return found
 
 
-def inserts(stream: ClusterSubscription) -> list[Document]:
+def inserts(stream: Subscription[MergedReading]) -> list[Document]:
     """What has come by now."""
     return [event for event in map(bson.decode, (each.raw for each in stream.poll().events)) if _is_insert(event)]
 
@@ -162,13 +162,13 @@ def test_a_shard_that_always_has_further_to_go_is_not_stalled(
     start_mongodb: Callable[..., ReplicaSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was called stalled as soon as others had been busy for two seconds."""
-    monkeypatch.setattr("tailrace.hub.shard._STALLED_AFTER", 0.0)
+    monkeypatch.setattr("tailrace.cluster.shard._STALLED_AFTER", 0.0)
     with two_shards(start_mongodb, 1) as (_, hub, _):
         idle = hub.hub("s1")
         waited, deadline = 0.0, time.monotonic() + _PATIENCE
         while waited <= (waited := hub.stalled.get("s1", 0.0)):
             assert time.monotonic() < deadline
-            hub.want(idle.reached + (1 << 32))
+            hub.advance_to(idle.reached + (1 << 32))
             time.sleep(0.001)
 
 

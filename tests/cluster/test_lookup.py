@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hub.test_cluster import NAMESPACE, sharded, subscribe, take
-from tailrace.hub import ClusterHub
+from cluster.test_cluster import NAMESPACE, sharded, subscribe, take
+from tailrace.cluster import ClusterHub
 from tailrace.stand import ShardedCluster
 
 Document = dict[str, Any]

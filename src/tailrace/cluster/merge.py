@@ -1,8 +1,9 @@
 """A k-way merge of shard streams in the order of their resume tokens.
 
-Each shard gives events in order, and with them a promise: a token below which it will give nothing any more (that of
-its last event, or a high-water mark). An event may leave when no shard can give a smaller one, that is, when it is not
-above the smallest promise. That promise is also where the merged stream stands once everything up to it has left.
+Each shard gives events in order, and with them its high-water mark: a token below which it will give nothing any more
+(that of its last event, or one of a bare time; the server calls it the promised minimum sort key). An event may leave
+when no shard can give a smaller one, that is, when it is not above the smallest mark. There the merged stream
+stands once everything up to it has left.
 
 The merge is pure: it is fed, it is asked, and the time is passed in.
 """
@@ -56,35 +57,35 @@ class Order(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class ShardBacklog:
     """Where one shard stands in the merge, and what it does to the others."""
 
     shard: str
-    promise: ResumeToken
+    high_water_mark: ResumeToken
     queued_events: int
     queued_bytes: int
-    holds_back: bool
+    blocks_merge: bool
     """Whether events of other shards wait for this one."""
-    held_for: float
+    blocking_seconds: float
     """For how many seconds they have been waiting for it."""
 
     @property
     def reason(self) -> str:
         """Why nothing, or something, waits for this shard."""
-        if not self.holds_back:
+        if not self.blocks_merge:
             return "nothing waits for it"
-        return f"others have events above its promise, for {self.held_for:.1f} s"
+        return f"others have events above its high-water mark, for {self.blocking_seconds:.1f} s"
 
 
 @dataclass(slots=True)
 class _Shard(Generic[E]):
-    """The events of one shard that have not left yet, and its promise."""
+    """The events of one shard that have not left yet, and its high-water mark."""
 
-    promise: ResumeToken
+    high_water_mark: ResumeToken
     events: list[E] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     queued_bytes: int = 0
-    holding_since: float | None = None
+    blocking_since: float | None = None
     is_leaving: bool = False
 
     def take_up_to(self, key: bytes) -> list[E]:
@@ -118,32 +119,32 @@ class Merge(Generic[E]):
         """Where the merged stream stands: everything below it was handed out, nothing below it will come."""
         return self._position
 
-    def add(self, shard: str, promise: ResumeToken) -> None:
-        """Let a shard take part from a promise on.
+    def add(self, shard: str, high_water_mark: ResumeToken) -> None:
+        """Let a shard take part from a high-water mark on.
 
         The merge never goes back: what a new shard has below the position must have been read elsewhere.
         """
         if shard in self._shards:
             raise ValueError(f"shard {shard} takes part already")
-        self._shards[shard] = _Shard(max(promise, self._position))
+        self._shards[shard] = _Shard(max(high_water_mark, self._position))
 
     def remove(self, shard: str) -> None:
         """Let a shard leave: what it has given still comes out, in its place, and nobody waits for more."""
         self._shards[shard].is_leaving = True
         self._collect()
 
-    def feed(self, shard: str, events: Sequence[E], promise: ResumeToken) -> None:
-        """Take the next events of a shard, in its order, and its promise after them."""
+    def feed(self, shard: str, events: Sequence[E], high_water_mark: ResumeToken) -> None:
+        """Take the next events of a shard, in its order, and its high-water mark after them."""
         queue = self._shards[shard]
         if events:
             queue.events.extend(events)
             queue.keys.extend(map(_sort_key, events))
             queue.queued_bytes += sum(len(event.raw) for event in events)
-        if promise > queue.promise:
-            queue.promise = promise
+        if high_water_mark > queue.high_water_mark:
+            queue.high_water_mark = high_water_mark
         self._collect()
 
-    def wants(self, shard: str) -> bool:
+    def may_read(self, shard: str) -> bool:
         """Whether the shard may be read further: not when it has left, or too much of it waits for others."""
         queue = self._shards.get(shard)
         return queue is not None and queue.queued_bytes < self._max_queued_bytes
@@ -167,20 +168,24 @@ class Merge(Generic[E]):
         waiting = [shard.events[-1] for shard in self._shards.values() if shard.events]
         return ResumeToken.parse(max(waiting, key=_sort_key).token) if waiting else None
 
-    def holds(self, now: float) -> list[Hold]:
+    def backlogs(self, now: float) -> list[ShardBacklog]:
         """Show where each shard stands, and for how long it has held the others back."""
         waiting = self._waiting()
         limit = self._limit()
         shown = []
         for name, shard in self._shards.items():
             others_wait = any(other != name for other in waiting)
-            holds_back = others_wait and shard.promise == limit and not shard.is_leaving
-            if not holds_back:
-                shard.holding_since = None
-            elif shard.holding_since is None:
-                shard.holding_since = now
-            held_for = 0.0 if shard.holding_since is None else now - shard.holding_since
-            shown.append(Hold(name, shard.promise, len(shard.events), shard.queued_bytes, holds_back, held_for))
+            blocks_merge = others_wait and shard.high_water_mark == limit and not shard.is_leaving
+            if not blocks_merge:
+                shard.blocking_since = None
+            elif shard.blocking_since is None:
+                shard.blocking_since = now
+            blocking_seconds = 0.0 if shard.blocking_since is None else now - shard.blocking_since
+            shown.append(
+                ShardBacklog(
+                    name, shard.high_water_mark, len(shard.events), shard.queued_bytes, blocks_merge, blocking_seconds
+                )
+            )
         return shown
 
     def _waiting(self) -> list[str]:
@@ -188,11 +193,11 @@ class Merge(Generic[E]):
         return [name for name, shard in self._shards.items() if shard.events]
 
     def _limit(self) -> ResumeToken:
-        """Give the smallest promise of the shards that may still give something."""
-        promises = [shard.promise for shard in self._shards.values() if not shard.is_leaving]
-        if promises:
-            return min(promises)
-        return max((shard.promise for shard in self._shards.values()), default=self._position)
+        """Give the smallest high-water mark of the shards that may still give something."""
+        high_water_marks = [shard.high_water_mark for shard in self._shards.values() if not shard.is_leaving]
+        if high_water_marks:
+            return min(high_water_marks)
+        return max((shard.high_water_mark for shard in self._shards.values()), default=self._position)
 
     def _collect(self) -> None:
         """Move what may leave now into the queue of ready events."""
@@ -202,7 +207,7 @@ class Merge(Generic[E]):
             self._ready.extend(_merged([run for run in runs if run]))
         else:
             for shard in self._shards.values():
-                self._ready.extend(shard.take_up_to(shard.promise.key))
+                self._ready.extend(shard.take_up_to(shard.high_water_mark.key))
         drained = [name for name, shard in self._shards.items() if shard.is_leaving and not shard.events]
         for name in drained:
             del self._shards[name]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hub.test_idle_shards import keys, subscribe, take, two_shards
+from cluster.test_idle_shards import keys, subscribe, take, two_shards
+from tailrace.cluster import ClusterHub, MergedReading
 from tailrace.engine.event import Event
-from tailrace.hub import ClusterHub, ClusterSubscription
+from tailrace.hub import Subscription
 from tailrace.stand import ReplicaSet
 
 _PATIENCE = 60
@@ -36,7 +37,7 @@ def test_what_is_merged_once_is_shared_and_who_is_too_slow_goes_on_alone(
         for number in range(6, 26):
             writer.insert(f"s{number % 2}", f"{number}" + "x" * 50_000)
             assert keys(take(first, 1)) == writer.written[-1:]
-        assert not slow.is_shared
+        assert not slow.channel.has(slow.index)
         assert keys(take(slow, 26)) == writer.written  # from a scan of its own, and back among the others
         _until_joined(hub, slow)
         assert slow.channel is first.channel
@@ -67,7 +68,7 @@ def test_a_merged_stream_ends_for_all_who_share_it(start_mongodb: Callable[..., 
         assert not hub._merges
 
 
-def _until_joined(hub: ClusterHub, stream: ClusterSubscription) -> None:
+def _until_joined(hub: ClusterHub, stream: Subscription[MergedReading]) -> None:
     deadline = time.monotonic() + _PATIENCE
     while stream.channel is None:
         assert time.monotonic() < deadline
@@ -75,7 +76,7 @@ def _until_joined(hub: ClusterHub, stream: ClusterSubscription) -> None:
         time.sleep(0.005)
 
 
-def _events(stream: ClusterSubscription, count: int) -> tuple[list[Event], bytes]:
+def _events(stream: Subscription[MergedReading], count: int) -> tuple[list[Event], bytes]:
     """Poll once all of so many events have been made."""
     deadline = time.monotonic() + _PATIENCE
     channel = stream.channel

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import attrgetter
 
+from tailrace.cluster.merged import MergedStream
 from tailrace.engine.event import Event
 from tailrace.errors import TailraceError
 from tailrace.hub.event_log import EventLog
-from tailrace.hub.merged import MergedSubscription
 from tailrace.token.resume_token import ResumeToken
 
 _sort_key = attrgetter("sort_key")
@@ -17,7 +17,7 @@ _sort_key = attrgetter("sort_key")
 class MergedChannel(EventLog):
     """All events behind the place where a merged stream stood when it began to be read by many."""
 
-    def __init__(self, merge: MergedSubscription, max_bytes: int) -> None:
+    def __init__(self, merge: MergedStream, max_bytes: int) -> None:
         super().__init__(merge.position_time, max_bytes)
         self.merge = merge
         self.is_costly = merge.is_costly
@@ -26,9 +26,9 @@ class MergedChannel(EventLog):
         """Behind which token all events are here."""
 
     @property
-    def has_news(self) -> bool:
+    def has_data(self) -> bool:
         """Whether a shard has something, or has come further."""
-        return self.merge.has_news
+        return self.merge.has_data
 
     @property
     def end_position(self) -> ResumeToken:

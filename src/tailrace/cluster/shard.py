@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
-import structlog
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tailrace.cluster.topology import Document, ShardClock
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.images import ImageStore
 from tailrace.hub.hub import Hub
+from tailrace.logs import get_logger
 from tailrace.oplog.tail import LiveOplog
 from tailrace.owned import OwnedThread
-from tailrace.router.topology import Document, ShardClock
 
 _AWAIT_MS: Final = 500
 _SOCKET_TIMEOUT_MS: Final = 20_000
@@ -46,13 +46,13 @@ class ShardHub:
         self.removed_by: int | None = None
         """A time at which the config servers did not list it any more."""
         self._newest_time = newest_time
-        self._wanted = 0
+        self._target_time = 0
         self._unread = 0
         """A time behind which the shard had an entry when it was asked to write one; a majority may not have it."""
         self._waited_for_since: float | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._log = structlog.get_logger().bind(shard=name)
+        self._log = get_logger().bind(shard=name)
         self._running = ExitStack()
         try:
             client: MongoClient[Any] = self._running.enter_context(MongoClient(uri, socketTimeoutMS=_SOCKET_TIMEOUT_MS))
@@ -75,11 +75,11 @@ class ShardHub:
         self._thread.join(timeout=30)
         self._running.close()
 
-    def want(self, time: int) -> None:
+    def advance_to(self, time: int) -> None:
         """Ask it to come up to a time, because others have something from then."""
-        if time > self._wanted:
-            self._wanted = time
-        if self.hub.reached < self._wanted:
+        if time > self._target_time:
+            self._target_time = time
+        if self.hub.reached < self._target_time:
             self._wake.set()
 
     @property
@@ -93,19 +93,19 @@ class ShardHub:
         while not self._stopping.is_set():
             self._wake.wait()
             self._wake.clear()
-            while (wanted := self._wanted) > self.hub.reached and not self._stopping.is_set():
-                self._come_up_to(wanted)
+            while (target_time := self._target_time) > self.hub.reached and not self._stopping.is_set():
+                self._come_up_to(target_time)
 
     def _died(self, _: BaseException) -> float:
         """Go on at once with what others wait for."""
         self._wake.set()
         return _SECONDS_BETWEEN_TRIES
 
-    def _come_up_to(self, wanted: int) -> None:
+    def _come_up_to(self, target_time: int) -> None:
         """Have notes written until the tail has come to a time; say when that takes too long."""
         is_stalled = False
         self._waited_for_since = time.monotonic()
-        while self.hub.reached < wanted and not self._stopping.is_set():
+        while self.hub.reached < target_time and not self._stopping.is_set():
             if self.stalled_for and not is_stalled:
                 is_stalled = True
                 self._log.warning("shard_stalled", waited_seconds=round(self.stalled_for, 1))
@@ -116,11 +116,11 @@ class ShardHub:
 
     def _write_note(self) -> float:
         """Have a note written that the tail will come to; give for how long to wait before the next one."""
-        wanted, is_late = self._wanted, self.hub.reached < self._unread
+        target_time, is_late = self._target_time, self.hub.reached < self._unread
         try:
-            is_written = self.clock.write_note(self._newest_time(), wanted, in_any_case=is_late)
+            is_written = self.clock.write_note(self._newest_time(), target_time, in_any_case=is_late)
         except PyMongoError as error:
             self._log.debug("shard_is_silent", error=str(error))
             return _SECONDS_BETWEEN_TRIES
-        self._unread = 0 if is_written else wanted
+        self._unread = 0 if is_written else target_time
         return _SECONDS_BETWEEN_NOTES if is_written else _SECONDS_TO_READ

@@ -11,7 +11,7 @@ import bson
 import pytest
 from bson import MinKey
 
-from hub.test_cluster import NAMESPACE, keys, sharded, subscribe, take
+from cluster.test_cluster import NAMESPACE, keys, sharded, subscribe, take
 from tailrace.engine import parse_command
 from tailrace.stand import ReplicaSet, ShardedCluster
 
@@ -47,7 +47,7 @@ def test_writes_go_on_while_a_shard_is_added_and_given_a_range(
             left -= not moving.is_alive()
         events = take(stream, number)
         assert keys(events) == [("insert", each) for each in range(number)]
-        assert added[0] in stream.positions
+        assert added[0] in stream.own.merge.positions
         shards = {cluster.owner_of(NAMESPACE, {"user": user}) for user in range(10)}
         assert shards == {"s0", added[0]}
 

@@ -18,13 +18,13 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace import server_codes
+from tailrace.cluster.placement import Placement, Placements
 from tailrace.engine.images import ImageStore
 from tailrace.engine.scope import split_namespace
-from tailrace.engine.stream import to_timestamp
 from tailrace.errors import ServerUnreachable
 from tailrace.oplog.tail import is_passing
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.retry import RetryPolicy, retried
-from tailrace.router.placement import Placement, Placements
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _STALE: Final = frozenset({63, 150, 249, 13388})
@@ -55,22 +55,22 @@ class ShardedImages:
     def current_document(self, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         """Read the majority-committed document with this key from the shard that owns it."""
 
-        def look() -> bytes | None:
+        def find() -> bytes | None:
             try:
-                return self._look(self._placements.of(namespace.decode()), namespace, uuid, key, since)
+                return self._find(self._placements.of(namespace.decode()), namespace, uuid, key, since)
             except OperationFailure as error:
                 if error.code in _STALE:
                     self._placements.forget(namespace.decode())
                 raise
 
         return retried(
-            look,
+            find,
             _POLICY,
             is_passing=_may_succeed_later,
             spent=lambda error: ServerUnreachable(f"a document cannot be looked up: {error}"),
         )
 
-    def _look(self, placed: Placement, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
+    def _find(self, placed: Placement, namespace: bytes, uuid: bytes | None, key: bytes, since: int) -> bytes | None:
         if placed.is_sharded and uuid is not None and uuid != placed.uuid:
             return None  # another collection of that name
         database, collection = split_namespace(namespace)
@@ -99,7 +99,7 @@ class ShardedImages:
     def _first(self, shard: str, database: str, command: dict[str, Any], since: int) -> bytes | None:
         """Ask a shard, once it has come to the time of the change, which others than the own one must be told."""
         client = self._client(shard)
-        concern = {"level": "majority", "afterClusterTime": to_timestamp(since)}
+        concern = {"level": "majority", "afterClusterTime": ClusterTime(since).timestamp}
         with client.start_session(causal_consistency=False) as session:
             if shard != self._own:
                 session.advance_cluster_time(self._client(self._own).admin.command("ping")["$clusterTime"])

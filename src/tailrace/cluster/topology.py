@@ -22,16 +22,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure, PyMongoError, WTimeoutError
 from pymongo.read_concern import ReadConcern
 
 from tailrace import server_codes
-from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.errors import ServerUnreachable
+from tailrace.logs import get_logger
 from tailrace.oplog.tail import LiveOplog
+from tailrace.raw.cluster_time import ClusterTime
 
 Document = Mapping[str, Any]
 
@@ -90,10 +90,10 @@ def _shards(client: MongoClient[Any]) -> list[Shard]:
 
 def config_uri(client: MongoClient[Any], uri: str) -> str | None:
     """Give the URI of the config servers, when the client speaks to one or to a mongos; None for a replica set."""
-    said = client.admin.command("isMaster")
-    if "configsvr" in said:
+    answer = client.admin.command("isMaster")
+    if "configsvr" in answer:
         return uri
-    if said.get("msg") != "isdbgrid":
+    if answer.get("msg") != "isdbgrid":
         return None
     hosts = client.admin.command("getShardMap")["map"]["config"]
     return Shard(CONFIG, hosts).uri(uri)
@@ -110,12 +110,12 @@ class ShardClock:
         """Hang up."""
         self._client.close()
 
-    def now(self, told: Document | None = None) -> Document:
+    def now(self, cluster_time: Document | None = None) -> Document:
         """Give the `$clusterTime` of the shard, signed as its servers sign it; it may be told another first.
 
         What is written to the shard from then on is later than the time it was told.
         """
-        with _telling(self._client, told) as session:
+        with _session_at(self._client, cluster_time) as session:
             self._client.admin.command("ping", session=session)
             return dict(session.cluster_time or {})
 
@@ -123,17 +123,17 @@ class ShardClock:
         """List the shards, when this is the clock of the config servers."""
         return _shards(self._client)
 
-    def write_note(self, told: Document, until: int, *, in_any_case: bool = False) -> bool:
+    def write_note(self, cluster_time: Document, until: int, *, in_any_case: bool = False) -> bool:
         """Have the shard write an entry behind a cluster time, and tell whether it did.
 
         It does not when it has an entry behind `until`, unless told to: a majority has that entry only when somebody
         sees to it, as a write does that asks for a majority.
         """
-        with _telling(self._client, told) as session:
+        with _session_at(self._client, cluster_time) as session:
             try:
                 if self._may_write:
                     note = {"appendOplogNote": 1, "data": _NOTE, "writeConcern": _MAJORITY}
-                    limit = {} if in_any_case else {"maxClusterTime": to_timestamp(until)}
+                    limit = {} if in_any_case else {"maxClusterTime": ClusterTime(until).timestamp}
                     reply = self._client.admin.command(note | limit, session=session)
                     if "writeConcernError" in reply:
                         raise WTimeoutError("no majority has the note")
@@ -144,14 +144,14 @@ class ShardClock:
                 if error.code != server_codes.UNAUTHORIZED:
                     raise
                 self._may_write = False
-                structlog.get_logger().warning("note_not_allowed", hint=_GRANT, hosts=self._client.nodes)
+                get_logger().warning("note_not_allowed", hint=_GRANT, hosts=self._client.nodes)
             read = LiveOplog(self._client).query(until, after=until)
             self._client.local.command({**read, "limit": 1, "singleBatch": True}, session=session)
             return True
 
 
 @contextmanager
-def _telling(client: MongoClient[Any], cluster_time: Document | None) -> Iterator[ClientSession]:
+def _session_at(client: MongoClient[Any], cluster_time: Document | None) -> Iterator[ClientSession]:
     """Make a session that carries a cluster time to the server it speaks to."""
     with client.start_session(causal_consistency=False) as session:
         if cluster_time:
@@ -161,4 +161,4 @@ def _telling(client: MongoClient[Any], cluster_time: Document | None) -> Iterato
 
 def time_of(cluster_time: Document) -> int:
     """Give the time inside a `$clusterTime`."""
-    return to_int(cluster_time["clusterTime"])
+    return ClusterTime.from_timestamp(cluster_time["clusterTime"])

@@ -15,38 +15,36 @@ import threading
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import structlog
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, PyMongoError
 
+from tailrace.cluster.channel import MergedChannel
+from tailrace.cluster.lookup import ShardedImages
+from tailrace.cluster.merge import Order
+from tailrace.cluster.merged import MergedStream
+from tailrace.cluster.placement import Placements
+from tailrace.cluster.sequencing import ByToken, ByTokenWithPositions, PerKey, PerKeyWithPositions
+from tailrace.cluster.shard import ShardHub
+from tailrace.cluster.subscription import MergedReading
+from tailrace.cluster.topology import CONFIG, Document, Shard, read_shards, time_of
 from tailrace.engine.images import ImageStore
 from tailrace.engine.live import LiveImages
 from tailrace.engine.options import StreamSpec
 from tailrace.errors import ServerUnreachable
-from tailrace.hub.cluster_subscription import ClusterSubscription
 from tailrace.hub.event_log import EventLog, Listener
 from tailrace.hub.hub import CHANNEL_BYTES, Hub, Key, lags_of, sharing_key
-from tailrace.hub.merged import MergedSubscription
-from tailrace.hub.merged_channel import MergedChannel
-from tailrace.hub.per_key import PerKeySubscription
-from tailrace.hub.positioned import PositionedPerKeySubscription, PositionedSubscription
-from tailrace.hub.shard import ShardHub
+from tailrace.hub.subscription import Subscription
+from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread, run_together
-from tailrace.router.lookup import ShardedImages
-from tailrace.router.merge import Order
-from tailrace.router.placement import Placements
-from tailrace.router.topology import CONFIG, Document, Shard, read_shards, time_of
+from tailrace.owned.closeable import Closeable
 from tailrace.token.resume_token import ResumeToken
 
-_SECONDS_BETWEEN_LOOKS: Final = 2.0
-
-AnyClusterSubscription: TypeAlias = ClusterSubscription | MergedSubscription
-"""Strict order is merged once for all who ask for the same; otherwise each subscriber merges for itself."""
+_POLL_SECONDS: Final = 2.0
 
 
-class ClusterHub:
+class ClusterHub(Closeable):
     """Change streams over all shards; idle shards are asked how far they are when others wait for them."""
 
     def __init__(
@@ -63,8 +61,8 @@ class ClusterHub:
         self._options = hub_options
         self._lock = threading.Lock()
         self._parts: dict[str, ShardHub] = {}
-        self.subscribers: set[AnyClusterSubscription] = set()
-        self._merges: set[MergedSubscription] = set()
+        self.subscribers: set[Subscription[MergedReading] | MergedStream] = set()
+        self._merges: set[MergedStream] = set()
         self._channels: dict[Key, MergedChannel] = {}
         self._channels_lock = threading.Lock()
         self._listeners: list[Listener] = []
@@ -84,17 +82,9 @@ class ClusterHub:
             self.close()
             raise
         self.dialect = next(iter(self._parts.values())).hub.dialect
-        self._thread = OwnedThread(
-            self._look_for_removed_ones, name="shard-list", on_death=lambda _: _SECONDS_BETWEEN_LOOKS
-        )
+        self._thread = OwnedThread(self._poll_shard_list, name="shard-list", on_death=lambda _: _POLL_SECONDS)
         if self.follows_config:
             self._thread.start()
-
-    def __enter__(self) -> ClusterHub:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -117,12 +107,12 @@ class ClusterHub:
         """The hubs of all parts, by name."""
         return {name: part.hub for name, part in tuple(self._parts.items())}
 
-    def held(self) -> dict[str, float]:
+    def blocking_seconds(self) -> dict[str, float]:
         """Give, by shard, for how many seconds it has held back the stream that waits for it longest."""
         longest = dict.fromkeys(self.shards, 0.0)
         for merge in tuple(self._merges):
-            for hold in merge.holds:
-                longest[hold.shard] = max(hold.held_for, longest.get(hold.shard, 0.0))
+            for backlog in merge.backlogs:
+                longest[backlog.shard] = max(backlog.blocking_seconds, longest.get(backlog.shard, 0.0))
         return longest
 
     def lags(self) -> dict[str, float]:
@@ -135,32 +125,35 @@ class ClusterHub:
 
     def subscribe(
         self, spec: StreamSpec, *, latest: int, now: datetime, positions: Mapping[str, ResumeToken] | None = None
-    ) -> AnyClusterSubscription:
+    ) -> Subscription[MergedReading]:
         """Open a stream over all shards; with order per key, from the position of each shard if they are known."""
-        if self._order is Order.PER_KEY:
-            return self._joined(PerKeySubscription(self, spec, latest, now, positions or {}), latest)
-        subscription = ClusterSubscription(self, spec, latest, now)
+
+        def merge(asked: StreamSpec) -> MergedStream:
+            strict = self._order is Order.STRICT
+            sequencer = ByToken() if strict else PerKey(positions or {}, asked.options.token)
+            return self._merged(asked, latest, now, sequencer)
+
+        subscription = Subscription(self, spec, MergedReading(self, spec, merge))
         self.subscribers.add(subscription)
         return subscription
 
     def follow(
         self, spec: StreamSpec, *, latest: int, now: datetime, positions: Mapping[str, ResumeToken]
-    ) -> MergedSubscription:
+    ) -> MergedStream:
         """Open a stream whose batches say where each shard stands, from where each stood before if that is known."""
-        subscription = (
-            PositionedSubscription(self, spec, latest, now, positions)
+        sequencer = (
+            ByTokenWithPositions(positions)
             if self._order is Order.STRICT
-            else PositionedPerKeySubscription(self, spec, latest, now, positions)
+            else PerKeyWithPositions(positions, spec.options.token)
         )
-        return self._joined(subscription, latest)
+        merge = self._merged(spec, latest, now, sequencer)
+        self.subscribers.add(merge)
+        return merge
 
-    def _joined(self, subscription: MergedSubscription, latest: int) -> MergedSubscription:
-        self.subscribers.add(subscription)
-        return self._followed(subscription, latest)
-
-    def _followed(self, merge: MergedSubscription, latest: int) -> MergedSubscription:
+    def _merged(self, spec: StreamSpec, latest: int, now: datetime, sequencer: ByToken) -> MergedStream:
+        merge = MergedStream(self, spec, latest, now, sequencer)
         self._merges.add(merge)
-        self.want(latest)
+        self.advance_to(latest)
         return merge
 
     def latest(self) -> int:
@@ -179,14 +172,10 @@ class ClusterHub:
 
     # --- for subscriptions
 
-    def merge(self, spec: StreamSpec, latest: int, now: datetime) -> MergedSubscription:
-        """Begin to merge all shards."""
-        return self._followed(MergedSubscription(self, spec, latest, now), latest)
-
     def join(
-        self, subscription: ClusterSubscription, spec: StreamSpec, own: MergedSubscription
+        self, subscription: Subscription[Any], spec: StreamSpec, own: MergedStream
     ) -> tuple[MergedChannel, int] | None:
-        """Find the channel for a spec and the place in it that the subscriber's own merge has come to, or make one.
+        """Find the channel for a spec and the position in it that the subscriber's own merge has come to, or make one.
 
         None while the two have not come as far, or when the channel has lost what comes next.
         """
@@ -200,14 +189,14 @@ class ClusterHub:
         if channel.merge is own:
             return channel, 0
         channel.make_events()
-        place = min(own.reached, channel.end_position)
-        index = channel.index_behind(place) if place >= subscription.position else None
+        position = min(own.reached, channel.end_position)
+        index = channel.index_behind(position) if position >= subscription.position else None
         if index is None:
             self.leave(subscription, channel)
             return None
         return channel, index
 
-    def leave(self, subscription: ClusterSubscription, channel: MergedChannel) -> None:
+    def leave(self, subscription: Subscription[Any], channel: MergedChannel) -> None:
         """Take a reader out of a channel; the last one closes it."""
         with self._channels_lock:
             channel.readers.discard(subscription)
@@ -224,13 +213,13 @@ class ClusterHub:
         for channel in self._channels.values():
             channel.max_bytes = most // len(self._channels)
 
-    def forget(self, subscription: AnyClusterSubscription) -> None:
-        """Let a subscriber go."""
-        self.subscribers.discard(subscription)
-        if isinstance(subscription, MergedSubscription):
-            self._merges.discard(subscription)
+    def forget(self, reader: Subscription[Any] | MergedStream) -> None:
+        """Let a subscriber or a merge go."""
+        self.subscribers.discard(reader)
+        if isinstance(reader, MergedStream):
+            self._merges.discard(reader)
 
-    def on_news(self, listener: Listener) -> None:
+    def on_data(self, listener: Listener) -> None:
         """Call the listener whenever a shard has something for somebody."""
         self._listeners.append(listener)
 
@@ -259,7 +248,7 @@ class ClusterHub:
 
     def _open(self, name: str, uri: str) -> None:
         part = ShardHub(name, uri, self._options, images=self._images(name), newest_time=self._newest_time)
-        part.hub.on_news(self._on_news)
+        part.hub.on_data(self._on_data)
         part.hub.on_progress(self._on_progress)
         self._parts[name] = part
 
@@ -286,28 +275,28 @@ class ClusterHub:
 
     # --- shards wait for each other
 
-    def _on_news(self, channels: AbstractSet[EventLog]) -> None:
+    def _on_data(self, channels: AbstractSet[EventLog]) -> None:
         """Wake the readers, and have the other shards come so far that they may have what was read."""
         if self._order is Order.STRICT:
-            self.want(max(part.hub.wanted for part in tuple(self._parts.values())))
-        self._tell(channels)
+            self.advance_to(max(part.hub.target_time for part in tuple(self._parts.values())))
+        self._notify(channels)
 
     def _on_progress(self) -> None:
         """Wake those for whom it may be news that a shard has come further."""
-        waiting = [each for each in tuple(self._merges) if each.holds_something]
+        waiting = [each for each in tuple(self._merges) if each.has_buffered]
         if waiting:
-            self._tell({channel for each in waiting for channel in each.channels})
+            self._notify({channel for each in waiting for channel in each.channels})
 
-    def _tell(self, channels: AbstractSet[EventLog]) -> None:
+    def _notify(self, channels: AbstractSet[EventLog]) -> None:
         """Pass news of shards on, and as news of what is merged from them."""
         merged = [each for each in tuple(self._channels.values()) if not channels.isdisjoint(each.merge.channels)]
         for listener in tuple(self._listeners):
             listener({*channels, *merged})
 
-    def want(self, time: int) -> None:
+    def advance_to(self, time: int) -> None:
         """Have all shards come up to a time, the idle ones too."""
         for part in tuple(self._parts.values()):
-            part.want(time)
+            part.advance_to(time)
 
     def _newest_time(self) -> Document:
         """Ask the shard that has come furthest for the time, as that is signed; the next one if it is silent."""
@@ -323,19 +312,19 @@ class ClusterHub:
 
     # --- shards that leave
 
-    def _look_for_removed_ones(self) -> None:
+    def _poll_shard_list(self) -> None:
         """Compare with the list now and then: 6.0.5 logs a removal as a plain `applyOps`, which no stream shows."""
         config = self._parts[CONFIG]
-        while not self._stopping.wait(_SECONDS_BETWEEN_LOOKS):
+        while not self._stopping.wait(_POLL_SECONDS):
             try:
                 listed = {shard.name for shard in config.clock.shards()}
                 now = time_of(config.clock.now())
             except PyMongoError as error:
-                structlog.get_logger().debug("shards_not_listed", error=str(error))
+                get_logger().debug("shards_not_listed", error=str(error))
                 continue
             for name, part in tuple(self._parts.items()):
                 if name != CONFIG and name not in listed and part.removed_by is None:
-                    structlog.get_logger().info("shard_removed", shard=name)
+                    get_logger().info("shard_removed", shard=name)
                     part.removed_by = now
-                    part.want(now + 1)
+                    part.advance_to(now + 1)
                     self.retire(name)

@@ -9,7 +9,7 @@ import pytest
 from bson import Timestamp
 from bson.int64 import Int64
 
-from hub.test_cluster import NAMESPACE, sharded, subscribe, take
+from cluster.test_cluster import NAMESPACE, sharded, subscribe, take
 from tailrace.stand import ShardedCluster
 
 Document = dict[str, Any]

@@ -11,15 +11,16 @@ from typing import Any
 import bson
 import pytest
 
-from hub.test_idle_shards import Document, keys, take, two_shards
+from cluster.test_idle_shards import Document, keys, take, two_shards
+from tailrace.cluster import ClusterHub, MergedReading, Order
 from tailrace.engine import parse_command
 from tailrace.errors import InvalidResumeToken
-from tailrace.hub import ClusterHub, MergedSubscription, read_positions
-from tailrace.router import Order
+from tailrace.hub import Subscription
 from tailrace.stand import ReplicaSet
+from tailrace.token.shard_positions import read_positions
 
 
-def subscribe(hub: ClusterHub, token: Document | None = None) -> MergedSubscription:
+def subscribe(hub: ClusterHub, token: Document | None = None) -> Subscription[MergedReading]:
     options = {} if token is None else {"resumeAfter": token}
     command = {"aggregate": 1, "pipeline": [{"$changeStream": options}], "cursor": {}}
     spec = parse_command(command, "shop", hub.dialect)
@@ -44,7 +45,7 @@ def test_a_silent_shard_holds_nobody_back_and_every_token_resumes(start_mongodb:
         for number in range(6, 9):
             writer.insert("s0", f"s0 {number}")
         events += take(stream, 3)
-        behind = bson.decode(stream.poll().resume_token)
+        behind = bson.decode(stream.poll().token)
         shards["s1"].nodes[0].resume()
         for number in range(6, 9):
             writer.insert("s1", f"s1 {number}")
