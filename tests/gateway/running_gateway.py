@@ -8,12 +8,13 @@ from typing import Any
 
 from pymongo import MongoClient
 
+from tailrace.cluster import ClusterHub, config_uri
 from tailrace.engine import Dialect
 from tailrace.engine.live import LiveImages
-from tailrace.gateway import Gateway, GatewayOptions
-from tailrace.hub import ClusterHub, Hub
+from tailrace.gateway import Gateway, GatewayOptions, engine_proof
+from tailrace.hub import Hub
 from tailrace.oplog.tail import LiveOplog
-from tailrace.router import config_uri
+from tailrace.settings import EngineSettings
 
 _SECONDS_TO_START = 30
 
@@ -21,10 +22,16 @@ _SECONDS_TO_START = 30
 class RunningGateway:
     """Serves until it is closed."""
 
-    def __init__(self, uri: str, options: GatewayOptions | None = None, hub: Any = None) -> None:
-        """Serve before `uri`; change streams come from another hub than that of `uri` if one is given."""
+    def __init__(
+        self, uri: str, options: GatewayOptions | None = None, hub: Any = None, engine: EngineSettings | None = None
+    ) -> None:
+        """Serve before `uri`; change streams come from another hub than that of `uri` if one is given.
+
+        With `engine` the engine has to prove itself, as in `tailrace serve`.
+        """
         self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
         self.hub = hub or _hub(self._client, uri)
+        self.proof = None if engine is None else engine_proof(self.hub, self._client, engine)
         self._uri = uri
         self._options = options
         self._ready = threading.Event()
@@ -68,7 +75,7 @@ class RunningGateway:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        async with Gateway.serve(self.hub, self._client, self._uri, self._options) as gateway:
+        async with Gateway.serve(self.hub, self._client, self._uri, self._options, self.proof) as gateway:
             self.gateway = gateway
             self._ready.set()
             await self._stop.wait()
@@ -79,5 +86,5 @@ def _hub(client: MongoClient[dict[str, Any]], uri: str) -> Any:
     config = config_uri(client, uri)
     if config is not None:
         return ClusterHub(config)
-    dialect = Dialect.of(client.server_info()["version"])
+    dialect = Dialect.nearest(client.server_info()["version"])
     return Hub(LiveOplog(client, await_ms=200), dialect, images=LiveImages(client))

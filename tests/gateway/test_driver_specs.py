@@ -14,8 +14,8 @@ from driver.spec_cases import NOT_HERE, Case, allows, load
 from driver.test_legacy_spec import run_legacy
 from driver.test_unified_spec import FOLDERS, run_unified
 from gateway.running_gateway import RunningGateway
+from tailrace.cluster import ClusterHub
 from tailrace.gateway import GatewayOptions
-from tailrace.hub import ClusterHub
 from tailrace.stand import ShardedCluster
 
 VERSIONS = ("6.0.5", "4.2.6", "4.4.2", "5.0.4", "6.0.27", "7.0.28")

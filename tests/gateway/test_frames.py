@@ -23,6 +23,7 @@ from tailrace.gateway.compression import COMPRESSORS
 from tailrace.gateway.frames import ByteBudget, Frames
 from tailrace.gateway.wire import OP_COMPRESSED, OP_MSG, Message
 from tailrace.stand import ReplicaSet
+from waiting import wait_until
 
 Document = dict[str, Any]
 MB = 1024 * 1024
@@ -144,7 +145,7 @@ def test_half_messages_count_and_who_holds_most_is_dropped(
         assert is_dropped(gateway.port, half + b"x" * 30 * MB)
         database.c.insert_one({"_id": 1})
         assert next(stream)["documentKey"] == {"_id": 1}
-        assert gateway.gateway.frames.received.used == 2 * MB + 16
+        wait_until(lambda: gateway.gateway.frames.received.used == 2 * MB + 16)
     assert gateway.gateway.counts.dropped >= 1
 
 
@@ -164,7 +165,7 @@ def test_a_client_that_sends_far_ahead_waits_and_gets_all_its_answers(gateway: R
         sender.start()
         assert [client.reply()["ok"] for _ in range(40)] == [1] * 40
         sender.join()
-    assert gateway.gateway.frames.received.used == 0
+    wait_until(lambda: gateway.gateway.frames.received.used == 0)
 
 
 def test_a_client_that_goes_while_much_of_it_waits_is_noticed(
@@ -179,8 +180,8 @@ def test_a_client_that_goes_while_much_of_it_waits_is_noticed(
         client.send({"getMore": cursor, "collection": "c", "maxTimeMS": 10_000_000, "$db": database.name})
         for _ in range(10):
             client.send({"ping": 1, "$db": "admin"})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while gateway.gateway.counts.connections:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert gateway.gateway.frames.received.used == 0
+    wait_until(lambda: gateway.gateway.frames.received.used == 0)

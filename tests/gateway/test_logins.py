@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -195,3 +196,26 @@ def test_failures_that_are_remembered_are_bounded() -> None:
     for number in range(20_000):
         logins.failed(f"10.{number >> 8}.{number & 255}.1", "ann")
     assert len(logins._failures) <= 10_000
+
+
+def test_the_same_privileges_in_another_order_cost_the_server_nothing(
+    secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]
+) -> None:
+    """A server lists them in another order on another connection, and one connection of a user asks for all."""
+    secured.add_user("two", "secret", [{"role": "read", "db": "pub"}, {"role": "readWrite", "db": "other"}])
+    gateway = start_gateway(secured.uri)
+    with secured.client() as root, ExitStack() as opened:
+        clients = [opened.enter_context(WireClient(gateway.port)) for _ in range(10)]
+        for client in clients:
+            client.authenticate("two", "secret")
+        cursors = [open_stream(client) for client in clients]
+
+        def opened_upstream() -> int:
+            return int(root.admin.command("serverStatus")["metrics"]["commands"]["aggregate"]["total"])
+
+        before = opened_upstream()
+        for _ in range(5):
+            for client, cursor in zip(clients, cursors, strict=True):
+                client.send({"getMore": cursor, "collection": "c", "maxTimeMS": 1, "$db": "pub"})
+            assert all(client.reply()["ok"] == 1 for client in clients)
+        assert opened_upstream() == before

@@ -15,9 +15,9 @@ from pymongo.write_concern import WriteConcern
 
 from gateway.running_gateway import RunningGateway
 from gateway.test_sharded import NAMESPACE, cut
+from tailrace.cluster import ClusterHub
 from tailrace.errors import SettingsError
 from tailrace.gateway import Presentation
-from tailrace.hub import ClusterHub
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet, ShardedCluster
 

@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from gateway.running_gateway import RunningGateway
 from tailrace.driver import watch
-from tailrace.engine.stream import to_int
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.stand import ReplicaSet
 
 Document = dict[str, Any]
@@ -170,7 +170,7 @@ def test_an_error_comes_in_place_of_the_batch_in_which_it_is_met(
             collection.update_one({"_id": 1}, {"$set": {"a": 1}}, session=session)
         written = database.client.admin.command("ping")["operationTime"]
         for _ in range(1_000):
-            if gateway.hub.reached >= to_int(written):
+            if gateway.hub.reached >= ClusterTime.from_timestamp(written):
                 break
             time.sleep(0.05)
         answers = [_until_an_error(*cursor) for cursor in cursors]
@@ -317,3 +317,36 @@ def test_many_clients_share_what_may_be_on_its_way_to_them(
         for stream in (one, two):
             assert [next(stream)["documentKey"]["_id"] for _ in range(6)] == list(range(6))
     assert gateway.gateway.streams._max_bytes == 1_000_000
+
+
+@pytest.mark.parametrize("first_batch", [0, 10])
+def test_a_stream_that_catches_up_pauses_only_where_there_is_nothing_to_read(
+    gateway: RunningGateway,
+    database: Database[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    first_batch: int,
+) -> None:
+    """Between its token and its event lie many entries that are for others: a pause after each would take too long."""
+    database.create_collection("mine")
+    with gateway.client() as client, client[database.name].mine.watch() as stream:
+        database.mine.insert_one({"_id": 1})
+        token = next(stream)["_id"]
+        for number in range(50):
+            database.others.insert_one({"_id": number})
+        database.mine.insert_one({"_id": 2})
+        assert next(stream)["documentKey"] == {"_id": 2}
+    for pause in ("streams._CATCH_UP_PAUSE", "change_streams._PAUSE"):
+        monkeypatch.setattr(f"tailrace.gateway.{pause}", 1.0)
+    monkeypatch.setattr("tailrace.gateway.change_streams._SECONDS_TO_REACH_NOW", 20.0)
+    with gateway.client() as client:
+        opened = client[database.name].command(
+            {
+                "aggregate": "mine",
+                "pipeline": [{"$changeStream": {"resumeAfter": token}}],
+                "cursor": {"batchSize": first_batch},
+            }
+        )["cursor"]
+        read_on = {"getMore": opened["id"], "collection": "mine", "maxTimeMS": 20_000}
+        reply = opened if first_batch else client[database.name].command(read_on)["cursor"]
+        events = reply["firstBatch" if first_batch else "nextBatch"]
+        assert [event["documentKey"] for event in events] == [{"_id": 2}]

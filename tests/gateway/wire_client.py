@@ -29,7 +29,7 @@ class WireClient:
     """One connection, for frames made by hand."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0))
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120, source_address=(source, 0))
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
 
@@ -72,13 +72,14 @@ class WireClient:
         return dict(bson.decode(zlib.decompress(self.exactly(length - 16)[9:])[5:]))
 
     def exactly(self, count: int) -> bytes:
-        got = b""
-        while len(got) < count:
-            data = self.socket.recv(count - len(got))
-            if not data:
+        got = bytearray(count)
+        left = memoryview(got)
+        while left:
+            received = self.socket.recv_into(left)
+            if not received:
                 raise ConnectionResetError("the other side hung up")
-            got += data
-        return got
+            left = left[received:]
+        return bytes(got)
 
     def authenticate(self, user: str, password: str, database: str = "admin") -> None:
         """Speak SCRAM-SHA-256."""

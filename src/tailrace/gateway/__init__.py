@@ -5,7 +5,16 @@ that is no change stream goes on unchanged. Making events is the engine's, shari
 """
 
 from tailrace.gateway.hello import Presentation
+from tailrace.gateway.proving import EngineProof, engine_proof
 from tailrace.gateway.server import Gateway, GatewayCounts, GatewayOptions
 from tailrace.gateway.upstream import Upstream
 
-__all__ = ["Gateway", "GatewayCounts", "GatewayOptions", "Presentation", "Upstream"]
+__all__ = [
+    "EngineProof",
+    "Gateway",
+    "GatewayCounts",
+    "GatewayOptions",
+    "Presentation",
+    "Upstream",
+    "engine_proof",
+]

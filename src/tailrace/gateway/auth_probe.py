@@ -64,12 +64,12 @@ class AuthProbe:
         if connection is None:
             connection = await self._connect()
         try:
-            told = await connection.command(dict(_QUESTION))
+            reply = await connection.command(dict(_QUESTION))
         except BaseException:
             connection.close()
             self._connection = None
             raise
-        self._is_required = told.get("ok") != 1
+        self._is_required = reply.get("ok") != 1
         self._connection = connection
 
     def close(self) -> None:

@@ -11,16 +11,18 @@ from bson.decimal128 import Decimal128
 
 from tailrace import raw, server_codes
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.options import parse_command
+from tailrace.engine.options import StreamSpec, parse_command
 from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, PipelineUnsupported, StreamRefused, TailraceError
 from tailrace.gateway import replies
-from tailrace.gateway.command import Command
+from tailrace.gateway.command import MOST_READ_HERE, Command
 from tailrace.gateway.cursors import Cursor
+from tailrace.gateway.identity import NOBODY, Identity
+from tailrace.gateway.repeated import RepeatedGetMore
 from tailrace.gateway.sessions import SessionCommands, SessionId
 from tailrace.gateway.streams import AnySubscription
-from tailrace.gateway.validation import api_in, api_of
-from tailrace.hub import Batch, read_positions
+from tailrace.hub import Batch
+from tailrace.token.shard_positions import read_positions
 
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
@@ -47,16 +49,19 @@ class ChangeStreamCommands:
     async def aggregate(self, asked: Command) -> Reply | None:
         """Open a change stream; any other aggregation goes on to the upstream."""
         if not _begins_with_change_stream(asked.message.body) or asked.message.sequences:
-            return await self._conversation.pass_on(asked)
-        if any(raw.find(asked.message.body, name) for name in _LEFT_TO_UPSTREAM):
+            return await self._conversation.pass_through(asked)
+        body = asked.message.body
+        if len(body) > MOST_READ_HERE or any(raw.find(body, name) for name in _LEFT_TO_UPSTREAM):
             return await self._leave_to_upstream(asked)
-        await self._check_room()
+        await self._check_capacity()
         privileges = await self._conversation.login.privileges()
         refused = await self._reachable(self._gateway.validation.refusal_of_open(self._conversation, asked))
         if refused is not None:
             return refused
         command = asked.fields
         spec = parse_command(command, asked.database, self._gateway.hub.dialect)
+        if not self._gateway.proof.serves(spec):
+            return await self._leave_to_upstream(asked)
         stage = command["pipeline"][0]["$changeStream"]
         positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
         try:
@@ -65,51 +70,77 @@ class ChangeStreamCommands:
             return await self._leave_to_upstream(asked)
         try:
             batch = await self._first_batch(subscription, _first_batch_size(command))
-            return await self._first_reply(asked, subscription, batch, spec.scope.namespace, privileges)
+            if not self._gateway.proof.allows(spec, batch):
+                self._gateway.streams.close_soon(subscription)
+                return await self._leave_to_upstream(asked)
+            return await self._first_reply(asked, subscription, batch, spec, privileges)
         except BaseException:
             self._gateway.streams.close_soon(subscription)
             raise
 
-    async def _check_room(self) -> None:
+    async def _check_capacity(self) -> None:
         """Refuse a stream beyond those that the client may have, before it costs anything."""
         users, conversation = await self._conversation.users(), self._conversation
         try:
-            self._gateway.cursors.check_room(users, conversation.address)
+            self._gateway.cursors.check_capacity(users, conversation.address)
         except StreamRefused as error:
             self._gateway.refuse("stream", conversation.peer, ", ".join(sorted(users)), error.message)
             raise
 
     async def _first_reply(
-        self, asked: Command, subscription: AnySubscription, batch: Batch, namespace: str, privileges: bytes
+        self, asked: Command, subscription: AnySubscription, batch: Batch, spec: StreamSpec, privileges: bytes
     ) -> Reply:
         """Make the cursor, unless the stream has ended already."""
+        namespace = spec.scope.namespace
         if subscription.is_closed:
             return self._reply(b"firstBatch", batch, 0, namespace)
         owner, address = await self._conversation.users(), self._conversation.address
         session = SessionId.of(asked.fields.get("lsid"), owner)
         cursors = self._gateway.cursors
-        cursor = cursors.open(subscription, namespace, session, owner, asked.fields, privileges, address)
+        cursor = cursors.open(
+            subscription, namespace, session, owner, asked.fields, privileges, address, asked.api, spec
+        )
         cursor.events += len(batch.events)
         return self._reply(b"firstBatch", batch, cursor.id, namespace)
 
     async def _leave_to_upstream(self, asked: Command) -> Reply | None:
         """Let the upstream serve one stream itself: it knows what the engine does not."""
         self._gateway.counts.left_to_upstream += 1
-        return await self._conversation.pass_on(asked)
+        return await self._conversation.pass_through(asked)
 
     async def get_more(self, asked: Command) -> Reply | None:
         """Read on in a change stream; any other cursor is the upstream's."""
-        kind, begin, _ = raw.find(asked.message.body, b"getMore") or (raw.NULL, 0, 0)
+        kind, begin, _ = asked.spans[b"getMore"]
         number = raw.number_at(asked.message.body, kind, begin)
         cursor = self._gateway.cursors.get(int(number)) if isinstance(number, int) else None
         if cursor is None:
-            return await self._conversation.pass_on(asked)
-        wrong = await self._gateway.validation.refusal_of_get_more(self._conversation, asked, cursor)
+            return await self._conversation.pass_through(asked)
+        validation, conversation = self._gateway.validation, self._conversation
+        is_usual = validation.is_usual_get_more(conversation, asked, cursor)
+        wrong = None if is_usual else await validation.refusal_of_get_more(conversation, asked)
         if wrong is not None:
             return wrong
         command = asked.fields
         await self._check_owner(cursor, asked)
-        refused = await self._still_refused(cursor)
+        max_events = _to_int32(command.get("batchSize") or 0) or None
+        seconds = _seconds_to_wait(command)
+        identity = await conversation.login.identity()
+        if is_usual:
+            conversation.last_get_more = RepeatedGetMore.of(asked, cursor, identity, max_events, seconds)
+        return await self._read_on(cursor, identity, max_events, seconds)
+
+    async def get_more_again(self, last: RepeatedGetMore) -> Reply | None:
+        """Read on as the last time; None when it is another client now, or the cursor is gone."""
+        cursor = last.cursor
+        if self._gateway.cursors.get(cursor.id) is not cursor:
+            return None
+        identity = await self._conversation.login.identity()
+        if identity is not last.identity:
+            return None
+        return await self._read_on(cursor, identity, last.max_events, last.seconds)
+
+    async def _read_on(self, cursor: Cursor, identity: Identity, max_events: int | None, seconds: float) -> Reply:
+        refused = None if identity is NOBODY else await self._still_refused(cursor)
         if refused is not None:
             await SessionCommands(self._conversation).close(cursor)
             return refused
@@ -118,9 +149,9 @@ class ChangeStreamCommands:
             raise StreamRefused(message, server_code=143)
         cursor.in_use = True
         try:
-            max_events = _to_int32(command.get("batchSize") or 0) or None
-            waiting = self._next_batch(cursor.subscription, max_events, _seconds_to_wait(command))
+            waiting = self._next_batch(cursor.subscription, max_events, seconds)
             batch = await self._conversation.while_there(waiting)
+            self._check_trusted(cursor, batch)
         except BaseException:
             self._gateway.cursors.remove(cursor)
             self._gateway.streams.close_soon(cursor.subscription)
@@ -137,6 +168,15 @@ class ChangeStreamCommands:
             return self._reply(b"nextBatch", batch, 0, cursor.namespace)
         return self._reply(b"nextBatch", batch, cursor.id, cursor.namespace)
 
+    def _check_trusted(self, cursor: Cursor, batch: Batch) -> None:
+        """End a stream before it hands out what the engine has not proved: the driver resumes, and the upstream serves.
+
+        The whole batch is left to the upstream, so that nothing of it is missing or comes twice.
+        """
+        if cursor.spec is not None and not self._gateway.proof.allows(cursor.spec, batch):
+            message = "the stream goes on upstream: the engine has not proved itself on what comes next"
+            raise ChangeStreamError(message, server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
+
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))
         if self._gateway.streams.stopping.is_set() and not batch.events:
@@ -150,8 +190,10 @@ class ChangeStreamCommands:
         while max_events and not batch.events and not subscription.is_closed and not subscription.has_reached_opening:
             if time.monotonic() > deadline:
                 break
-            await asyncio.sleep(_PAUSE)
+            before = subscription.position
             batch = await self._next_batch(subscription, max_events, 0)
+            if not batch.events and subscription.position == before:
+                await asyncio.sleep(_PAUSE)
         return batch
 
     async def _reachable(self, work: Awaitable[T]) -> T:
@@ -219,10 +261,9 @@ def _wrong_namespace(cursor: Cursor, asked: Command) -> StreamRefused | None:
 
 
 def _wrong_api(cursor: Cursor, asked: Command) -> StreamRefused | None:
-    used, opened = api_in(asked.message.body), api_of(cursor.opened_by)
-    if used == opened:
+    if asked.api == cursor.api:
         return None
-    message = f"API parameter mismatch: getMore used params {used}, the cursor-creating command used {opened}"
+    message = f"API parameter mismatch: getMore used params {asked.api}, the cursor-creating command used {cursor.api}"
     return StreamRefused(message, server_code=347)
 
 

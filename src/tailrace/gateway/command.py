@@ -7,17 +7,22 @@ what is authorised upstream and what is executed are both taken from the same `C
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final
 
 from tailrace import raw, server_codes
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.server_types import type_name
 from tailrace.errors import StreamRefused
 from tailrace.gateway.wire import Message
+from tailrace.raw.bson_types import type_name
 
+API: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
 MAX_FIELDS: Final = 256
 """No command of any server has as many; reading more would let one client hold up the others."""
+MOST_READ_HERE: Final = 512 * 1024
+"""Bytes of a command that is decoded in some milliseconds; those of drivers are far below."""
 _STILL_QUERIES: Final = frozenset(
     {"hello", "isMaster", "ismaster", "buildInfo", "buildinfo", "authenticate", "saslStart", "saslContinue", "_isSelf"}
 )
@@ -31,10 +36,28 @@ _UPGRADE: Final = (
 class Command:
     """One command: its name, its database and its fields, all from the same bytes."""
 
-    def __init__(self, message: Message, name: str, database: str) -> None:
+    def __init__(self, message: Message, name: str, database: str, spans: Mapping[bytes, raw.Span]) -> None:
         self.message = message
         self.name = name
         self.database = database
+        self.spans = spans
+        """Where in the body each field stands."""
+
+    def field(self, name: bytes) -> raw.Value | None:
+        """Give a field's value, as its bytes."""
+        span = self.spans.get(name)
+        return None if span is None else raw.Value(span[0], self.message.body[span[1] : span[2]])
+
+    @cached_property
+    def api(self) -> str:
+        """The API version that it was sent with, and what goes with it, as a server writes it in its messages."""
+        given = {name.decode(): found for name in API if (found := self.field(name)) is not None}
+        shown = [f"{name}: {json.dumps(raw.to_python(*found), default=str)}" for name, found in given.items()]
+        return f"{{ {', '.join(shown)} }}" if shown else "{}"
+
+    def with_message(self, message: Message) -> Command:
+        """Give the same command in another message, to be passed on."""
+        return Command(message, self.name, self.database, self.spans)
 
     @cached_property
     def fields(self) -> dict[str, Any]:
@@ -47,10 +70,14 @@ class Command:
         """Read a command, or refuse it as the server does.
 
         Seen on 4.2.6 and 6.0.5: a field that stands twice is 40413 (whichever it is), a missing `$db` 40571, one that
-        is no string 13111, and a `$db` in a legacy query 40621; the connection stays open after each.
+        is no string 13111, and a `$db` in a legacy query 40621; two bodies are 40430, and none is 40587. The connection
+        stays open after each.
         """
+        if message.refused is not None:
+            raise StreamRefused(message.refused[0], server_code=message.refused[1])
         fields: dict[bytes, raw.Span] = {}
-        for kind, name, begin, end in raw.elements(message.body):
+        for kind, found, begin, end in raw.elements(message.body):
+            name = bytes(found)  # a large body is a bytearray, and so are its parts
             if name in fields:
                 raise _duplicate(name, dialect)
             fields[name] = kind, begin, end
@@ -73,7 +100,7 @@ class Command:
             database = _database(message.body, fields[b"$db"])
         else:
             raise StreamRefused("OP_MSG requests require a $db argument", server_code=40571)
-        return cls(message, command, database)
+        return cls(message, command, database, fields)
 
 
 def unauthorized(message: str) -> StreamRefused:
@@ -89,7 +116,7 @@ def _duplicate(name: bytes, dialect: Dialect) -> StreamRefused:
 
 def _database(body: bytes, span: raw.Span) -> str:
     kind, begin, end = span
-    value = raw.to_python(kind, body[begin:end])
     if kind != raw.STRING:
+        value = raw.to_python(kind, body[begin:end])
         raise StreamRefused(f"wrong type for field ($db) {type_name(value)} != string", server_code=13111)
-    return str(value)
+    return str(raw.to_python(kind, body[begin:end]))

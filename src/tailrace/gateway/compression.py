@@ -39,8 +39,8 @@ def _zstd() -> Compressor | None:
 
     def decompress(data: bytes, size: int) -> bytes:
         try:
-            told = zstandard.frame_content_size(data)
-            if told not in (-1, size):  # the size stands first, where it is known
+            size_in_frame = zstandard.frame_content_size(data)
+            if size_in_frame not in (-1, size):  # the size stands first, where it is known
                 raise BadFrame("a zstd frame with a wrong size")
             # In one go: reading piece by piece would hold a window as large as the sender says.
             return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1)))

@@ -12,11 +12,14 @@ import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from tailrace.errors import BadFrame
+from tailrace.gateway.fairness import ClientShare, Fairness
 from tailrace.gateway.frames import Frames
-from tailrace.gateway.wire import HEADER_SIZE, Message, read_header
+from tailrace.gateway.relay import PIECE, pieces_of
+from tailrace.gateway.wire import HEADER_SIZE, Message, Parts, read_header, size_of
 
 T = TypeVar("T")
 
@@ -28,20 +31,38 @@ _BYTES_AHEAD: Final = 1024 * 1024
 class Connection(asyncio.Protocol):
     """Whole messages in, bytes out."""
 
-    def __init__(self, accept: Callable[[Connection], None], frames: Frames, *, largest: int, seconds: float) -> None:
+    share: ClientShare
+    """What the client has of the event loop, from when it has connected."""
+
+    def __init__(
+        self,
+        accept: Callable[[Connection], None],
+        frames: Frames,
+        fairness: Fairness,
+        *,
+        largest: int,
+        seconds: float,
+        is_stranger: bool,
+    ) -> None:
         """Take messages of up to `largest` bytes, each within so many seconds."""
         self.largest = largest
+        self._fairness = fairness
+        self._is_stranger = is_stranger
         self._seconds = seconds
         self._frames = frames
         self._accept = accept
         self._transport: asyncio.Transport
         self._incoming = bytearray()
         self._whole: deque[bytes] = deque()
-        """Frames that nobody has read yet."""
-        self.held = 0
-        """How many bytes those and what has come of the next one have."""
+        """Frames that nobody has read yet. Large ones are bytearrays, as they were received, and read like bytes."""
+        self.buffered = 0
+        """How many bytes those have, what has come of the next one, and the one that is not answered yet."""
+        self._in_work = 0
+        """How many bytes the message has that was read last and is not answered yet."""
         self._unpacked = 0
-        """What the message that was read last takes of the budget."""
+        """What it takes of the budget of unpacked bytes."""
+        self._reply = 0
+        """What its answer takes of the budget of replies."""
         self._is_paused = False
         self._asked_at = 0.0
         """Since when the next message is waited for."""
@@ -49,6 +70,9 @@ class Connection(asyncio.Protocol):
         """Since when a message is expected to be complete; None while the client may be idle."""
         self._waiter: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._unsent = 0
+        self._unsent_since = 0.0
+        """Since when the client has taken nothing of what it should read."""
         self._error: BadFrame | None = None
         self._is_lost = False
         self._interrupt: Callable[[], object] | None = None
@@ -72,8 +96,10 @@ class Connection(asyncio.Protocol):
         return self._transport.get_extra_info("sockname")
 
     async def read(self) -> Message | None:
-        """Give the next message; None when the client has gone."""
+        """Give the next message when it is this client's turn; None when the client has gone."""
         self._forget_message()
+        if self._whole:
+            await asyncio.sleep(0)  # however much a client sends at once, others come in between
         self._asked_at = time.monotonic()
         while not self._whole:
             if self._error is not None:
@@ -85,33 +111,64 @@ class Connection(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
+        turn = self.share.turn()
+        if turn is not None:
+            await self.while_there(turn)
+            if not self._whole:  # the client was dropped meanwhile
+                return await self.read()
         frame = self._whole.popleft()
-        self._hold(-len(frame))
+        self._in_work = len(frame)
+        self._take_whole()
         if self._is_paused and not self._is_ahead:
             self._resume()
         message, self._unpacked = await self._frames.open(frame, self.largest, self._seconds)
         return message
 
     def _forget_message(self) -> None:
+        self.share.end_turn()
+        if self._in_work:
+            self._count_buffered(-self._in_work)
+            self._in_work = 0
         if self._unpacked:
             self._frames.unpacked.give(self._unpacked)
             self._unpacked = 0
+        if self._reply:
+            self._frames.replies.give(self._reply)
+            self._reply = 0
+
+    async def wait_for_capacity(self, size: int) -> None:
+        """Wait until there is room for a whole answer, which then is this client's until it is sent."""
+        await self._frames.wait_for_capacity(self._frames.replies, size, self._seconds)
+        self._reply = size
 
     async def write(self, message: Message, body: Sequence[bytes]) -> None:
         """Answer a message, and wait while the client does not take what was sent before."""
-        parts = await self._frames.pack(message, body)
+        parts = message.reply_parts(body) if message.compressor is None else await self._frames.pack(message, body)
+        if size_of(parts) <= PIECE:
+            await self.send(parts)
+            return
+        for piece in pieces_of(parts):
+            await self.send((piece,))
+            await asyncio.sleep(0)  # others come in between
+
+    async def send(self, parts: Parts) -> None:
+        """Send parts of an answer, and wait while the client does not take what was sent before."""
         if self._is_lost:
-            raise ConnectionResetError
+            raise self._error or ConnectionResetError
         self._transport.writelines(parts)
         if self._drained is not None:
             await self._drained
 
     async def while_there(self, work: Awaitable[T]) -> T:
-        """Do something that nobody needs any more, and that is given up, when the client goes."""
+        """Await work that is cancelled when the client goes."""
         task = asyncio.current_task()
         self._interrupt = None if task is None else task.cancel
         try:
             return await work
+        except asyncio.CancelledError:
+            if self._error is None:
+                raise
+            raise self._error from None  # it was dropped
         finally:
             self._interrupt = None
 
@@ -126,24 +183,42 @@ class Connection(asyncio.Protocol):
         """Give up on a message that has been on its way for too long."""
         if self._since is not None and now - self._since > self._seconds:
             self.drop(f"a message that did not arrive within {self._seconds:g} s")
+        if self._drained is not None:
+            self._drop_if_it_does_not_read(now)
         if self._is_paused and _has_hung_up(self._transport.get_extra_info("socket")):
             self._transport.abort()  # nobody reads, so nobody would see that it has gone
 
+    def _drop_if_it_does_not_read(self, now: float) -> None:
+        unsent = self._transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        elif now - self._unsent_since > self._seconds:
+            self._error = BadFrame(f"{unsent} bytes of replies that nobody took for {self._seconds:g} s")
+            self._transport.abort()
+
     def drop_if_idle(self, now: float, seconds: float) -> None:
         """Give up on a client that has its answers and has asked for nothing since."""
-        if self._waiter is not None and not self.held and now - self._asked_at > seconds:
+        if self._waiter is not None and not self.buffered and now - self._asked_at > seconds:
             self.drop(f"no message for {seconds:g} s")
 
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the client is about to be hung up on."""
+        return self._error is not None
+
     def drop(self, reason: str) -> None:
-        """Give up on what has come of the next messages, and so on the client."""
+        """Give up on what has come, and so on the client; what it asked the upstream for is not waited for."""
         self._whole.clear()
         self._fail(BadFrame(reason))
+        if self._interrupt is not None:
+            self._interrupt()
 
     # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        self.share = ClientShare(self._fairness, self.address, is_stranger=self._is_stranger)
         self._accept(self)
 
     def data_received(self, data: bytes) -> None:
@@ -151,27 +226,36 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             return
         self._incoming += data
-        self._hold(len(data))
-        try:
-            while self._error is None and self._take():
-                continue
-        except BadFrame as error:
-            self._fail(error)
+        self._count_buffered(len(data))
+        self._take_whole()
+        if self._error is not None:
             return
-        if self._is_ahead and not self._is_paused and self._error is None:
+        if self._is_ahead and not self._is_paused:
             self._pause()
         else:
             self._since = (self._since or time.monotonic()) if self._incoming else None
         self._wake()
 
+    def _take_whole(self) -> None:
+        """Take frames out of what has come, not many at once; the rest when those were read."""
+        try:
+            while self._error is None and not self._is_ahead and self._take():
+                continue
+        except BadFrame as error:
+            self._fail(error)
+
     def _take(self) -> bool:
         incoming = self._incoming
         if len(incoming) < HEADER_SIZE:
             return False
-        length = read_header(bytes(incoming[:HEADER_SIZE]), self.largest)[0]
+        length = read_header(incoming, self.largest).length
         if len(incoming) < length:
             return False
-        if len(incoming) == length:
+        if length > PIECE:
+            self._incoming = incoming[length:]
+            del incoming[length:]
+            self._whole.append(cast(bytes, incoming))
+        elif len(incoming) == length:
             self._whole.append(bytes(incoming))
             incoming.clear()
         else:
@@ -183,7 +267,7 @@ class Connection(asyncio.Protocol):
     @property
     def _is_ahead(self) -> bool:
         """Whether the client has sent so much that it should wait for its answers first."""
-        return len(self._whole) >= _MESSAGES_AHEAD or (bool(self._whole) and self.held > _BYTES_AHEAD)
+        return len(self._whole) >= _MESSAGES_AHEAD or (bool(self._whole) and self.buffered > _BYTES_AHEAD)
 
     def _pause(self) -> None:
         self._is_paused = True
@@ -195,8 +279,8 @@ class Connection(asyncio.Protocol):
         self._since = time.monotonic() if self._incoming else None
         self._transport.resume_reading()
 
-    def _hold(self, change: int) -> None:
-        self.held += change
+    def _count_buffered(self, change: int) -> None:
+        self.buffered += change
         self._frames.count(change)
 
     def eof_received(self) -> bool:
@@ -208,7 +292,7 @@ class Connection(asyncio.Protocol):
         self._is_lost = True
         self._incoming.clear()
         self._whole.clear()
-        self._hold(-self.held)
+        self._count_buffered(self._in_work - self.buffered)
         self.resume_writing()
         self._wake()
         if self._interrupt is not None:
@@ -218,6 +302,7 @@ class Connection(asyncio.Protocol):
         """Wait with the next answers."""
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
+            self._unsent = 0
 
     def resume_writing(self) -> None:
         """Go on."""
@@ -229,12 +314,37 @@ class Connection(asyncio.Protocol):
         self._error = error
         self._since = None
         self._incoming.clear()
-        self._hold(sum(map(len, self._whole)) - self.held)
+        self._count_buffered(sum(map(len, self._whole)) + self._in_work - self.buffered)
         self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOutlet:
+    """Where the answer to one message of a client goes, when the upstream gives it."""
+
+    connection: Connection
+    message: Message
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether it needs no compression, before which all of it must be there."""
+        return self.message.compressor is None
+
+    async def begin(self, size: int) -> None:
+        """Begin an answer whose body has so many bytes."""
+        await self.connection.send((self.message.reply_head(size),))
+
+    async def send(self, piece: bytes) -> None:
+        """Send on, and wait while the client does not take what came before."""
+        await self.connection.send((piece,))
+
+    async def wait_for_capacity(self, size: int) -> None:
+        """Wait until there is room for a whole answer."""
+        await self.connection.wait_for_capacity(size)
 
 
 def _has_hung_up(peer: socket.socket) -> bool:

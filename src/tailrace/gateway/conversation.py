@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import bson
 
 from tailrace import raw, server_codes
-from tailrace.errors import BadFrame, BsonMalformed, ChangeStreamError, ServerUnreachable
+from tailrace.errors import BadFrame, BsonMalformed, ChangeStreamError, ServerUnreachable, StreamRefused
 from tailrace.gateway import replies
 from tailrace.gateway.change_streams import ChangeStreamCommands, Reply
-from tailrace.gateway.command import Command, unauthorized
+from tailrace.gateway.command import MOST_READ_HERE, Command, unauthorized
 from tailrace.gateway.compression import NAMES
-from tailrace.gateway.connection import Connection
+from tailrace.gateway.connection import Connection, ReplyOutlet
 from tailrace.gateway.fail_points import FailPoint
 from tailrace.gateway.hello import host_and_port
 from tailrace.gateway.login import Login, mechanism
-from tailrace.gateway.quiet_log import describe
+from tailrace.gateway.rate_limited_log import describe
+from tailrace.gateway.repeated import RepeatedGetMore
 from tailrace.gateway.sessions import SessionCommands
 from tailrace.gateway.upstream import UpstreamConnection, error_code
 from tailrace.gateway.wire import Message
@@ -52,7 +53,7 @@ _X509: Final = "MONGODB-X509"
 class Conversation:
     """One client. Its commands come one after another; so do the answers."""
 
-    __slots__ = ("_connection", "_greeting", "_is_over", "_upstream", "app_name", "gateway", "login")
+    __slots__ = ("_connection", "_greeting", "_is_over", "_upstream", "app_name", "gateway", "last_get_more", "login")
 
     def __init__(self, gateway: Gateway, connection: Connection) -> None:
         self.gateway = gateway
@@ -61,6 +62,7 @@ class Conversation:
         self._upstream: UpstreamConnection | None = None
         self._greeting = b""
         self._is_over = False
+        self.last_get_more: RepeatedGetMore | None = None
         self.login = Login(self)
 
     async def run(self) -> None:
@@ -89,10 +91,15 @@ class Conversation:
         """The client's address."""
         return self._connection.address
 
-    def allow_large_messages(self, is_allowed: bool) -> None:
+    def trust(self, is_allowed: bool) -> None:
         """Let the client send what a server takes, or only what a login needs."""
+        if self._connection.share.is_stranger is not is_allowed:
+            return
         options = self.gateway.options
         self._connection.largest = options.message_bytes if is_allowed else options.login_message_bytes
+        self._connection.share.is_stranger = not is_allowed
+        if is_allowed:
+            self.gateway.strangers.discard(self._connection)
 
     def end(self) -> None:
         """Hang up after the next answer, and upstream at once."""
@@ -102,6 +109,7 @@ class Conversation:
 
     def close(self) -> None:
         """Hang up on both sides."""
+        self.gateway.strangers.discard(self._connection)
         self.login.close()
         self._connection.close()
         if self._upstream is not None:
@@ -112,12 +120,18 @@ class Conversation:
     async def _answer(self, message: Message) -> Reply | None:
         """Answer a message; whatever goes wrong with it is an error of its own, and ends neither client nor gateway."""
         try:
-            command = Command.parse(message, self.gateway.hub.dialect)
-            return await self._answer_command(command)
+            last = self.last_get_more
+            if last is not None and last.fits(message) and not self.gateway.fail_points.are_set:
+                reply = await ChangeStreamCommands(self).get_more_again(last)
+                if reply is not None:
+                    return reply
+            self.last_get_more = None
+            return await self._answer_command(self._parse(message))
         except ChangeStreamError as error:
-            says_resumable = self.gateway.hub.dialect.since(4, 4)
-            return self.with_times(replies.refusal(error, says_resumable=says_resumable))
+            labels_resumable = self.gateway.hub.dialect.since(4, 4)
+            return self.with_times(replies.refusal(error, labels_resumable=labels_resumable))
         except BsonMalformed as error:
+            self.count_fault()
             return replies.failure(f"a command that is no BSON: {error.message}", 22)
         except (BadFrame, ServerUnreachable, ConnectionError):
             raise  # the connection is over
@@ -125,6 +139,17 @@ class Conversation:
             self.gateway.counts.failed += 1
             self.gateway.log.warning("command_failed", peer=self.peer, reason=describe(error))
             return replies.failure("the gateway failed to run this command", 1)
+
+    def _parse(self, message: Message) -> Command:
+        try:
+            return Command.parse(message, self.gateway.hub.dialect)
+        except ChangeStreamError:
+            self.count_fault()
+            raise
+
+    def count_fault(self) -> None:
+        """Count nonsense that the client has sent: it pays with its time."""
+        self._connection.share.count_fault()
 
     async def _answer_command(self, command: Command) -> Reply | None:
         failing = self.gateway.fail_points.hit(command.name, self.app_name)
@@ -138,20 +163,34 @@ class Conversation:
 
     async def _run(self, command: Command) -> Reply | None:
         if command.name not in _BEFORE_LOGIN and not await self.users() and await self.gateway.upstream.requires_auth():
+            self.count_fault()
             raise unauthorized(f"command {command.name} requires authentication")
+        if command.name in _READ_HERE:
+            self._check_size(command)
         of_sessions = _OF_SESSIONS.get(command.name)
         if of_sessions is not None:
             return await of_sessions(SessionCommands(self), command)
         of_streams = _OF_STREAMS.get(command.name)
         if of_streams is not None:
             return await of_streams(ChangeStreamCommands(self), command)
-        return await _ANSWERS.get(command.name, Conversation.pass_on)(self, command)
+        return await _ANSWERS.get(command.name, Conversation.pass_through)(self, command)
+
+    def _check_size(self, command: Command) -> None:
+        """Refuse what would take long to decode, while all others wait."""
+        if len(command.message.body) > MOST_READ_HERE:
+            self.count_fault()
+            message = f"{command.name} of {len(command.message.body)} bytes, where the gateway takes {MOST_READ_HERE}"
+            raise StreamRefused(message, server_code=server_codes.BSON_OBJECT_TOO_LARGE)
 
     async def pass_on(self, command: Command) -> bytes | None:
         """Let the upstream answer the very bytes that came, on the client's own connection."""
         return await self._relay(command.name, command.message)
 
-    async def _relay(self, name: str, message: Message) -> bytes | None:
+    async def pass_through(self, command: Command) -> bytes | None:
+        """Do the same where nobody here wants to see the answer: a large one goes to the client as it comes."""
+        return await self._relay(command.name, command.message, ReplyOutlet(self._connection, command.message))
+
+    async def _relay(self, name: str, message: Message, outlet: ReplyOutlet | None = None) -> bytes | None:
         if self.gateway.options.watch_only and name not in _ALWAYS_PASSED | _HELLO:
             return replies.failure(
                 f"this gateway serves change streams only (--watch-only): send {name} to the server itself",
@@ -159,7 +198,8 @@ class Conversation:
             )
         self.gateway.counts.passed += 1
         upstream = await self.connected()
-        reply = await upstream.exchange(message)
+        exchange = upstream.exchange(message, outlet)
+        reply = await (self.while_there(exchange) if message.expects_reply else exchange)
         if reply is None:
             return None
         self.gateway.streams.note_cluster_time(reply.body)
@@ -171,8 +211,10 @@ class Conversation:
         """Give the client's own connection to the upstream, which begins with what the client said of itself."""
         if self._upstream is None:
             self._upstream = await self.gateway.upstream.connect()
+            if self._connection.share.is_stranger:
+                self.gateway.strangers.add(self._connection)
             if self._greeting:
-                await self._upstream.exchange(Message(self._greeting, request_id=1))
+                await self._upstream.ask(Message(self._greeting, request_id=1))
         return self._upstream
 
     async def _hello(self, command: Command) -> bytes | None:
@@ -224,8 +266,7 @@ class Conversation:
 
     def times(self) -> bytes:
         """Give those times, as elements."""
-        reached = self.gateway.hub.reached.to_bytes(8, "little")
-        return replies.times(self.gateway.streams.cluster_time, reached)
+        return self.gateway.replies.times(self.gateway.streams.cluster_time, self.gateway.hub.reached)
 
     # --- fail points
 
@@ -269,7 +310,8 @@ def _is_usual(asked: Mapping[str, Any]) -> bool:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    """Tell whether it is a list of strings; code, which is a string in Python, is none."""
+    return isinstance(value, list) and all(type(name) is str for name in value)
 
 
 def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:
@@ -288,6 +330,8 @@ _OF_STREAMS: Final[dict[str, Callable[[ChangeStreamCommands, Command], Awaitable
     "aggregate": ChangeStreamCommands.aggregate,
     "getMore": ChangeStreamCommands.get_more,
 }
+_READ_HERE: Final = _HELLO | _AUTHENTICATION | _END_SESSIONS | {"getMore", "killCursors", "configureFailPoint"}
+"""Commands that the gateway decodes, on the event loop."""
 _OF_SESSIONS: Final[dict[str, Callable[[SessionCommands, Command], Awaitable[bytes | None]]]] = {
     **dict.fromkeys(_END_SESSIONS, SessionCommands.end_sessions),
     "killCursors": SessionCommands.kill_cursors,

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from tailrace import raw
 from tailrace.gateway.limits import Shares
 from tailrace.gateway.streams import AnySubscription
+from tailrace.logs import get_logger
 
 if TYPE_CHECKING:
+    from tailrace.engine.options import StreamSpec
     from tailrace.gateway.sessions import SessionId
 
 
@@ -34,11 +35,20 @@ class Cursor:
     """What the upstream said of the users' privileges just before it allowed the command."""
     address: str
     """Where the client was that opened it."""
+    api: str = "{}"
+    """The API version that it was opened with."""
     events: int = 0
     """How many were sent."""
     opened_at: float = field(default_factory=time.monotonic)
     used_at: float = field(default_factory=time.monotonic)
     in_use: bool = False
+    spec: StreamSpec | None = None
+    """What was asked for."""
+    collection: bytes = field(init=False, repr=False)
+    """The collection that each getMore has to name, as a BSON value."""
+
+    def __post_init__(self) -> None:
+        self.collection = raw.string(self.namespace.partition(".")[2])
 
 
 class Cursors:
@@ -46,7 +56,7 @@ class Cursors:
 
     def __init__(self, shares: Shares, *, access_log: bool = True) -> None:
         self._shares = shares
-        self._log = structlog.get_logger() if access_log else None
+        self._log = get_logger() if access_log else None
         self._by_id: dict[int, Cursor] = {}
 
     def __len__(self) -> int:
@@ -64,17 +74,20 @@ class Cursors:
         opened_by: Mapping[str, Any],
         privileges: bytes,
         address: str,
+        api: str = "{}",
+        spec: StreamSpec | None = None,
     ) -> Cursor:
         """Give a subscription an id that no upstream cursor has: 62 bits by chance."""
         self._shares.take(_holders(owner, address))
         cursor = Cursor(
-            secrets.randbits(62) | 1, subscription, namespace, session, owner, opened_by, privileges, address
-        )
+            secrets.randbits(62) | 1, subscription, namespace, session, owner, opened_by, privileges, address, api,
+            spec=spec,
+        )  # fmt: skip
         self._by_id[cursor.id] = cursor
-        self._note("stream_opened", cursor)
+        self._log_access("stream_opened", cursor)
         return cursor
 
-    def check_room(self, owner: frozenset[str], address: str) -> None:
+    def check_capacity(self, owner: frozenset[str], address: str) -> None:
         """Refuse a stream beyond those that its owner may have."""
         self._shares.check(_holders(owner, address))
 
@@ -88,14 +101,14 @@ class Cursors:
             return
         self._shares.give(_holders(cursor.owner, cursor.address))
         lasted = round(time.monotonic() - cursor.opened_at, 3)
-        self._note("stream_closed", cursor, seconds=lasted, events=cursor.events)
+        self._log_access("stream_closed", cursor, seconds=lasted, events=cursor.events)
 
     def idle_for(self, seconds: float) -> list[Cursor]:
         """Give those that nobody has asked for so long."""
         before = time.monotonic() - seconds
         return [cursor for cursor in self if cursor.used_at < before and not cursor.in_use]
 
-    def _note(self, event: str, cursor: Cursor, **facts: Any) -> None:
+    def _log_access(self, event: str, cursor: Cursor, **facts: Any) -> None:
         """Write down who watches what, and from where."""
         if self._log is not None:
             user = ", ".join(sorted(cursor.owner))

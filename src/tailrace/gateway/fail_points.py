@@ -40,6 +40,11 @@ class FailPoints:
 
     _set: dict[str, FailPoint] = field(default_factory=dict)
 
+    @property
+    def are_set(self) -> bool:
+        """Whether any was ever configured."""
+        return bool(self._set)
+
     @staticmethod
     def knows(command: Document) -> bool:
         """Tell whether a command configures a fail point that the gateway has, and is well-formed."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tailrace.errors import BadFrame
-from tailrace.gateway.wire import Message, message_in, unpacked_size
+from tailrace.gateway.wire import Message, Parts, message_in, unpacked_size
 
 _IN_PLACE: Final = 16 * 1024
 """Up to this size, (un)packing costs less than a thread: some 50 us."""
@@ -68,8 +68,10 @@ class Frames:
 
     def __init__(self, budget: int, on_full: Callable[[], None]) -> None:
         self.received = ByteBudget(budget)
-        """What has come and was not read yet, half messages too."""
+        """What has come and was not answered yet, half messages too."""
         self.unpacked = ByteBudget(budget)
+        self.replies = ByteBudget(budget)
+        """Large answers of the upstream that have to be compressed; all others pass in pieces."""
         self._on_full = on_full
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway-frames")
 
@@ -80,6 +82,15 @@ class Frames:
         elif change and not self.received.take(change):
             self._on_full()
 
+    @staticmethod
+    async def wait_for_capacity(budget: ByteBudget, size: int, seconds: float) -> None:
+        """Wait until a budget has room; who waits too long is dropped, for others hold too much."""
+        try:
+            async with asyncio.timeout(seconds):
+                await budget.reserve(size)
+        except TimeoutError:
+            raise BadFrame(f"a message of {size} bytes that there was no room for") from None
+
     async def open(self, frame: bytes, largest: int, seconds: float) -> tuple[Message, int]:
         """Read a frame: the message, and what it takes of the budget of unpacked bytes until it is answered."""
         size = unpacked_size(frame)
@@ -87,20 +98,16 @@ class Frames:
             raise BadFrame(f"a compressed message of {size} bytes, more than {largest}")
         if size == 0 or (size <= _IN_PLACE and len(frame) <= _IN_PLACE):
             return message_in(frame), 0
-        try:
-            async with asyncio.timeout(seconds):
-                await self.unpacked.reserve(size)
-        except TimeoutError:
-            raise BadFrame(f"a compressed message of {size} bytes that there was no room for") from None
+        await self.wait_for_capacity(self.unpacked, size, seconds)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._workers, message_in, frame), size
         except BaseException:
             self.unpacked.give(size)
             raise
 
-    async def pack(self, message: Message, body: Sequence[bytes]) -> Sequence[bytes]:
-        """Make the frame of a reply."""
-        if message.compressor is None or sum(map(len, body)) <= _IN_PLACE:
+    async def pack(self, message: Message, body: Sequence[bytes]) -> Parts:
+        """Make the frame of a reply that is compressed."""
+        if sum(map(len, body)) <= _IN_PLACE:
             return message.reply_parts(body)
         return await asyncio.get_running_loop().run_in_executor(self._workers, message.reply_parts, body)
 

@@ -36,10 +36,10 @@ class Presentation(StrEnum):
         writable = b"isWritablePrimary" if command == "hello" else b"ismaster"
         added = [raw.element(raw.BOOL, writable, raw.boolean(True))]
         if self is Presentation.MONGOS:
-            said = raw.without(reply, *_OF_A_MEMBER)
+            base = raw.without(reply, *_OF_A_MEMBER)
             added.append(raw.element(raw.STRING, b"msg", raw.string("isdbgrid")))
         else:
-            said = raw.without(reply, *_OF_THE_UPSTREAM_ALONE)
+            base = raw.without(reply, *_OF_THE_UPSTREAM_ALONE)
             host = raw.string(address)
             added += [
                 raw.element(raw.ARRAY, b"hosts", raw.array([raw.Value(raw.STRING, host)])),
@@ -49,7 +49,7 @@ class Presentation(StrEnum):
             ]
         if compressors:
             added.append(raw.element(raw.ARRAY, b"compression", raw.from_python(list(compressors)).data))
-        return raw.append(said, *added)
+        return raw.append(base, *added)
 
 
 def host_and_port(address: object) -> str:

@@ -31,8 +31,8 @@ class Identity:
         for user in found:
             name = f"{user['user']}@{user['db']}"
             asked = {"usersInfo": {"user": user["user"], "db": user["db"]}, "showAuthenticationRestrictions": True}
-            told = await upstream.command({**asked, "$db": "admin"})
-            account: Mapping[str, Any] = next(iter(told.get("users", ())), {})
+            reply = await upstream.command({**asked, "$db": "admin"})
+            account: Mapping[str, Any] = next(iter(reply.get("users", ())), {})
             users.add(name)
             accounts.add(f"{name} {account.get('userId')}")
             restrictions.append(account.get("authenticationRestrictions", ()))

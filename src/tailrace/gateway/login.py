@@ -47,14 +47,14 @@ class Login:
     async def identity(self) -> Identity:
         """Give who has authenticated; refuse those who may not come from where they are, or are too many."""
         if not await self._gateway.upstream.requires_auth():
-            self._conversation.allow_large_messages(True)
+            self._conversation.trust(True)
             return NOBODY
         if self._identity is None:
             found = await Identity.ask(await self._conversation.connected())
             self._check(found)
             self._identity = found
             self._privileges = self._gateway.privileges.of(found.accounts) if found.users else None
-            self._conversation.allow_large_messages(bool(found.users))
+            self._conversation.trust(bool(found.users))
         return self._identity
 
     def _check(self, found: Identity) -> None:
@@ -112,15 +112,16 @@ class Login:
 
     async def finish(self, reply: bytes) -> None:
         """Look at the upstream's answer: the login failed, goes on, or is complete."""
-        told = raw.to_python(raw.DOCUMENT, reply)
+        answer = raw.to_python(raw.DOCUMENT, reply)
         address = self._conversation.address
-        if told.get("code") == server_codes.AUTHENTICATION_FAILED:
+        if answer.get("code") == server_codes.AUTHENTICATION_FAILED:
             self._gateway.counts.failed_logins += 1
+            self._conversation.count_fault()
             self._gateway.logins.failed(address, self._name)
             self._gateway.log.warning("login_failed", peer=self._conversation.peer, user=self._name)
             return
-        speculative = told.get("speculativeAuthenticate")
-        if told.get("done") is True or (isinstance(speculative, Mapping) and speculative.get("done") is True):
+        speculative = answer.get("speculativeAuthenticate")
+        if answer.get("done") is True or (isinstance(speculative, Mapping) and speculative.get("done") is True):
             await self.identity()
             self._gateway.logins.succeeded(address, self._name)
 
@@ -131,19 +132,18 @@ class Login:
         await self.identity()
         if self._privileges is None:
             return b""
-        told = await self._privileges.now(self._ask_privileges)
-        if raw.find(told, b"0", 0) is None:
+        answer = await self._privileges.now(self._ask_privileges)
+        if raw.find(answer, b"0", 0) is None:
             self.forget()
-        return told
+        return answer
 
     async def _ask_privileges(self) -> bytes:
-        status = await self._status()
-        return bson.encode({str(number): each for number, each in enumerate(status)})
+        return in_any_order(await self._status())
 
     async def _status(self) -> list[Any]:
         upstream = await self._conversation.connected()
-        told = await upstream.command({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"})
-        return list(told.get("authInfo", {}).get("authenticatedUserPrivileges", ()))
+        answer = await upstream.command({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"})
+        return list(answer.get("authInfo", {}).get("authenticatedUserPrivileges", ()))
 
     async def may_kill_any_cursor(self) -> bool:
         """Ask the upstream whether this client may kill the cursors of others."""
@@ -164,6 +164,12 @@ class Login:
         asked = dict(command) | {"pipeline": [{"$changeStream": stage}, *stages], "cursor": {"batchSize": 0}}
         refusal = await rehearse(upstream, bson.encode(asked))
         return refusal is not None and error_code(refusal) == server_codes.UNAUTHORIZED
+
+
+def in_any_order(privileges: list[Any]) -> bytes:
+    """Write privileges so that the same ones are equal: a server lists them, and their actions, in no fixed order."""
+    parts = (bson.encode({**each, "actions": sorted(each.get("actions", ()))}) for each in privileges)
+    return bson.encode({str(number): part for number, part in enumerate(sorted(parts))})
 
 
 def mechanism(asked: Any) -> str:

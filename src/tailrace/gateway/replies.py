@@ -35,10 +35,10 @@ def failure(message: str, code: int, labels: tuple[str, ...] = (), *, name: str 
     return raw.document(*elements)
 
 
-def refusal(error: ChangeStreamError, *, says_resumable: bool) -> bytes:
+def refusal(error: ChangeStreamError, *, labels_resumable: bool) -> bytes:
     """Give the reply for an error of a stream; servers since 4.4 say so when it can be resumed."""
     labels = tuple(error.labels)
-    if says_resumable and error.server_code in server_codes.RESUMABLE and RESUMABLE_LABEL not in labels:
+    if labels_resumable and error.server_code in server_codes.RESUMABLE and RESUMABLE_LABEL not in labels:
         labels += (RESUMABLE_LABEL,)
     if not error.server_code:
         return failure(error.message, server_codes.UNKNOWN_ERROR, labels)
@@ -60,7 +60,7 @@ class CursorReply(NamedTuple):
     @classmethod
     def of(cls, batch_name: bytes, batch: Batch, namespace: str, times: bytes) -> CursorReply:
         """Put a batch into a reply."""
-        token = b"".join((b"\x00\x03postBatchResumeToken\x00", batch.resume_token, b"\x12id\x00"))
+        token = b"".join((b"\x00\x03postBatchResumeToken\x00", batch.token, b"\x12id\x00"))
         end_of_cursor = b"".join((b"\x02ns\x00", raw.string(namespace), b"\x00"))
         elements = batch.elements
         array_size = 4 + len(elements) + 1
@@ -81,6 +81,16 @@ class SharedReplies:
         self._key: tuple[bytes, str, bytes] | None = None
         self._batch: Batch | None = None
         self._reply: CursorReply | None = None
+        self._newest: tuple[bytes | None, int] = (None, -1)
+        self._times = b""
+
+    def times(self, cluster_time: bytes | None, reached: int) -> bytes:
+        """Give the elements that a server adds to every reply: its cluster time, signed, and the newest operation's."""
+        if self._newest != (cluster_time, reached):
+            signed = b"" if cluster_time is None else raw.element(raw.DOCUMENT, b"$clusterTime", cluster_time)
+            operation = raw.element(raw.TIMESTAMP, b"operationTime", reached.to_bytes(8, "little"))
+            self._newest, self._times = (cluster_time, reached), signed + operation
+        return self._times
 
     def of(self, batch_name: bytes, batch: Batch, namespace: str, times: bytes) -> CursorReply:
         """Give the reply for a batch."""
@@ -89,9 +99,3 @@ class SharedReplies:
             self._reply = CursorReply.of(batch_name, batch, namespace, times)
             self._key, self._batch = key, batch if batch.events else None
         return self._reply
-
-
-def times(cluster_time: bytes | None, operation_time: bytes) -> bytes:
-    """Give the elements that a server adds to every reply: its cluster time, signed, and the newest operation's."""
-    signed = b"" if cluster_time is None else raw.element(raw.DOCUMENT, b"$clusterTime", cluster_time)
-    return signed + raw.element(raw.TIMESTAMP, b"operationTime", operation_time)

@@ -14,25 +14,30 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
+from tailrace.cluster import ClusterHub
 from tailrace.errors import BadFrame, ServerUnreachable, SettingsError, StreamRefused
 from tailrace.gateway.connection import Connection
 from tailrace.gateway.conversation import Conversation
 from tailrace.gateway.cursors import Cursors
 from tailrace.gateway.fail_points import FailPoints
+from tailrace.gateway.fairness import BucketsByAddress, Fairness, Strangers
 from tailrace.gateway.frames import Frames
 from tailrace.gateway.hello import Presentation
 from tailrace.gateway.limits import LoginAttempts, Shares
 from tailrace.gateway.privileges import PrivilegeChecks
-from tailrace.gateway.quiet_log import QuietLog, describe
+from tailrace.gateway.proving import Believed, Proof
+from tailrace.gateway.rate_limited_log import RateLimitedLog, describe
 from tailrace.gateway.replies import SharedReplies
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
 from tailrace.gateway.validation import Validation
 from tailrace.gateway.wire import MAX_MESSAGE
-from tailrace.hub import ClusterHub
 
 _BACKLOG: Final = 4_096
 """How many clients may be connecting at once: after a restart all of them do."""
+_ACCEPTS_AT_ONCE: Final = 10
+_CLIENTS_PER_STEP: Final = 500
+"""How many clients are looked at before others have the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class GatewayOptions:
     login_message_bytes: int = 64 * 1024
     """How large it may be before the client has authenticated, where the upstream wants that."""
     receive_bytes: int = 256 * 1024 * 1024
-    """How much all clients together may have sent that was not read yet, and as much again while it is unpacked."""
+    """How much all clients together may have sent that was not answered yet, as much again while it is unpacked, and as
+    much again of answers that are compressed."""
     cursor_timeout: float = 600.0
     stage_seconds: float = 2.0
     """The processor time that a stream's own stages may take for one event; who takes more fails alone."""
@@ -70,6 +76,10 @@ class GatewayOptions:
     connections_per_user: int = 0
     streams_per_user: int = 0
     """0 is no limit; where nobody authenticates, the streams of an address are counted."""
+    accepts_per_second: float = 500.0
+    """How fast clients of one address may connect once ten times as many have; the others wait. 0 is no limit."""
+    strangers: int = 256
+    """How many clients that have not authenticated may have a connection upstream."""
     login_attempts: int = 10
     """Failed logins of a user from one address, after which each next one has to wait."""
     idle_seconds: float = 0.0
@@ -90,6 +100,8 @@ class GatewayCounts:
     """Clients that were dropped because of what they sent, or did not send."""
     refused: int = 0
     """Connections, logins and streams over a limit."""
+    delayed: int = 0
+    """Messages that had to wait because their senders send nonsense, or much before they log in."""
     failed_logins: int = 0
     commands: int = 0
     passed: int = 0
@@ -105,8 +117,11 @@ class GatewayCounts:
 class Gateway:
     """Serves change streams from a hub, and passes everything else to the upstream."""
 
-    def __init__(self, hub: AnyHub, upstream: Upstream, streams: Streams, options: GatewayOptions) -> None:
+    def __init__(
+        self, hub: AnyHub, upstream: Upstream, streams: Streams, options: GatewayOptions, proof: Proof
+    ) -> None:
         self.hub = hub
+        self.proof = proof
         self.upstream = upstream
         self.streams = streams
         self.options = options
@@ -119,18 +134,31 @@ class Gateway:
         self.address_connections = Shares(options.connections_per_address, "connections")
         self.cursors = Cursors(Shares(options.streams_per_user, "streams"), access_log=options.access_log)
         self.logins = LoginAttempts(options.login_attempts)
+        self.strangers = Strangers(options.strangers)
         self.counts = GatewayCounts()
+        self.fairness = Fairness(self._count_delayed)
+        rate = options.accepts_per_second
+        self._accepts = BucketsByAddress(rate, rate * _ACCEPTS_AT_ONCE, rate * options.seconds_for_a_message)
         self._clients: dict[Connection, asyncio.Task[None]] = {}
-        self.log = QuietLog()
+        self.log = RateLimitedLog()
         """For what clients cause, as often as they like."""
         self.port = 0
 
     @classmethod
     @asynccontextmanager
     async def serve(
-        cls, hub: AnyHub, client: MongoClient[Any], uri: str, options: GatewayOptions | None = None
+        cls,
+        hub: AnyHub,
+        client: MongoClient[Any],
+        uri: str,
+        options: GatewayOptions | None = None,
+        proof: Proof | None = None,
     ) -> AsyncIterator[Gateway]:
-        """Listen while the block runs; then end all cursors, so that clients resume elsewhere."""
+        """Listen while the block runs; then end all cursors, so that clients resume elsewhere.
+
+        `proof` says what the engine may serve: without one everything, as before an upstream that it is known to be
+        right about.
+        """
         options = options or GatewayOptions()
         upstream = Upstream(client, uri)
         is_open = not await upstream.requires_auth_at_start()
@@ -144,7 +172,7 @@ class Gateway:
                 "a gateway before a sharded cluster cannot present itself as a replica set",
                 hint='Leave gateway.present at "mongos".',
             )
-        gateway = cls(hub, upstream, Streams(hub, client, options.stage_seconds), options)
+        gateway = cls(hub, upstream, Streams(hub, client, options.stage_seconds), options, proof or Believed())
         try:
             server = await asyncio.get_running_loop().create_server(
                 gateway._connection,
@@ -152,12 +180,13 @@ class Gateway:
                 options.port,
                 ssl=_tls_context(options.certificate, options.client_ca),
                 backlog=_BACKLOG,
+                ssl_handshake_timeout=None if options.certificate is None else options.seconds_for_a_message,
             )
         except OSError as error:
             message = f"cannot listen at {options.address}:{options.port}: {error.strerror}"
             raise SettingsError(message, hint="Choose another address or port.") from None
         gateway.port = server.sockets[0].getsockname()[1]
-        works = (gateway._sweep(), gateway._look_for_late_ones(), upstream.auth.follow())
+        works = (gateway._sweep(), gateway._drop_late_clients(), upstream.auth.follow())
         sweepers = [asyncio.create_task(work) for work in works]
         try:
             yield gateway
@@ -166,20 +195,32 @@ class Gateway:
                 sweeper.cancel()
             server.close()
             await gateway._stop()
+            await asyncio.to_thread(gateway.proof.close)
             gateway.frames.close()
             gateway.validation.close()
             upstream.close()
 
     def _connection(self) -> Connection:
         options = self.options
-        largest = options.message_bytes if self.upstream.auth.known is False else options.login_message_bytes
-        return Connection(self._accept, self.frames, largest=largest, seconds=options.seconds_for_a_message)
+        is_stranger = self.upstream.auth.known is not False
+        return Connection(
+            self._accept,
+            self.frames,
+            self.fairness,
+            largest=options.login_message_bytes if is_stranger else options.message_bytes,
+            seconds=options.seconds_for_a_message,
+            is_stranger=is_stranger,
+        )
+
+    def _count_delayed(self) -> None:
+        self.counts.delayed += 1
 
     def _drop_largest(self) -> None:
-        """Give up on the client that holds most of the budget: those who behave hold next to nothing."""
-        largest = max(self._clients, key=lambda connection: connection.held, default=None)
+        """Drop the client that has most bytes buffered: those who behave have next to none."""
+        there = (each for each in self._clients if not each.is_dropped)
+        largest = max(there, key=lambda connection: connection.buffered, default=None)
         if largest is not None:
-            largest.drop(f"{largest.held} bytes of unread messages, while all clients together have too many")
+            largest.drop(f"{largest.buffered} bytes of unread messages, while all clients together have too many")
 
     def _accept(self, connection: Connection) -> None:
         """Begin a conversation with a client that has connected."""
@@ -205,9 +246,11 @@ class Gateway:
     async def _converse(self, connection: Connection) -> None:
         conversation = Conversation(self, connection)
         try:
+            await self._wait_to_be_accepted(connection)
             await conversation.run()
         except BadFrame as error:
             self.counts.dropped += 1
+            conversation.count_fault()
             self.log.warning("client_dropped", peer=connection.peer, reason=error.message)
         except ServerUnreachable as error:
             self.log.warning("upstream_lost", peer=connection.peer, reason=error.message)
@@ -222,15 +265,30 @@ class Gateway:
             self.counts.connections -= 1
             conversation.close()
 
-    async def _look_for_late_ones(self) -> None:
+    async def _wait_to_be_accepted(self, connection: Connection) -> None:
+        """Let clients of an address that connects very often wait, and refuse them when that would take too long."""
+        if not self.options.accepts_per_second:
+            return
+        accepts = self._accepts.of(connection.address)
+        if accepts.spend(1.0, time.monotonic()) >= 0:
+            return
+        wait = accepts.seconds_until_paid()
+        if wait > self.options.seconds_for_a_message / 2:
+            self.refuse("client", connection.peer, "", "too many new connections")
+            raise ConnectionResetError
+        await asyncio.sleep(wait)
+
+    async def _drop_late_clients(self) -> None:
         """Drop clients that take too long to send a message."""
         while True:
             await asyncio.sleep(min(1.0, self.options.seconds_for_a_message / 4))
-            now = time.monotonic()
-            for connection in tuple(self._clients):
+            for number, connection in enumerate(tuple(self._clients)):
+                now = time.monotonic()
                 connection.drop_if_late(now)
                 if self.options.idle_seconds:
                     connection.drop_if_idle(now, self.options.idle_seconds)
+                if number % _CLIENTS_PER_STEP == 0:
+                    await asyncio.sleep(0)
 
     async def _sweep(self) -> None:
         """Close cursors that nobody asks for any more."""

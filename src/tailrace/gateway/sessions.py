@@ -7,8 +7,9 @@ answers the command first, and only what it allowed is then done to the gateway'
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -47,6 +48,7 @@ class SessionId:
         return f"{text} -  - " if dialect.since(6, 0) else text
 
 
+@lru_cache(maxsize=1024)
 def user_digest(users: frozenset[str]) -> bytes:
     """Give what a server knows a session's user by; sessions are of one user, or of nobody."""
     return sha256(min(users, default="").encode()).digest()
@@ -77,7 +79,7 @@ class SessionCommands:
         if others:
             listed = raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in others])
             body = raw.append(raw.without(asked.message.body, b"cursors"), raw.element(raw.ARRAY, b"cursors", listed))
-            rest = Command(asked.message.with_body(body), asked.name, asked.database)
+            rest = asked.with_message(asked.message.with_body(body))
             reply = await self._conversation.pass_on(rest)
             if reply is not None and not _is_ok(reply):
                 return reply
@@ -97,13 +99,12 @@ class SessionCommands:
     async def end_sessions(self, asked: Command) -> bytes | None:
         """Let the upstream end sessions, and close the streams of those that it may end."""
         waited_for = replace(asked.message, flags=asked.message.flags & ~MORE_TO_COME)
-        reply = await self._conversation.pass_on(Command(waited_for, asked.name, asked.database))
+        reply = await self._conversation.pass_on(asked.with_message(waited_for))
         if reply is None or not _is_ok(reply) or asked.message.sequences:
             return reply
-        named = asked.fields[asked.name]
-        users = await self._conversation.users()
+        is_ended = _ended_by(asked.name, asked.fields[asked.name], await self._conversation.users())
         for cursor in self._cursors:
-            if cursor.session is not None and _is_ended(cursor.session, asked.name, named, users):
+            if cursor.session is not None and is_ended(cursor.session):
                 await self.close(cursor)
         return reply
 
@@ -114,33 +115,44 @@ class SessionCommands:
             await self._streams.close(cursor.subscription)
 
 
-def _is_ended(session: SessionId, command: str, named: Any, users: frozenset[str]) -> bool:
-    """Tell whether a command that the upstream has allowed ends a session.
+def _ended_by(command: str, named: Any, users: frozenset[str]) -> Callable[[SessionId], bool]:
+    """Give the test for sessions that a command ends, which the upstream has allowed.
 
     Without names `killSessions` ends all sessions of the user, and `killAllSessions` and `killAllSessionsByPattern`
-    those of everybody.
+    those of everybody. What is named is read once, however many sessions there are.
     """
     if not isinstance(named, list):
-        return False
+        return lambda _: False
+    if command in ("killAllSessions", "killAllSessionsByPattern") and not named:
+        return lambda _: True
     if command == "killAllSessions":
-        return not named or any(session.user == user_digest(_user_in(each)) for each in named)
+        digests = {user_digest(_user_in(each)) for each in named}
+        return lambda session: session.user in digests
     if command == "killAllSessionsByPattern":
-        return not named or any(_fits(session, each, users) for each in named)
+        return _fitting(named, users)
     if command == "killSessions" and not named:
-        return session.user == user_digest(users)
-    return any(session == SessionId.of(each, users) for each in named)
+        own = user_digest(users)
+        return lambda session: session.user == own
+    sessions = _sessions_in(named, users)
+    return lambda session: session in sessions
+
+
+def _sessions_in(named: list[Any], users: frozenset[str]) -> set[SessionId | None]:
+    return {SessionId.of(each, users) for each in named}
 
 
 def _user_in(named: Any) -> frozenset[str]:
     return frozenset({f"{named.get('user')}@{named.get('db')}"}) if isinstance(named, Mapping) else frozenset({"@"})
 
 
-def _fits(session: SessionId, pattern: Any, users: frozenset[str]) -> bool:
-    if not isinstance(pattern, Mapping):
-        return False
-    if "lsid" in pattern:
-        return session == SessionId.of(pattern["lsid"], users)
-    return "uid" not in pattern or session.user == pattern["uid"]
+def _fitting(patterns: list[Any], users: frozenset[str]) -> Callable[[SessionId], bool]:
+    """Give the test for sessions that fit one of some patterns: an `lsid`, a `uid`, or neither for all."""
+    known = [each for each in patterns if isinstance(each, Mapping)]
+    sessions = _sessions_in([each["lsid"] for each in known if "lsid" in each], users)
+    others = [each for each in known if "lsid" not in each]
+    digests = {bytes(each["uid"]) for each in others if isinstance(each.get("uid"), bytes)}
+    is_all = any("uid" not in each for each in others)
+    return lambda session: is_all or session in sessions or session.user in digests
 
 
 def _is_ok(reply: bytes) -> bool:
@@ -151,12 +163,13 @@ def _is_ok(reply: bytes) -> bool:
 def _killed(ids: list[int], own: set[int], found: Mapping[str, Any]) -> bytes:
     """Give one reply for the gateway's cursors and the upstream's, in the order of the ids."""
     lists: dict[str, list[int]] = {_KILLED: [], _NOT_FOUND: [], _ALIVE: [], _UNKNOWN: []}
+    kinds = {each: name for name in lists for each in found.get(name, ())}
     for each in ids:
         if each in own:
             own.discard(each)
             lists[_KILLED].append(each)
         else:
-            lists[next((name for name in lists if each in found.get(name, ())), _NOT_FOUND)].append(each)
+            lists[kinds.get(each, _NOT_FOUND)].append(each)
     elements = [
         raw.element(raw.ARRAY, name.encode(), raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in listed]))
         for name, listed in lists.items()

@@ -13,14 +13,18 @@ from typing import Any, Final, TypeAlias
 from pymongo import MongoClient
 
 from tailrace import raw
+from tailrace.cluster import ClusterHub, MergedReading
 from tailrace.engine.options import StreamSpec
-from tailrace.engine.stream import MAX_BATCH_BYTES, to_int
+from tailrace.engine.stream import MAX_BATCH_BYTES
 from tailrace.engine.user_stages import are_quick
-from tailrace.hub import Batch, ChannelReader, ClusterHub, EventLog, Hub, MergedSubscription
+from tailrace.hub import Batch, EventLog, Hub, Subscription
+from tailrace.hub.catch_up import ShardScan
+from tailrace.oplog.tail import time_in
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token.resume_token import ResumeToken
 
 AnyHub: TypeAlias = Hub | ClusterHub
-AnySubscription: TypeAlias = ChannelReader | MergedSubscription
+AnySubscription: TypeAlias = Subscription[ShardScan] | Subscription[MergedReading]
 
 _WORKERS: Final = 32
 _STAGE_WORKERS: Final = 4
@@ -35,13 +39,13 @@ _LONGEST_PAUSE: Final = 0.05
 
 
 class Streams:
-    """Opens subscriptions, waits for news of their channels, and has events made by a thread."""
+    """Opens subscriptions, waits for data in their channels, and has events made by a thread."""
 
     def __init__(self, hub: AnyHub, client: MongoClient[Any], stage_seconds: float | None = None) -> None:
         """Serve a hub; `stage_seconds` is the processor time that a stream's stages may take for one event."""
         self.hub = hub
         self.cluster_time: bytes | None = None
-        """The newest `$clusterTime` that the upstream has told, with its signature."""
+        """The newest `$clusterTime` that the upstream has reported, with its signature."""
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
@@ -49,14 +53,14 @@ class Streams:
         """For streams whose stages may take their time: those wait for each other, and nobody for them."""
         self._stage_seconds = stage_seconds
         self._waiting: dict[EventLog, set[asyncio.Future[None]]] = {}
-        self._noted: set[EventLog] = set()
+        self._with_data: set[EventLog] = set()
         self._early: list[asyncio.Future[None]] = []
         """Those who asked for more before the next wake."""
         self._next_wake = 0.0
         self._is_wake_set = False
         self._making: dict[EventLog, asyncio.Future[None]] = {}
         self.stopping = asyncio.Event()
-        hub.on_news(self._on_news)
+        hub.on_data(self._on_data_available)
 
     async def open(self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None = None) -> AnySubscription:
         """Open a stream, by default behind the newest operation."""
@@ -70,26 +74,33 @@ class Streams:
         now = datetime.now(UTC)
         if isinstance(self.hub, ClusterHub):
             return self.hub.subscribe(spec, latest=self.hub.latest(), now=now, positions=positions)
-        return self.hub.subscribe(spec, latest=to_int(reply["operationTime"]), now=now)
+        return self.hub.subscribe(spec, latest=ClusterTime.from_timestamp(reply["operationTime"]), now=now)
 
     def note_cluster_time(self, reply: bytes) -> None:
         """Remember the cluster time of a reply, when it is newer than the last one seen."""
         found = raw.field(reply, b"$clusterTime") or raw.field(reply, b"t")
         if found is None or found.kind != raw.DOCUMENT:
             return
-        if self.cluster_time is None or _time_in(found.data) > _time_in(self.cluster_time):
+        if self.cluster_time is None or (time_in(found.data, b"clusterTime") or 0) > (
+            time_in(self.cluster_time, b"clusterTime") or 0
+        ):
             self.cluster_time = found.data
 
     async def next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         """Wait until there are events, the stream ends, or so many seconds have passed."""
         deadline = self._loop.time() + seconds
-        if seconds and subscription.is_level:
+        if seconds and subscription.is_caught_up:
             await self._wait_for_the_others(seconds)
+        if subscription.is_idle and seconds and not self.stopping.is_set():
+            await self._wait(subscription, deadline - self._loop.time())
         while True:
+            before = subscription.position
             batch = await self._poll(subscription, max_events)
             left = deadline - self._loop.time()
             if batch.events or subscription.is_closed or left <= 0 or max_events == 0 or self.stopping.is_set():
                 return batch
+            if subscription.is_catching_up and subscription.position != before:
+                continue  # there was something to read, of which nothing was for this stream
             await self._wait(subscription, left)
 
     async def close(self, subscription: AnySubscription) -> None:
@@ -106,8 +117,8 @@ class Streams:
     def stop(self) -> None:
         """Let all that wait return at once."""
         self.stopping.set()
-        self._noted |= set(self._waiting)
-        self._wake_noted()
+        self._with_data |= set(self._waiting)
+        self._wake_with_data()
         for workers in (self._workers, self._stage_workers):
             workers.shutdown(wait=False, cancel_futures=workers is self._stage_workers)
 
@@ -115,7 +126,7 @@ class Streams:
 
     async def _poll(self, subscription: AnySubscription, max_events: int | None) -> Batch:
         for channel in subscription.channels:
-            if not channel.has_news:
+            if not channel.has_data:
                 continue
             if not channel.make_events_without_waiting():
                 await self._make_events(channel)
@@ -152,7 +163,7 @@ class Streams:
             self._waiting.setdefault(channel, set()).add(woken)
         late = self._loop.call_later(seconds, _resolve, woken)
         try:
-            if not subscription.has_news:
+            if not subscription.has_data:
                 await woken
         finally:
             late.cancel()
@@ -165,42 +176,44 @@ class Streams:
         if not waiting:
             del self._waiting[channel]
 
-    def _on_news(self, channels: AbstractSet[EventLog]) -> None:
+    def _on_data_available(self, channels: AbstractSet[EventLog]) -> None:
         """Called on the hub's thread."""
         try:
-            self._loop.call_soon_threadsafe(self._note, channels)
+            self._loop.call_soon_threadsafe(self._mark_data_available, channels)
         except RuntimeError:
             return  # the loop has ended, and with it everybody who waited
 
     async def _wait_for_the_others(self, seconds: float) -> None:
         """Let a client that asks again at once wait for the next wake: it then gets the same reply as all others."""
-        if self._next_wake - self._loop.time() <= 0:
+        pause = self._next_wake - self._loop.time()
+        if pause <= 0:
             return
         woken: asyncio.Future[None] = self._loop.create_future()
         self._early.append(woken)
         self._set_wake()
-        late = self._loop.call_later(seconds, _resolve, woken)
+        late = self._loop.call_later(seconds, _resolve, woken) if seconds < pause else None
         try:
             await woken
         finally:
-            late.cancel()
+            if late is not None:
+                late.cancel()
 
-    def _note(self, channels: AbstractSet[EventLog]) -> None:
+    def _mark_data_available(self, channels: AbstractSet[EventLog]) -> None:
         """Wake those who wait, at once after a pause, and under load at most every few milliseconds.
 
         What comes in between leaves together, so that the work for one event is less the more there are of them.
         """
-        self._noted |= channels
+        self._with_data |= channels
         self._set_wake()
 
     def _set_wake(self) -> None:
         if not self._is_wake_set:
             self._is_wake_set = True
-            self._loop.call_at(self._next_wake, self._wake_noted)
+            self._loop.call_at(self._next_wake, self._wake_with_data)
 
-    def _wake_noted(self) -> None:
+    def _wake_with_data(self) -> None:
         self._is_wake_set = False
-        channels, self._noted = self._noted, set()
+        channels, self._with_data = self._with_data, set()
         early, self._early = self._early, []
         for woken in early:
             _resolve(woken)
@@ -219,8 +232,3 @@ class Streams:
 def _resolve(woken: asyncio.Future[None]) -> None:
     if not woken.done():
         woken.set_result(None)
-
-
-def _time_in(cluster_time: bytes) -> int:
-    span = raw.find(cluster_time, b"clusterTime")
-    return raw.int64_at(cluster_time, span[1]) & 0xFFFFFFFFFFFFFFFF if span else 0

@@ -9,15 +9,15 @@ such cursor.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Mapping, Set
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import bson
 
 from tailrace import raw, server_codes
 from tailrace.errors import ServerUnreachable
-from tailrace.gateway.command import Command
+from tailrace.gateway.command import API, Command
 from tailrace.gateway.upstream import Upstream, UpstreamConnection, error_code
 from tailrace.gateway.wire import MORE_TO_COME, Message
 from tailrace.token import shard_positions
@@ -32,7 +32,6 @@ _SAME_FOR_ALL: Final = frozenset(
 )
 """What makes a change stream one that everybody may open alike."""
 _OF_THE_CLIENT: Final = (b"lsid", b"$clusterTime")
-_API: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
 _MAJORITY: Final = raw.document(raw.element(raw.STRING, b"level", raw.string("majority")))
 _USUAL: Final[dict[bytes, int]] = {
     b"getMore": raw.INT64, b"collection": raw.STRING, b"$db": raw.STRING, b"lsid": raw.DOCUMENT,
@@ -40,7 +39,8 @@ _USUAL: Final[dict[bytes, int]] = {
 }  # fmt: skip
 """The fields of a `getMore` that have nothing to be judged in them, by their types."""
 _LARGEST: Final = 2**31 - 1
-_SESSION_SIZE: Final = len(raw.document(raw.element(raw.BINARY, b"id", raw.binary(4, bytes(16)))))
+_SESSION: Final = raw.document(raw.element(raw.BINARY, b"id", raw.binary(4, bytes(16))))
+_BEFORE_UUID: Final = _SESSION[:-17]
 
 
 class Validation:
@@ -64,17 +64,19 @@ class Validation:
             waiting = self._next[question] = asyncio.create_task(self._ask(question))
         return await asyncio.shield(waiting)
 
-    async def refusal_of_get_more(self, conversation: Conversation, asked: Command, cursor: Cursor) -> bytes | None:
+    @staticmethod
+    def is_usual_get_more(conversation: Conversation, asked: Command, cursor: Cursor) -> bool:
+        """Tell whether a `getMore` is as drivers send it, for the cursor that it names."""
+        has_comments = conversation.gateway.hub.dialect.since(4, 4)
+        collection = asked.field(b"collection")
+        is_own = collection is not None and collection.data == cursor.collection and not asked.message.sequences
+        return is_own and _is_usual_get_more(asked, has_comments=has_comments, knows_api=asked.api == cursor.api)
+
+    @staticmethod
+    async def refusal_of_get_more(conversation: Conversation, asked: Command) -> bytes | None:
         """Let the upstream judge a `getMore` that is not as drivers send it."""
-        known = {b"comment"} if conversation.gateway.hub.dialect.since(4, 4) else set()
-        if api_in(asked.message.body) == api_of(cursor.opened_by):
-            known.update(_API)
-        collection = raw.field(asked.message.body, b"collection")
-        is_own = collection is not None and collection.data == raw.string(cursor.namespace.partition(".")[2])
-        if is_own and _is_usual_get_more(asked.message.body, known):
-            return None
         upstream = await conversation.connected()
-        reply = await upstream.exchange(Message(asked.message.body, request_id=1))
+        reply = await upstream.ask(replace(asked.message, flags=0))
         return None if reply is None or error_code(reply.body) in (None, server_codes.CURSOR_NOT_FOUND) else reply.body
 
     def close(self) -> None:
@@ -123,7 +125,7 @@ class Validation:
 
 async def rehearse(upstream: UpstreamConnection, body: bytes) -> bytes | None:
     """Open a change stream upstream and close it again; give the refusal if there is one."""
-    reply = await upstream.exchange(Message(body, request_id=1))
+    reply = await upstream.ask(Message(body, request_id=1))
     if reply is None:
         return None
     if error_code(reply.body) is not None:
@@ -132,20 +134,8 @@ async def rehearse(upstream: UpstreamConnection, body: bytes) -> bytes | None:
     opened = answer["cursor"]
     kill = {"killCursors": opened["ns"].partition(".")[2], "cursors": [opened["id"]], "$db": command["$db"]}
     kill |= {name: command[name] for name in ("lsid",) if name in command}
-    await upstream.exchange(Message(bson.encode(kill), request_id=1, flags=MORE_TO_COME))
+    await upstream.ask(Message(bson.encode(kill), request_id=1, flags=MORE_TO_COME))
     return None
-
-
-def api_in(body: bytes) -> str:
-    """Write the API version that a command was sent with, and what goes with it, as a server does in its messages."""
-    found = {name.decode(): raw.field(body, name) for name in _API}
-    return api_of({name: raw.to_python(each.kind, each.data) for name, each in found.items() if each is not None})
-
-
-def api_of(command: Mapping[str, Any]) -> str:
-    """Write the same of a command that was decoded."""
-    given = [f"{name}: {json.dumps(command[name], default=str)}" for name in map(bytes.decode, _API) if name in command]
-    return f"{{ {', '.join(given)} }}" if given else "{}"
 
 
 def _without_reading(body: bytes) -> bytes:
@@ -162,15 +152,22 @@ def _without_reading(body: bytes) -> bytes:
 
 
 def _with_empty_batch(cursor: bytes) -> bytes:
-    """Give the cursor's options with a batch size of 0 in the place of any that a server takes."""
-    size = raw.field(cursor, b"batchSize")
-    if size is None:
-        return raw.append(cursor, raw.element(raw.INT32, b"batchSize", raw.int32(0)))
-    number = raw.number_at(size.data, size.kind)
-    if number is None or not 0 <= number <= _LARGEST:
-        return cursor
-    rest = raw.without(cursor, b"batchSize")
-    return raw.append(rest, raw.element(size.kind, b"batchSize", bytes(len(size.data))))
+    """Give the cursor's options with a batch size of 0 in the place of any that a server takes.
+
+    All else stays as it came, also what stands twice: that is the server's to refuse.
+    """
+    parts, is_given = [], False
+    for kind, name, begin, end in raw.elements(cursor):
+        data = cursor[begin:end]
+        if name == b"batchSize":
+            is_given = True
+            number = raw.number_at(data, kind)
+            if number is not None and 0 <= number <= _LARGEST:
+                data = bytes(len(data))
+        parts.append(raw.element(kind, name, data))
+    if not is_given:
+        parts.append(raw.element(raw.INT32, b"batchSize", raw.int32(0)))
+    return raw.document(*parts)
 
 
 def _without_positions(pipeline: bytes) -> bytes:
@@ -191,32 +188,34 @@ def _is_same_for_all(body: bytes) -> bool:
         elif name == b"readConcern":
             if body[begin:end] != _MAJORITY:
                 return False
-        elif name not in _SAME_FOR_ALL and name not in _API:
+        elif name not in _SAME_FOR_ALL and name not in API:
             return False
     return True
 
 
 def _is_session(lsid: bytes) -> bool:
     """Tell whether an `lsid` is what drivers send: a UUID and nothing else."""
-    found = raw.field(lsid, b"id")
-    return found is not None and found.kind == raw.BINARY and len(lsid) == _SESSION_SIZE and found.data[4] == 4
+    return len(lsid) == len(_SESSION) and lsid.startswith(_BEFORE_UUID)
 
 
-def _is_cluster_time(told: bytes) -> bool:
-    time = raw.field(told, b"clusterTime")
+def _is_cluster_time(cluster_time: bytes) -> bool:
+    time = raw.field(cluster_time, b"clusterTime")
     return time is not None and time.kind == raw.TIMESTAMP
 
 
-def _is_usual_get_more(body: bytes, known: Set[bytes]) -> bool:
-    """Tell whether there is nothing to be judged in a `getMore`; the fields in `known` are known to be right."""
-    for kind, name, begin, end in raw.elements(body):
-        if name in known:
-            continue
+def _is_usual_get_more(asked: Command, *, has_comments: bool, knows_api: bool) -> bool:
+    """Tell whether there is nothing to be judged in a `getMore`, whose API version may be known to be right."""
+    body = asked.message.body
+    for name, (kind, begin, end) in asked.spans.items():
         if name in (b"batchSize", b"maxTimeMS"):
             number = raw.number_at(body, kind, begin) if kind in (raw.INT32, raw.INT64) else None
             if number is None or not (name == b"batchSize") <= number <= _LARGEST:
                 return False
-        elif _USUAL.get(name) != kind or not _FORMS.get(name, bool)(body[begin:end]):
+        elif name in _USUAL:
+            form = _FORMS.get(name)
+            if _USUAL[name] != kind or (form is not None and not form(body[begin:end])):
+                return False
+        elif not (has_comments and name == b"comment") and not (knows_api and name in API):
             return False
     return True
 

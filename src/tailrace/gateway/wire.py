@@ -10,12 +10,34 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from tailrace import raw
 from tailrace.errors import BadFrame, BsonMalformed
-from tailrace.gateway.checksum import MAX_CHECKED, crc32c
 from tailrace.gateway.compression import COMPRESSORS, Compressor
+
+_POLYNOMIAL: Final = 0x82F63B78
+_ALL_ONES: Final = 0xFFFFFFFF
+MAX_CHECKED: Final = 16 * 1024
+"""Bytes of the largest message whose checksum is looked at: some milliseconds."""
+
+
+def _table_entry(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
+    return byte
+
+
+_TABLE: Final = tuple(map(_table_entry, range(256)))
+
+
+def crc32c(data: bytes) -> int:
+    """Give the checksum of some bytes."""
+    checksum, table = _ALL_ONES, _TABLE
+    for byte in data:
+        checksum = table[(checksum ^ byte) & 0xFF] ^ checksum >> 8
+    return checksum ^ _ALL_ONES
+
 
 OP_REPLY: Final = 1
 OP_QUERY: Final = 2004
@@ -29,28 +51,39 @@ _REQUIRED_FLAGS: Final = 0xFFFF
 _KNOWN_FLAGS: Final = CHECKSUM_PRESENT | MORE_TO_COME
 
 MAX_MESSAGE: Final = 48_000_000
+MAX_SECTIONS: Final = 16
+"""No command has more than two document sequences; reading millions would hold up all others."""
 _HEADER = Struct("<iiii")
 HEADER_SIZE: Final = _HEADER.size
 _FLAGS = Struct("<I")
-_NO_FLAGS: Final = _FLAGS.pack(0) + b"\x00"
+NO_FLAGS: Final = _FLAGS.pack(0) + b"\x00"
 """What stands before the body of an OP_MSG."""
 _COMPRESSED = Struct("<iiB")
+_OP_COMPRESSED: Final = OP_COMPRESSED.to_bytes(4, "little")
 _REPLY = Struct("<iqii")
 _request_ids = itertools.count(1)
 
+_TWO_BODIES: Final = ("Multiple body sections in message", 40430)
+_NO_BODY: Final = ("OP_MSG messages must have a body", 40587)
 
-@dataclass(frozen=True, slots=True)
+Parts: TypeAlias = Sequence[bytes | memoryview]
+"""A frame in pieces, which leave one after the other."""
+
+
+@dataclass(slots=True)
 class Message:
-    """A command or a reply: its body, and the document sequences beside it as they came."""
+    """A command or a reply: its body, and the document sequences beside it as they came. Nobody changes it."""
 
     body: bytes
     request_id: int = 0
     response_to: int = 0
     flags: int = 0
-    sequences: bytes = b""
-    """Sections of kind 1, with their kind bytes."""
+    sequences: tuple[bytes | memoryview, ...] = ()
+    """Sections of kind 1, with their kind bytes, where they lie in what came."""
     compressor: Compressor | None = None
     """How the other side packed it, and so how it wants the answer."""
+    refused: tuple[str, int] | None = None
+    """Why a server answers it with an error, whatever is in it: the message and its code."""
     legacy_database: str | None = None
     """The database of a command that came as OP_QUERY, and so must be answered with OP_REPLY."""
 
@@ -68,75 +101,113 @@ class Message:
         database = raw.string(self.legacy_database or "")
         return self.with_body(raw.append(self.body, raw.element(raw.STRING, b"$db", database)))
 
-    def to_upstream(self) -> bytes:
-        """Give the frame for a server: plain OP_MSG, and one reply for one command."""
+    def to_upstream(self) -> Parts:
+        """Give the frame for a server, in parts that are not copied: plain OP_MSG, and one reply for one command."""
         flags = self.flags & ~(EXHAUST_ALLOWED | CHECKSUM_PRESENT)
-        return _frame(self.request_id, 0, OP_MSG, _FLAGS.pack(flags) + b"\x00" + self.body + self.sequences)
+        content = self.body, *self.sequences
+        return _head(self.request_id, 0, OP_MSG, _FLAGS.pack(flags) + b"\x00", size_of(content)), *content
 
     def reply(self, body: bytes) -> bytes:
         """Give the frame that answers this message."""
         return b"".join(self.reply_parts((body,)))
 
-    def reply_parts(self, body: Sequence[bytes]) -> Sequence[bytes]:
+    def reply_parts(self, body: Sequence[bytes]) -> Parts:
         """Give that frame in parts: those of the body are not copied, for others may send the same ones."""
-        request_id = next(_request_ids) & 0x7FFFFFFF
-        if self.legacy_database is not None:
-            return _head(request_id, self.request_id, OP_REPLY, _REPLY.pack(8, 0, 0, 1), body), *body
-        if self.compressor is None:
-            return _head(request_id, self.request_id, OP_MSG, _NO_FLAGS, body), *body
-        payload = b"".join((_NO_FLAGS, *body))
+        if self.compressor is None or self.legacy_database is not None:
+            return self.reply_head(size_of(body)), *body
+        payload = b"".join((NO_FLAGS, *body))
         packed = self.compressor.compress(payload)
         size = _COMPRESSED.pack(OP_MSG, len(payload), self.compressor.number)
-        return _head(request_id, self.request_id, OP_COMPRESSED, size, (packed,)), packed
+        return _head(_next_id(), self.request_id, OP_COMPRESSED, size, len(packed)), packed
+
+    def reply_head(self, size: int) -> bytes:
+        """Give how the frame of an answer begins that is not compressed, up to its body of so many bytes."""
+        if self.legacy_database is not None:
+            return _head(_next_id(), self.request_id, OP_REPLY, _REPLY.pack(8, 0, 0, 1), size)
+        return _head(_next_id(), self.request_id, OP_MSG, NO_FLAGS, size)
 
 
-def _head(request_id: int, response_to: int, opcode: int, begin: bytes, body: Sequence[bytes]) -> bytes:
-    """Give how a frame begins, up to its body."""
-    length = HEADER_SIZE + len(begin) + sum(map(len, body))
-    return _HEADER.pack(length, request_id, response_to, opcode) + begin
+def size_of(parts: Parts) -> int:
+    """Give how many bytes the parts of a frame have."""
+    return sum(map(len, parts))
 
 
-def _frame(request_id: int, response_to: int, opcode: int, payload: bytes) -> bytes:
-    return _HEADER.pack(16 + len(payload), request_id, response_to, opcode) + payload
+def _next_id() -> int:
+    return next(_request_ids) & 0x7FFFFFFF
 
 
-def read_header(frame: bytes, largest: int = MAX_MESSAGE) -> tuple[int, int, int, int]:
+def _head(request_id: int, response_to: int, opcode: int, begin: bytes, size: int) -> bytes:
+    """Give how a frame begins, up to its body of so many bytes."""
+    return _HEADER.pack(HEADER_SIZE + len(begin) + size, request_id, response_to, opcode) + begin
+
+
+class Head(NamedTuple):
+    """How a frame begins."""
+
+    length: int
+    request_id: int
+    response_to: int
+    opcode: int
+
+
+def read_header(frame: bytes | bytearray, largest: int = MAX_MESSAGE) -> Head:
     """Read how a frame begins: its length, its own number, the number it answers, and what kind it is."""
-    length, request_id, response_to, opcode = _HEADER.unpack_from(frame)
-    if not HEADER_SIZE < length <= largest:
-        raise BadFrame(f"a frame of {length} bytes, where {largest} are the most")
-    return length, request_id, response_to, opcode
+    head = Head._make(_HEADER.unpack_from(frame))
+    if not HEADER_SIZE < head.length <= largest:
+        raise BadFrame(f"a frame of {head.length} bytes, where {largest} are the most")
+    return head
 
 
-async def read_message(
-    reader: asyncio.StreamReader, *, seconds: float, first_seconds: float | None = None
-) -> Message | None:
-    """Read the next message; None when the other side has gone.
+async def read_head(reader: asyncio.StreamReader, *, seconds: float, first_seconds: float | None = None) -> Head | None:
+    """Read how the next message begins; None when the other side has gone.
 
-    The first byte may take `first_seconds` (for ever, when None); once it has come, the whole must within `seconds`.
+    The first byte may take `first_seconds` (for ever, when None); once it has come, the others must within `seconds`.
     """
     try:
         async with asyncio.timeout(first_seconds):
             start = await reader.readexactly(1)
         async with asyncio.timeout(seconds):
-            length, request_id, response_to, opcode = read_header(start + await reader.readexactly(15))
-            payload = await reader.readexactly(length - HEADER_SIZE)
+            return read_header(start + await reader.readexactly(HEADER_SIZE - 1))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     except TimeoutError:
-        raise BadFrame(f"a message that did not arrive within {seconds:g} s") from None
-    return parse(payload, opcode, request_id, response_to)
+        raise _late(seconds) from None
+
+
+async def read_rest(reader: asyncio.StreamReader, head: Head, *, seconds: float) -> Message | None:
+    """Read what comes behind the head of a message; None when the other side has gone."""
+    try:
+        async with asyncio.timeout(seconds):
+            payload = await reader.readexactly(head.length - HEADER_SIZE)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    except TimeoutError:
+        raise _late(seconds) from None
+    return parse(payload, head.opcode, head.request_id, head.response_to)
+
+
+def _late(seconds: float) -> BadFrame:
+    return BadFrame(f"a message that did not arrive within {seconds:g} s")
 
 
 def message_in(frame: bytes) -> Message:
-    """Read a whole frame, its header included."""
-    _, request_id, response_to, opcode = read_header(frame)
-    return parse(frame[HEADER_SIZE:], opcode, request_id, response_to)
+    """Read a whole frame, its header included; a large one comes as a bytearray, which is used up."""
+    head = read_header(frame)
+    return parse(_behind(frame, HEADER_SIZE), head.opcode, head.request_id, head.response_to)
+
+
+def _behind(content: bytes, count: int) -> bytes:
+    """Give what stands behind the first bytes, without a copy where there may be much of it."""
+    whole: object = content
+    if not isinstance(whole, bytearray):
+        return content[count:]
+    del whole[:count]  # moves where it begins, and nothing else
+    return content
 
 
 def unpacked_size(frame: bytes) -> int:
     """Tell what a compressed frame says that it will be unpacked, and 0 for all others."""
-    if read_header(frame)[3] != OP_COMPRESSED or len(frame) < HEADER_SIZE + _COMPRESSED.size:
+    if frame[HEADER_SIZE - 4 : HEADER_SIZE] != _OP_COMPRESSED or len(frame) < HEADER_SIZE + _COMPRESSED.size:
         return 0
     size: int = _COMPRESSED.unpack_from(frame, HEADER_SIZE)[1]
     return max(size, 0)
@@ -167,7 +238,7 @@ def _unpacked(payload: bytes) -> tuple[int, bytes, Compressor | None]:
     if compressor is None or not 0 <= size <= MAX_MESSAGE:
         raise BadFrame(f"a frame compressed by method {number} to {size} bytes")
     unpack: Callable[[bytes, int], bytes] = compressor.decompress
-    content = unpack(payload[_COMPRESSED.size :], size)
+    content = unpack(_behind(payload, _COMPRESSED.size), size)
     if len(content) != size:
         raise BadFrame("a compressed frame with a wrong size")
     return opcode, content, compressor
@@ -183,24 +254,32 @@ def _message(payload: bytes, request_id: int, response_to: int) -> Message:
     if flags & CHECKSUM_PRESENT:
         end -= 4
         _check(_HEADER.pack(HEADER_SIZE + len(payload), request_id, response_to, OP_MSG) + payload)
-    position, body, sequences = 4, b"", []
+    position, body, sequences, refused = 4, None, [], None
     while position < end:
         kind, start = payload[position], position + 1
         if kind == 0:
             position = raw.document_end(payload, start)
-            if body:
-                raise BadFrame("an OP_MSG with two bodies")
-            body = payload[start:position]
+            if body is not None:
+                refused = _TWO_BODIES
+            body = start, position
         elif kind == 1:
             position = start + raw.int32_at(payload, start)
             if position <= start + 4:
                 raise BadFrame("a document sequence with a wrong length")
-            sequences.append(payload[start - 1 : position])
+            sequences.append((start - 1, position))
+            if len(sequences) > MAX_SECTIONS:
+                raise BadFrame(f"an OP_MSG with more than {MAX_SECTIONS} document sequences")
         else:
             raise BadFrame(f"an OP_MSG section of kind {kind}")
-    if position != end or not body:
+    if position != end:
         raise BadFrame("an OP_MSG whose sections do not fit its length")
-    return Message(body, request_id, response_to, flags, b"".join(sequences))
+    if refused is not None or body is None:
+        return Message(raw.EMPTY, request_id, response_to, flags, refused=refused or _NO_BODY)
+    if sequences:
+        view = memoryview(payload)
+        rest = tuple(view[begin:stop] for begin, stop in sequences)
+        return Message(bytes(view[body[0] : body[1]]), request_id, response_to, flags, rest)
+    return Message(_behind(payload[:end] if end < len(payload) else payload, body[0]), request_id, response_to, flags)
 
 
 def _check(frame: bytes) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import structlog.testing
 
-from tailrace.gateway.quiet_log import QuietLog, describe
+from tailrace.gateway.rate_limited_log import RateLimitedLog, describe
 
 
 def test_a_flood_is_cut_short_and_counted() -> None:
     now = [0.0]
     with structlog.testing.capture_logs() as lines:
-        log = QuietLog(lines=3, seconds=10, clock=lambda: now[0])
+        log = RateLimitedLog(lines=3, seconds=10, clock=lambda: now[0])
         for number in range(100):
             log.warning("client_dropped", number=number)
         log.warning("command_failed")
         now[0] = 10.0
         log.warning("client_dropped", number=100)
     assert [line.get("number") for line in lines] == [0, 1, 2, None, 100]
-    assert lines[-1]["left_out"] == log.left_out == 97
+    assert lines[-1]["suppressed"] == log.suppressed == 97
 
 
 def test_an_error_is_described_in_one_short_line() -> None:
@@ -26,5 +26,5 @@ def test_an_error_is_described_in_one_short_line() -> None:
     except ValueError as error:
         told = describe(error)
     assert told.startswith("ValueError: invalid literal")
-    assert "test_quiet_log.py:" in told
+    assert "test_rate_limited_log.py:" in told
     assert len(told) < 300

@@ -8,28 +8,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
+from tailrace.logs import get_logger
 
 _LINES: Final = 20
 _SECONDS: Final = 10.0
 _LONGEST: Final = 200
 
 
-class QuietLog:
+class RateLimitedLog:
     """Writes at most so many lines of each kind in some seconds; the next one says how many were left out."""
 
     def __init__(
         self, *, lines: int = _LINES, seconds: float = _SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.left_out = 0
+        self.suppressed = 0
         """How many lines were left out, of all kinds."""
-        self._log = structlog.get_logger()
+        self._log = get_logger()
         self._lines = lines
         self._seconds = seconds
         self._clock = clock
         self._begun: dict[str, float] = {}
         self._written: dict[str, int] = {}
-        self._unsaid: dict[str, int] = {}
+        self._suppressed: dict[str, int] = {}
 
     def warning(self, event: str, **facts: Any) -> None:
         """Write a warning, unless there were too many like it lately."""
@@ -44,12 +44,12 @@ class QuietLog:
         if now - self._begun.get(event, -self._seconds) >= self._seconds:
             self._begun[event], self._written[event] = now, 0
         if self._written[event] >= self._lines:
-            self._unsaid[event] = self._unsaid.get(event, 0) + 1
-            self.left_out += 1
+            self._suppressed[event] = self._suppressed.get(event, 0) + 1
+            self.suppressed += 1
             return
         self._written[event] += 1
-        unsaid = self._unsaid.pop(event, 0)
-        write(event, **facts, **({"left_out": unsaid} if unsaid else {}))
+        suppressed = self._suppressed.pop(event, 0)
+        write(event, **facts, **({"suppressed": suppressed} if suppressed else {}))
 
 
 def describe(error: BaseException) -> str:

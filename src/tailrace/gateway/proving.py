@@ -1,0 +1,358 @@
+"""Whether the engine may serve a stream, on an upstream that it was never compared with; samples on all others.
+
+While the engine is on trial, the upstream serves its change streams itself, through the gateway, and a trial runs
+beside: the upstream's own stream of everything against the hub's. A stream that the engine serves ends with an error
+that drivers resume after, before it hands out an event of a kind that is not trusted; the upstream then goes on.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from tailrace.engine.dialect import is_compared
+from tailrace.engine.live import operation_time, read_spec
+from tailrace.engine.options import ChangeStreamOptions, StreamSpec
+from tailrace.errors import TailraceError
+from tailrace.hub import Batch, Hub, Subscription
+from tailrace.logs import get_logger
+from tailrace.owned import OwnedThread
+from tailrace.proof import LedgerFile, Trial, TrustLedger, build_name
+from tailrace.settings import EngineSettings
+
+_log: Final = get_logger()
+_RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
+_AWAIT_MS: Final = 500
+_SAMPLE: Final = 100
+_SECONDS_FOR_A_SAMPLE: Final = 30.0
+_POLL_SECONDS: Final = 1.0
+_PAUSE: Final = 0.02
+_PLAIN: Final = ChangeStreamOptions()
+
+
+class Proof(Protocol):
+    """Says what the engine may serve."""
+
+    def serves(self, spec: StreamSpec) -> bool:
+        """Tell whether the engine may serve a stream; else the upstream does."""
+
+    def allows(self, spec: StreamSpec, batch: Batch) -> bool:
+        """Tell whether a batch of such a stream may be handed out."""
+
+    def close(self) -> None:
+        """End what runs beside."""
+
+
+class Believed:
+    """For upstreams that are not compared: clusters, and hubs of tests."""
+
+    def serves(self, spec: StreamSpec) -> bool:
+        """Serve everything."""
+        return True
+
+    def allows(self, spec: StreamSpec, batch: Batch) -> bool:
+        """Allow everything."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The options that change what is in an event."""
+
+    full_document: str
+    full_document_before_change: str
+
+    @classmethod
+    def of(cls, spec: StreamSpec) -> Profile | None:
+        """Give the profile of a stream; None for one with stages or options that no trial has."""
+        options = spec.options
+        others = (
+            spec.stages,
+            spec.token_version,
+            options.show_expanded_events,
+            options.show_system_events,
+            options.show_migration_events,
+            options.show_raw_update_description,
+            options.match_collection_uuid_for_update_lookup,
+        )
+        return None if any(others) else cls(options.full_document, options.full_document_before_change)
+
+    @property
+    def name(self) -> str:
+        """A name for a ledger."""
+        return f"{self.full_document}-{self.full_document_before_change}"
+
+
+class EngineProof:
+    """One trial for each profile that clients ask for."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        client: MongoClient[Any],
+        make_ledger: Callable[[Profile], TrustLedger],
+        *,
+        matches: int,
+        sample_one_in: int,
+    ) -> None:
+        self._hub = hub
+        self._client = client
+        self._make_ledger = make_ledger
+        self._matches = matches
+        self._one_in = sample_one_in
+        self._lock = threading.Lock()
+        self._trials: dict[Profile, _RunningTrial] = {}
+        self._plain = self._trial(Profile(_PLAIN.full_document, _PLAIN.full_document_before_change))
+
+    @property
+    def ledgers(self) -> list[TrustLedger]:
+        """The ledgers of all trials."""
+        with self._lock:
+            return [trial.ledger for trial in self._trials.values()]
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Give how many events were identical and different, by operation and kind of namespace."""
+        found: Counter[tuple[str, str]] = Counter()
+        for ledger in self.ledgers:
+            found.update(ledger.counts())
+        return dict(found)
+
+    def by_trust(self) -> dict[str, int]:
+        """Give how many kinds are believed, how many not yet, and how many no more."""
+        found: Counter[str] = Counter()
+        for ledger in self.ledgers:
+            found.update(ledger.by_trust())
+        return dict(found)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether plain streams come from the engine."""
+        return self._plain.is_caught_up
+
+    def serves(self, spec: StreamSpec) -> bool:
+        """Tell whether the engine may serve a stream: one that asks for what nobody compared begins a trial of it."""
+        ledger = self._plain.ledger
+        if ledger.presumes and not ledger.has_doubts:
+            return True
+        profile = Profile.of(spec)
+        return profile is not None and self._trial(profile).is_caught_up
+
+    def allows(self, spec: StreamSpec, batch: Batch) -> bool:
+        """Tell whether all events of a batch, and its position, are trusted; if not, the trial goes on."""
+        ledger = self._plain.ledger
+        if ledger.presumes and not ledger.has_doubts:
+            return True
+        profile = Profile.of(spec)
+        if profile is None:
+            return False
+        trial = self._trial(profile)
+        events = [event.raw for event in batch.events]
+        if trial.ledger.untrusted_at(events) is None and trial.ledger.trusts_position(batch.token):
+            return True
+        trial.unsettle()
+        return False
+
+    def close(self) -> None:
+        """End all trials."""
+        with self._lock:
+            trials = list(self._trials.values())
+        for trial in trials:
+            trial.close()
+
+    def _trial(self, profile: Profile) -> _RunningTrial:
+        with self._lock:
+            known = self._trials.get(profile)
+            if known is None:
+                sides = _Sides(self._hub, self._client, profile)
+                known = _RunningTrial(sides, self._make_ledger(profile), self._matches, self._one_in)
+                self._trials[profile] = known
+        return known
+
+
+def engine_proof(hub: Hub, client: MongoClient[Any], settings: EngineSettings) -> EngineProof:
+    """Put the engine on trial before an upstream, or have it sampled; what is found is kept in files."""
+    build = client.server_info()
+    server, presumes = build_name(build), is_compared(build["version"])
+
+    def ledger(profile: Profile) -> TrustLedger:
+        kept = LedgerFile(settings.folder, f"gateway-{profile.name}")
+        return TrustLedger(
+            server,
+            settings.matches,
+            presumes=presumes,
+            saved=kept.read(),
+            save=kept.save,
+            on_difference=kept.keep,
+        )
+
+    return EngineProof(hub, client, ledger, matches=settings.matches, sample_one_in=settings.sample_one_in)
+
+
+class _RunningTrial:
+    """Compares until all that comes is trusted, and now and then afterwards, in a thread of its own."""
+
+    def __init__(self, sides: _Sides, ledger: TrustLedger, matches: int, one_in: int) -> None:
+        self.ledger = ledger
+        self._sides = sides
+        self._matches = matches
+        self._one_in = one_in
+        self._is_caught_up = threading.Event()
+        self._stopping = threading.Event()
+        if ledger.presumes and not ledger.has_doubts:
+            self._is_caught_up.set()
+        self._thread = OwnedThread(self._run, name="engine-trial", on_death=lambda _: _POLL_SECONDS)
+        self._thread.start()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether all that came last was of kinds that are trusted."""
+        return self._is_caught_up.is_set() and self.ledger.may_serve
+
+    def unsettle(self) -> None:
+        """Compare everything again: something has come that is not trusted."""
+        self._is_caught_up.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        read = self._sides.hub.counts.entries
+        while not self._stopping.is_set():
+            try:
+                read = self._run_once(read)
+            except (PyMongoError, TailraceError) as error:
+                _log.warning("engine_trial_interrupted", error=str(error))
+                self._stopping.wait(_POLL_SECONDS)
+
+    def _run_once(self, read: int) -> int:
+        """Compare what is due; `read` and what is given are the oplog entries that had been read at the last sample."""
+        entries = self._sides.hub.counts.entries
+        if not self._is_caught_up.is_set():
+            self._compare(self._matches, seconds=math.inf)
+            self._is_caught_up.set()
+        elif self._one_in and entries - read >= _SAMPLE * self._one_in:
+            self._compare(_SAMPLE, seconds=_SECONDS_FOR_A_SAMPLE)
+            return entries
+        else:
+            self._stopping.wait(_POLL_SECONDS)
+        return read
+
+    def _compare(self, events: int, *, seconds: float) -> None:
+        """Compare until so many events in a row were trusted, or so many seconds have passed."""
+        trial = Trial(
+            self._sides.server, self._sides.engine, lambda token: token, self.ledger, looks_up=self._sides.looks_up
+        )
+        trial.run(seconds, is_over=lambda: self._stopping.is_set() or trial.calm >= events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A batch as a trial takes it."""
+
+    events: Sequence[bytes]
+    token: bytes | None
+    operation_time: Timestamp | None = None
+
+
+class _Sides:
+    """Opens the two streams of a trial: everything, with the options of a profile."""
+
+    def __init__(self, hub: Hub, client: MongoClient[Any], profile: Profile) -> None:
+        self.hub = hub
+        self._client = client
+        self._options = {
+            "fullDocument": _unless_default(profile.full_document, _PLAIN.full_document),
+            "fullDocumentBeforeChange": _unless_default(
+                profile.full_document_before_change, _PLAIN.full_document_before_change
+            ),
+        }
+        self.looks_up = profile.full_document == "updateLookup"
+
+    def server(self, token: bytes | None) -> _ServerStream:
+        """Open the upstream's own stream."""
+        return _ServerStream(self._client, self._options, token)
+
+    def engine(self, token: bytes | None) -> _EngineStream:
+        """Open the hub's."""
+        start = None if token is None else RawBSONDocument(token)
+        spec = read_spec(self._client, [], {**self._options, "startAfter": start}, self.hub.dialect)
+        latest = operation_time(self._client)
+        return _EngineStream(self.hub.subscribe(spec, latest=latest, now=datetime.now(UTC)))
+
+
+class _ServerStream:
+    """The upstream's own stream, by plain commands in one session: a reply is a batch."""
+
+    def __init__(self, client: MongoClient[Any], options: dict[str, str | None], token: bytes | None) -> None:
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if token is not None:
+            given["startAfter"] = RawBSONDocument(token)
+        self._admin = client.admin
+        self._session = client.start_session()
+        stage = {"$changeStream": {"allChangesForCluster": True, **given}}
+        reply = self._command({"aggregate": 1, "pipeline": [stage], "cursor": {}})
+        self._id = reply["cursor"]["id"]
+        self._first = _made(reply, "firstBatch")
+
+    def batches(self) -> Iterator[_Made]:
+        """Give reply after reply, empty ones too."""
+        yield self._first
+        while True:
+            more = {"getMore": self._id, "collection": "$cmd.aggregate", "maxTimeMS": _AWAIT_MS}
+            yield _made(self._command(more), "nextBatch")
+
+    def close(self) -> None:
+        """Free the cursor."""
+        try:
+            self._admin.command({"killCursors": "$cmd.aggregate", "cursors": [self._id]}, session=self._session)
+        except PyMongoError:
+            pass  # it has gone with its connection
+        finally:
+            self._session.end_session()
+
+    def _command(self, command: dict[str, Any]) -> RawBSONDocument:
+        return self._admin.command(command, session=self._session, codec_options=_RAW)
+
+
+def _made(reply: RawBSONDocument, name: str) -> _Made:
+    cursor = reply["cursor"]
+    token = cursor.get("postBatchResumeToken")
+    return _Made([event.raw for event in cursor[name]], None if token is None else token.raw)
+
+
+class _EngineStream:
+    def __init__(self, subscription: Subscription[Any]) -> None:
+        self._subscription = subscription
+        self._waiting = threading.Event()
+
+    def batches(self) -> Iterator[_Made]:
+        """Give what is there, again and again."""
+        while not self._subscription.is_closed:
+            batch = self._subscription.poll()
+            if not batch.events:
+                self._waiting.wait(_PAUSE)
+            yield _Made([event.raw for event in batch.events], batch.token)
+
+    def close(self) -> None:
+        """Leave the hub."""
+        self._subscription.close()
+
+
+def _unless_default(value: str, default: str) -> str | None:
+    return None if value == default else value

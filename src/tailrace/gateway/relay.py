@@ -1,0 +1,42 @@
+"""How large messages pass through: piece by piece, so that they are neither copied as a whole nor held as one.
+
+Copying 48 MB takes as long as serving a thousand getMores, and everybody else waits. So a large request stays where it
+was received, and leaves in pieces. Of a large reply the gateway has never more than some pieces: it reads on upstream
+when the client has taken what came before. Only a reply that is to be compressed has to be here whole, for its
+compressed size stands at its beginning; all of those together have a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from typing import Final, Protocol
+
+from tailrace.gateway.wire import Parts
+
+PIECE: Final = 128 * 1024
+"""What is copied, or held, at a time; smaller messages are whole ones."""
+
+
+class Outlet(Protocol):
+    """Where the answer to one message goes."""
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether a large answer may leave before all of it has come."""
+
+    def begin(self, size: int) -> Awaitable[None]:
+        """Begin an answer whose body has so many bytes."""
+
+    def send(self, piece: bytes) -> Awaitable[None]:
+        """Send on, and wait while the client does not take what came before."""
+
+    def wait_for_capacity(self, size: int) -> Awaitable[None]:
+        """Wait until there is room for a whole answer."""
+
+
+def pieces_of(parts: Parts) -> Iterator[memoryview]:
+    """Cut the parts of a message into pieces, without copying them."""
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(view), PIECE):
+            yield view[begin : begin + PIECE]
