@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+import itertools
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pymongo import AsyncMongoClient, MongoClient
@@ -19,15 +21,40 @@ CLIENT_OPTIONS = {
     # a client that asks, instead of waiting for news, believes in it again at once.
     "serverMonitoringMode": "poll",
 }
+_shell_numbers = itertools.count()
 
 
-class SyncShell:
+class _Named:
+    """The clients of one shell have an `appName` that no other client has.
+
+    Fail points are for it alone: whoever else reads from the server, such as a stream that an earlier test left
+    waiting, must not use them up.
+    """
+
+    def __init__(self) -> None:
+        self.app_name = f"tailrace-driver-tests-{os.getpid()}-{next(_shell_numbers)}"
+
+    def client_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {**CLIENT_OPTIONS, "appname": self.app_name, **options}
+
+    def limited(self, fail_point: Mapping[str, Any]) -> dict[str, Any]:
+        """Give a `failCommand` that fails commands of this shell's clients alone; other fail points as they are."""
+        if fail_point["configureFailPoint"] != "failCommand" or "data" not in fail_point:
+            return dict(fail_point)
+        return {**fail_point, "data": self.only_for(fail_point["data"])}
+
+    def only_for(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Give the data of a `failCommand` for this shell's clients alone."""
+        return {**data, "appName": self.app_name}
+
+
+class SyncShell(_Named):
     """`ChangeStream` as it is."""
 
     name = "sync"
 
     def connect(self, uri: str, **options: Any) -> MongoClient[dict[str, Any]]:
-        return MongoClient(uri, **{**CLIENT_OPTIONS, **options})
+        return MongoClient(uri, **self.client_options(options))
 
     def watch(self, target: Any, pipeline: Any = None, **options: Any) -> ChangeStream[Any]:
         return watch(target, pipeline, **options)
@@ -44,17 +71,18 @@ class SyncShell:
         """End what the shell needs to run."""
 
 
-class AsyncShell:
+class AsyncShell(_Named):
     """`AsyncChangeStream`, each call run to its end on a loop of the test's own."""
 
     name = "async"
 
     def __init__(self) -> None:
+        super().__init__()
         self._runner = asyncio.Runner()
 
     def connect(self, uri: str, **options: Any) -> Any:
         async def make() -> AsyncMongoClient[dict[str, Any]]:
-            return AsyncMongoClient(uri, **{**CLIENT_OPTIONS, **options})
+            return AsyncMongoClient(uri, **self.client_options(options))
 
         return self.run(make())
 

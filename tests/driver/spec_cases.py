@@ -17,7 +17,7 @@ from driver.shells import SHELLS
 from tailrace.driver import ResumeRules
 from tailrace.errors import StandError
 from tailrace.stand import MONGODB_VERSIONS
-from tailrace.stand.cache import SourceDistribution, say, unpacked_source
+from tailrace.stand.cache import SourceDistribution, report_progress, unpacked_source
 from tailrace.stand.mongod_binary import WINDOWS_VERSIONS
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "spec-tests"
@@ -98,7 +98,7 @@ def _fetched() -> Path | None:
     try:
         return unpacked_source(PYMONGO) / "test"
     except StandError as error:
-        say(f"the specification's tests are not here: {error}")
+        report_progress(f"the specification's tests are not here: {error}")
         return None
 
 

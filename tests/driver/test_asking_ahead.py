@@ -13,8 +13,8 @@ import pytest
 from bson import Timestamp
 from pymongo import AsyncMongoClient
 
+from tailrace.client import AsyncRawCursor, RawCursor
 from tailrace.driver import watch
-from tailrace.driver.cursor import AsyncRawCursor, RawCursor
 from tailrace.stand import ReplicaSet
 
 
@@ -25,7 +25,7 @@ def orders(database: Any) -> Any:
 
 
 EVENTS_PER_BATCH = 1000
-"""Of so many events that `Reply.promises_more`."""
+"""Of so many events that `Reply.has_more`."""
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ def _first_insert(orders: Any) -> Timestamp:
 def _noted(cursor: type[RawCursor] | type[AsyncRawCursor]) -> Iterator[list[Any]]:
     """Note the cursors that ask ahead while inside."""
     asked: list[Any] = []
-    original: Callable[..., Any] = cursor.ask_ahead
+    original: Callable[..., Any] = cursor.read_ahead
 
     def note(self: Any, command: Any) -> Any:
         asked.append(self)
         return original(self, command)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cursor, "ask_ahead", note)
+        patch.setattr(cursor, "read_ahead", note)
         yield asked
 
 
@@ -67,7 +67,7 @@ def _idle_cursors(backlog: Any) -> list[Any]:
 
 
 def _wait_until_no_cursor_is_left(backlog: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while found := _idle_cursors(backlog):
         assert time.monotonic() < deadline, found
         time.sleep(0.05)

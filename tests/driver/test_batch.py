@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bson_strategies import DOCUMENTS
+from tailrace.client.commands import UncutBatch
 from tailrace.driver import Batch, token_of
-from tailrace.driver.batch import UncutBatch, cut_documents
 from tailrace.driver.fragments import FragmentAssembler, splits_large_events
 from tailrace.errors import BsonMalformed, ResumeTokenMissing
+from tailrace.raw import cut_documents
 
 TOKEN = {"_data": "82AB"}
 

@@ -31,14 +31,14 @@ def run_legacy(case: Case, shell: Shell, uri: str) -> None:
     """Run one test against the server behind a URI."""
     with MongoClient[dict[str, Any]](uri) as global_client:
         try:
-            _prepare(global_client, case)
+            _prepare(global_client, case, shell)
             _run(case, global_client, shell, uri)
         finally:
             _turn_off(global_client, case)
             shell.close()
 
 
-def _prepare(client: MongoClient[dict[str, Any]], case: Case) -> None:
+def _prepare(client: MongoClient[dict[str, Any]], case: Case, shell: Shell) -> None:
     header = case.header
     for database, collection in (
         (header["database_name"], header["collection_name"]),
@@ -48,7 +48,7 @@ def _prepare(client: MongoClient[dict[str, Any]], case: Case) -> None:
             drop_collections(client[database])
             client[database].create_collection(collection)
     if "failPoint" in case.test:
-        client.admin.command(case.test["failPoint"])
+        client.admin.command(shell.limited(case.test["failPoint"]))
 
 
 def _turn_off(client: MongoClient[dict[str, Any]], case: Case) -> None:

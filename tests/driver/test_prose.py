@@ -104,7 +104,7 @@ def test_3_one_resume_with_the_same_pipeline_and_options(
         orders.insert_one({"n": 1})
         stream.next()
         token = stream.resume_token
-        with mongodb.primary.fail_point("failCommand", {"times": 1}, CLOSE_GET_MORE):
+        with mongodb.primary.fail_point("failCommand", {"times": 1}, shell.only_for(CLOSE_GET_MORE)):
             orders.insert_one({"n": 2})
             assert stream.next()["fullDocument"]["n"] == 2
     first, second = recorder.of("aggregate")
@@ -122,7 +122,7 @@ def test_4_no_resume_after_an_error_of_aggregate(
     client, recorder = connect(mongodb.uri, retryReads=False)
     labelled = {"failCommands": ["aggregate"], "errorCode": 6, "errorLabels": ["ResumableChangeStreamError"]}
     with (
-        mongodb.primary.fail_point("failCommand", {"times": 1}, labelled),
+        mongodb.primary.fail_point("failCommand", {"times": 1}, shell.only_for(labelled)),
         pytest.raises(OperationFailure) as caught,
     ):
         shell.watch(watched(client, orders))
@@ -142,7 +142,7 @@ def test_6_server_selection_with_the_first_read_preference(
     ):
         writer.shop.orders.insert_one({"n": 1})
         assert stream.next()["fullDocument"]["n"] == 1
-        with secondary.fail_point("failCommand", {"times": 1}, CLOSE_GET_MORE):
+        with secondary.fail_point("failCommand", {"times": 1}, shell.only_for(CLOSE_GET_MORE)):
             writer.shop.orders.insert_one({"n": 2})
             assert stream.next()["fullDocument"]["n"] == 2
     sent = [event for event in recorder.commands if event.command_name in ("aggregate", "getMore")]
@@ -177,11 +177,13 @@ def test_8_errors_of_killcursors_are_swallowed(
         with mongodb.primary.fail_point(
             "failCommand",
             {"times": 2},
-            {
-                "failCommands": ["getMore", "killCursors"],
-                "errorCode": 6,
-                "errorLabels": ["ResumableChangeStreamError"],
-            },
+            shell.only_for(
+                {
+                    "failCommands": ["getMore", "killCursors"],
+                    "errorCode": 6,
+                    "errorLabels": ["ResumableChangeStreamError"],
+                }
+            ),
         ):
             orders.insert_one({"n": 2})
             assert stream.next()["fullDocument"]["n"] == 2
@@ -282,7 +284,7 @@ def test_17_started_with_start_after_and_no_result_it_resumes_with_start_after(
         orders.insert_one({})
         token = stream.next()["_id"]
     with (
-        mongodb.primary.fail_point("failCommand", {"times": 1}, CLOSE_GET_MORE),
+        mongodb.primary.fail_point("failCommand", {"times": 1}, shell.only_for(CLOSE_GET_MORE)),
         shell.watch(watched(client, orders), start_after=token, max_await_time_ms=50) as stream,
     ):
         assert stream.try_next() is None
@@ -302,7 +304,7 @@ def test_18_started_with_start_after_and_a_result_it_resumes_with_resume_after(
         orders.insert_one({"n": 2})
     with shell.watch(watched(client, orders), start_after=token, max_await_time_ms=50) as stream:
         assert stream.next()["fullDocument"]["n"] == 2
-        with mongodb.primary.fail_point("failCommand", {"times": 1}, CLOSE_GET_MORE):
+        with mongodb.primary.fail_point("failCommand", {"times": 1}, shell.only_for(CLOSE_GET_MORE)):
             assert stream.try_next() is None
     resumed = recorder.stages()[-1]
     assert "resumeAfter" in resumed

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect, CursorNotFound, ExecutionTimeout, NotPrimaryError, OperationFailure
 
 from tailrace import server_codes
+from tailrace.client.commands import Aggregate, DecodedBatch, GetMore, Reply
 from tailrace.driver import ResumeRules, WatchOptions
-from tailrace.driver.batch import DecodedBatch
 from tailrace.driver.budget import POLICY, ResumeBudget
-from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
+from tailrace.driver.commands import Pause, Scope, Step
 from tailrace.driver.resume import ResumableStream, proceed
 from tailrace.driver.rules import Failure
 from tailrace.errors import ResumeTokenMissing

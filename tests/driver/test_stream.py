@@ -160,10 +160,12 @@ def test_batches_are_bytes_with_tokens_and_move_the_position(
         assert full.tokens == [bson.encode(bson.decode(event)["_id"]) for event in full.events]
         assert full.operation_time >= bson.decode(full.events[-1])["clusterTime"]
         assert not empty.events
-        assert bson.decode(empty.resume_token) == stream.resume_token
+        assert empty.resume_token == stream.resume_token
+        assert bson.decode(empty.token) == empty.resume_token
         orders.insert_one({"n": 5})
-    with shell.watch(watched(client, orders), resume_after=full.resume_token) as stream:
-        assert stream.next()["fullDocument"]["n"] == 5
+    for token in (full.resume_token, full.token):  # the document, and its bytes where somebody kept those
+        with shell.watch(watched(client, orders), resume_after=token) as stream:
+            assert stream.next()["fullDocument"]["n"] == 5
 
 
 def test_iteration_and_batches_mix(mongodb: ReplicaSet, orders: Any, shell: Shell, connect: Connect) -> None:

@@ -125,7 +125,7 @@ class UnifiedRun:
         if "blockTimeMS" in command.get("data", {}):
             command = {**command, "data": {**command["data"], "blockTimeMS": SLOWER * command["data"]["blockTimeMS"]}}
         self.fail_points.append(command["configureFailPoint"])
-        self.shell.call(self.entities[given["client"]].admin.command, command)
+        self.shell.call(self.entities[given["client"]].admin.command, self.shell.limited(command))
 
     def _do_create_change_stream(self, target: Any, given: Mapping[str, Any]) -> Any:
         options = {_snake(name): value for name, value in given.items() if name != "pipeline"}

@@ -1,8 +1,8 @@
 """The Change Streams specification on top of pymongo's connections: `watch()`, synchronous and asynchronous.
 
 `resume.py` is the specification as pure logic, `rules.py` says which errors are resumed, the shells
-`stream.py` and `async_stream.py` do the I/O, and `cursor.py` alone touches what pymongo keeps private. Decoding
-oplogs, storing positions and writing to sinks do not belong here.
+`stream.py` and `async_stream.py` do the I/O through `client`. Decoding oplogs,
+ storing positions and writing to sinks do not belong here.
 """
 
 from tailrace.driver.async_stream import AsyncChangeStream

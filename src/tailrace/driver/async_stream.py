@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from pymongo.errors import PyMongoError
 
+from tailrace.client import AsyncRawCursor, open_async_cursor
+from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.driver.batch import Batch
-from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
-from tailrace.driver.cursor import AsyncRawCursor, open_async_cursor
+from tailrace.driver.commands import Step
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.resume import Steps, proceed
@@ -84,7 +85,9 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         self._stream.close()
         if self._cursor is not None:
             await self._cursor.close()
-        self._end_session()
+        ended = self._end_session()
+        if ended is not None:
+            await ended
 
     async def __aenter__(self) -> AsyncChangeStream[D]:
         return await self._open()
@@ -114,7 +117,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
                 if event is not None:
                     return self._decode(event)
                 await self._announce()
-                self._want_decoded()
+                self._expect_decoded()
                 await self._perform(self._stream.advance())
         await self.close()
         raise StopAsyncIteration
@@ -145,7 +148,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
             while step is not None:
                 outcome: Reply | PyMongoError | None
                 try:
-                    outcome = await self._carry_out(step)
+                    outcome = await self._execute(step)
                 except PyMongoError as error:
                     outcome = error
                 step = proceed(steps, outcome)
@@ -159,11 +162,12 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
             if not self._stream.alive:
                 await self.close()
 
-    async def _carry_out(self, step: Step) -> Reply | None:
+    async def _execute(self, step: Step) -> Reply | None:
         if isinstance(step, GetMore):
             return await self._get_more(step)
         if isinstance(step, Aggregate):
-            self._cursor, reply = await open_async_cursor(self._watched.place, step, self._session)
+            self._log_reconnect()
+            self._cursor, reply = await open_async_cursor(self._watched.handle, step, self._session)
             return reply
         await asyncio.sleep(step.seconds)
         return None
@@ -173,8 +177,8 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         cursor = self._cursor
         assert cursor is not None
         reply = await cursor.get_more(command)
-        if reply.promises_more and self._may_ask_ahead(cursor):
-            await cursor.ask_ahead(command)
+        if reply.has_more and self._may_read_ahead(cursor):
+            await cursor.read_ahead(command)
         return reply
 
     async def _server_splits(self) -> bool:

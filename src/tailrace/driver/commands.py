@@ -1,20 +1,11 @@
-"""What the driver sends and what it gets back, as plain values.
-
-The resume logic speaks only in these; the shells turn them into traffic.
-"""
+"""What is watched, and the steps that the resume logic asks of a shell."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from bson.timestamp import Timestamp
-
-from tailrace.driver.batch import UncutBatch
-
-LARGE_BATCH: Final = 256 * 1024
-"""Bytes from which on a stream is behind, and its next batch is asked for ahead."""
+from tailrace.client.commands import Aggregate, GetMore
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +38,6 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
-    """Open a cursor, for the first time or to resume, on a server chosen by the read preference."""
-
-    database: str
-    command: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class GetMore:
-    """Ask the server that holds the cursor for its next batch."""
-
-    database: str
-    collection: str
-    cursor_id: int
-    batch_size: int | None
-    max_time_ms: int | None
-    comment: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Pause:
     """Wait before the next attempt to resume."""
 
@@ -74,28 +45,3 @@ class Pause:
 
 
 Step: TypeAlias = Aggregate | GetMore | Pause
-
-
-class Reply(NamedTuple):
-    """A server's answer to `Aggregate` or `GetMore`; events and tokens are BSON documents.
-
-    A tuple, like `UncutBatch`, because it is made on the way of every single event, in a third of the time.
-    """
-
-    cursor_id: int
-    namespace: str
-    batch: Sequence[bytes] | UncutBatch
-    post_batch_resume_token: bytes | Mapping[str, Any] | None
-    operation_time: Timestamp | None
-    max_wire_version: int
-
-    @property
-    def events(self) -> Sequence[bytes]:
-        """The events, cut out now if they were not."""
-        return self.batch.cut() if isinstance(self.batch, UncutBatch) else self.batch
-
-    @property
-    def promises_more(self) -> bool:
-        """Whether the batch is so large that the stream is behind: the next getMore will not have to wait."""
-        batch = self.batch
-        return isinstance(batch, UncutBatch) and batch.size >= LARGE_BATCH and self.cursor_id != 0

@@ -12,7 +12,8 @@ from bson.timestamp import Timestamp
 from pymongo.collation import Collation
 from pymongo.read_concern import ReadConcern
 
-from tailrace.driver.commands import Aggregate, Scope
+from tailrace.client.commands import Aggregate
+from tailrace.driver.commands import Scope
 from tailrace.driver.rules import ResumeRules
 
 Token: TypeAlias = Mapping[str, Any] | bytes
@@ -57,8 +58,8 @@ class WatchOptions:
     """"majority" or none is all that servers accept; the target's unless given."""
     timeout_ms: int | None = None
     """Time limit for opening and for each iteration; the client's timeoutMS unless given."""
-    resume_for: timedelta | None = None
-    """Not in the specification: go on trying to resume for this long, instead of once."""
+    resume_for: timedelta | float | None = None
+    """Not in the specification: go on trying to resume for this long (a number is seconds), instead of once."""
     split_large_events: bool = False
     """Not in the specification: let the server split events over 16 MB, and put them together here."""
     rules: ResumeRules = ResumeRules.DEFAULT
@@ -70,6 +71,14 @@ class WatchOptions:
         # The one check that the specification asks of a client: such a getMore could never answer in time.
         if self.timeout_ms and self.max_await_time_ms and self.max_await_time_ms >= self.timeout_ms:
             raise ValueError("max_await_time_ms must be less than timeout_ms")
+        if not (self.resume_for is None or isinstance(self.resume_for, timedelta | int | float)):
+            raise TypeError(f"resume_for is a timedelta or a number of seconds, not {self.resume_for!r}")
+
+    @property
+    def resume_budget(self) -> timedelta | None:
+        """How long to go on trying to resume."""
+        given = self.resume_for
+        return given if given is None or isinstance(given, timedelta) else timedelta(seconds=given)
 
 
 def first_stage(scope: Scope, options: WatchOptions, position: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
 from tailrace import server_codes
-from tailrace.driver.batch import Batch, DecodedBatch
+from tailrace.client.commands import Aggregate, DecodedBatch, GetMore, Reply
+from tailrace.driver.batch import Batch
 from tailrace.driver.budget import ResumeBudget
-from tailrace.driver.commands import Aggregate, GetMore, Pause, Reply, Scope, Step
+from tailrace.driver.commands import Pause, Scope, Step
 from tailrace.driver.fragments import FragmentAssembler
 from tailrace.driver.options import Token, WatchOptions, aggregate, as_document, original_position
 from tailrace.driver.rules import WIRE_VERSION_4_4, Failure

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import bson
 
+from tailrace.client import AsyncRawCursor, RawCursor, end_session, is_time_limited, start_session, time_limit
 from tailrace.driver.budget import ResumeBudget
-from tailrace.driver.cursor import AsyncRawCursor, RawCursor, end_session, is_time_limited, start_session, time_limit
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.resume import ResumableStream
 from tailrace.driver.target import AsyncTarget, Target, Watched
+from tailrace.logs import get_logger
 
+_log = get_logger("tailrace.driver")
 D = TypeVar("D")
 C = TypeVar("C", RawCursor, AsyncRawCursor)
 
@@ -29,11 +31,12 @@ class Shell(Generic[D, C]):
     ) -> None:
         self._watched = Watched.of(target, options)
         self._options = options
-        budget = ResumeBudget(options.resume_for, time.monotonic, random.random)
+        budget = ResumeBudget(options.resume_budget, time.monotonic, random.random)
         self._stream = ResumableStream(self._watched.scope, pipeline, options, budget)
         self._session = options.session or start_session(self._watched.client)
         self._cursor: C | None = None
         self._working = False
+        self._was_open = False
         # One call less for every event than a method would need.
         decode: Any = partial(bson.decode, codec_options=self._watched.codec)
         self._decode: Callable[[bytes], D] = decode
@@ -49,17 +52,23 @@ class Shell(Generic[D, C]):
         return self._stream.alive
 
     def _time_limit(self) -> AbstractContextManager[Any]:
-        return time_limit(self._options.timeout_ms, self._watched.place)
+        return time_limit(self._options.timeout_ms, self._watched.handle)
 
-    def _may_ask_ahead(self, cursor: C) -> bool:
+    def _may_read_ahead(self, cursor: C) -> bool:
         """Whether the server may work on the next batch while the user works on this one.
 
         Not under a time limit, which is for this call alone, and not in the user's session, which the user may
         be using meanwhile.
         """
-        return self.alive and cursor.may_ask_ahead and self._options.session is None and not is_time_limited()
+        return self.alive and cursor.may_read_ahead and self._options.session is None and not is_time_limited()
 
-    def _want_decoded(self) -> None:
+    def _log_reconnect(self) -> None:
+        """Log that the stream is opened again; the first time it is opened is no reconnect."""
+        if self._was_open:
+            _log.info("change_stream_reconnects", scope=str(self._watched.scope))
+        self._was_open = True
+
+    def _expect_decoded(self) -> None:
         """Let small replies be decoded as a whole, with their events: these are wanted so, one by one."""
         if self._cursor is not None:
             self._cursor.reader.decodes = True
@@ -71,7 +80,8 @@ class Shell(Generic[D, C]):
         if cursor is not None:
             cursor.abandon()
 
-    def _end_session(self) -> None:
+    def _end_session(self) -> Awaitable[None] | None:
         """Give the session back, unless a command still runs with it: then that one's end does it."""
         if self._options.session is None and not self._working:
-            end_session(self._session)
+            return end_session(self._session)
+        return None

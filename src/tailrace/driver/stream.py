@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 from pymongo.errors import PyMongoError
 
+from tailrace.client import RawCursor, open_cursor
+from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.driver.batch import Batch
-from tailrace.driver.commands import Aggregate, GetMore, Reply, Step
-from tailrace.driver.cursor import RawCursor, open_cursor
+from tailrace.driver.commands import Step
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.resume import Steps, proceed
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import Target
+from tailrace.owned.closeable import Closeable
 
 D = TypeVar("D")
 
 
-class ChangeStream(Shell[D, RawCursor]):
+class ChangeStream(Shell[D, RawCursor], Closeable):
     """A change stream that resumes by itself. Made by `watch()`; it opens when it is made.
 
     To keep a position over restarts, store `resume_token` after each `try_next()`, also when that
@@ -87,18 +88,10 @@ class ChangeStream(Shell[D, RawCursor]):
             self._cursor.close()
         self._end_session()
 
-    def __enter__(self) -> ChangeStream[D]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _wait(self) -> D:
         with self._time_limit():
             while self._stream.alive:
-                self._want_decoded()
+                self._expect_decoded()
                 self._perform(self._stream.advance())
                 document: D | None = self._stream.take_document()
                 if document is not None:
@@ -121,7 +114,7 @@ class ChangeStream(Shell[D, RawCursor]):
             while step is not None:
                 outcome: Reply | PyMongoError | None
                 try:
-                    outcome = self._carry_out(step)
+                    outcome = self._execute(step)
                 except PyMongoError as error:
                     outcome = error
                 step = proceed(steps, outcome)
@@ -135,11 +128,12 @@ class ChangeStream(Shell[D, RawCursor]):
             if not self._stream.alive:
                 self.close()
 
-    def _carry_out(self, step: Step) -> Reply | None:
+    def _execute(self, step: Step) -> Reply | None:
         if isinstance(step, GetMore):
             return self._get_more(step)
         if isinstance(step, Aggregate):
-            self._cursor, reply = open_cursor(self._watched.place, step, self._session)
+            self._log_reconnect()
+            self._cursor, reply = open_cursor(self._watched.handle, step, self._session)
             return reply
         time.sleep(step.seconds)
         return None
@@ -149,8 +143,8 @@ class ChangeStream(Shell[D, RawCursor]):
         cursor = self._cursor
         assert cursor is not None
         reply = cursor.get_more(command)
-        if reply.promises_more and self._may_ask_ahead(cursor):
-            cursor.ask_ahead(command)
+        if reply.has_more and self._may_read_ahead(cursor):
+            cursor.read_ahead(command)
         return reply
 
     def _server_splits(self) -> bool:

@@ -24,7 +24,7 @@ class Watched:
     """A target, taken apart: what is watched, where commands go, how events are decoded."""
 
     scope: Scope
-    place: Any
+    handle: Any
     """A database or collection with the stream's read preference and read concern."""
     client: Any
     codec: CodecOptions[Any]
@@ -43,6 +43,6 @@ class Watched:
             scope = Scope.of_database(target.name)
             return cls(scope, target.with_options(**chosen), target.client, target.codec_options)
         if isinstance(target, MongoClient | AsyncMongoClient):
-            place = target.get_database("admin", **chosen)
-            return cls(Scope.of_cluster(), place, target, target.codec_options)
+            handle = target.get_database("admin", **chosen)
+            return cls(Scope.of_cluster(), handle, target, target.codec_options)
         raise TypeError(f"a collection, database or client of pymongo can be watched, not {type(target).__name__}")

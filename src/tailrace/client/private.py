@@ -1,4 +1,4 @@
-"""Cursors whose batches stay bytes: the one place that uses names pymongo keeps private.
+"""The one module that uses names pymongo keeps private: cursors whose batches stay bytes, and their own connection.
 
 pymongo's public API can run `aggregate` and read raw batches, but not both for a change stream: the raw
 cursors hide the post-batch token and the operation time, `Database.command` cannot send a getMore to the
@@ -10,42 +10,80 @@ pymongo's own cursors are extended here, by what its `watch()` itself uses:
 - `MongoClient._retryable_read` and `Connection.command`: server selection and one retry of the aggregate;
 - `_ConnectionManager`, by which pymongo reads exhaust cursors: a reply that was asked for before is only received;
 - `MongoClient._start_session` and `_leave_alive`: a session that outlives the cursors of one stream;
-- `_csot`: the time limit in force.
+- `_csot`: the time limit in force;
+- `Pool.connect`, `_op_msg` and the client's error handler: a connection outside of the pool.
 
-The pin in pyproject.toml (pymongo < 4.18) covers them.
+Importing it fails on a release that has changed them (`changed_names`); `public` then takes its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, TypeAlias
+import inspect
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, Final
 
 import bson
-import pymongo
-from bson.codec_options import CodecOptions
-from bson.raw_bson import RawBSONDocument
+from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
 from pymongo import AsyncMongoClient, MongoClient, _csot
-from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.command_cursor import AsyncCommandCursor
 from pymongo.asynchronous.cursor_base import _ConnectionManager as _AsyncAwaited
-from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import NotPrimaryError, OperationFailure
-from pymongo.message import _GetMore
+from pymongo.errors import AutoReconnect
+from pymongo.helpers_shared import _check_command_response
+from pymongo.message import _GetMore, _op_msg, _OpMsg
 from pymongo.monitoring import ConnectionClosedReason
-from pymongo.synchronous.collection import Collection
+from pymongo.server_selectors import writable_server_selector
+from pymongo.synchronous import mongo_client
+from pymongo.synchronous.client_session import ClientSession
 from pymongo.synchronous.command_cursor import CommandCursor
 from pymongo.synchronous.cursor_base import _ConnectionManager as _Awaited
-from pymongo.synchronous.database import Database
+from pymongo.synchronous.pool import Connection, Pool
 
-from tailrace.driver.commands import Aggregate, GetMore, Reply
-from tailrace.driver.reply import ReplyReader
-
-Place: TypeAlias = Database[Any] | Collection[Any]
-"""Where a synchronous stream runs its aggregate; carries read preference, read concern and codec options."""
-AsyncPlace: TypeAlias = AsyncDatabase[Any] | AsyncCollection[Any]
+from tailrace import raw
+from tailrace.client import shared
+from tailrace.client.commands import Aggregate, GetMore, Reply
+from tailrace.client.reply import ReplyReader
+from tailrace.client.shared import AsyncHandle, Handle, client_of, opened, plain_errors, raw_codec
 
 _FIRST_BATCH: Final = {"cursor": {"firstBatch": 1}}
+_CURSOR_FIRST: Final = b"\x03cursor\x00"
+"""How a server's reply begins when it is no error."""
+_ErrorHandler: Final[Any] = getattr(mongo_client, "_MongoClientErrorHandler", None) or getattr(
+    mongo_client, "_ClientCheckout", None
+)
+"""What tells the client of errors on a connection; it has another name since 4.19."""
+_METHODS: Final[dict[type, set[str]]] = {
+    CommandCursor: {"_send_message", "_unpack_response", "_die_no_lock", "_maybe_pin_connection"},
+    MongoClient: {"_retryable_read", "_select_server", "_checkout", "_start_session", "_close_cursor_soon"},
+    Connection: {"send_message", "receive_message", "pin_cursor", "close_conn", "add_server_api"},
+    Pool: {"connect"},
+}
+_PARAMETERS: Final[dict[Callable[..., Any], tuple[str, ...]]] = {
+    _GetMore: (
+        "db", "coll", "ntoreturn", "cursor_id", "codec_options", "read_preference", "session", "client",
+        "max_await_time_ms", "conn_mgr", "exhaust", "comment",
+    ),
+    _op_msg: ("flags", "command", "dbname", "read_preference", "opts", "ctx"),
+    _Awaited: ("conn", "more_to_come"),
+}  # fmt: skip
+
+
+def changed_names() -> list[str]:
+    """Name what this release of pymongo has no more, or calls otherwise."""
+    changed = [
+        f"{kind.__name__}.{name}" for kind, names in _METHODS.items() for name in names if not hasattr(kind, name)
+    ]
+    changed += [
+        each.__name__ for each, names in _PARAMETERS.items() if tuple(inspect.signature(each).parameters) != names
+    ]
+    if "_leave_alive" not in ClientSession._end_implicit_session.__code__.co_names:
+        changed.append("ClientSession._leave_alive")
+    return changed if _ErrorHandler is not None else [*changed, "_MongoClientErrorHandler"]
+
+
+if changed := changed_names():
+    raise ImportError(f"this release of pymongo has changed {', '.join(changed)}")
 
 
 class RawCursor(CommandCursor[Any]):
@@ -54,7 +92,7 @@ class RawCursor(CommandCursor[Any]):
     codec: CodecOptions[Any]
     reader: ReplyReader
     decrypts: bool
-    may_ask_ahead: bool
+    may_read_ahead: bool
     _ahead: _Awaited | None = None
     """The connection on which a reply is under way that nobody receives yet."""
     _receiving: _Awaited | None = None
@@ -73,7 +111,7 @@ class RawCursor(CommandCursor[Any]):
             self._give_back(ahead)
         return _last_reply(self)
 
-    def ask_ahead(self, command: GetMore) -> None:
+    def read_ahead(self, command: GetMore) -> None:
         """Send the next getMore now, if the pool has room: the server works on it until `get_more` is called.
 
         An error may mean that the server has read the batch for nobody: the stream has to be resumed.
@@ -81,11 +119,10 @@ class RawCursor(CommandCursor[Any]):
         operation = _operation(self, command)
         client: Any = operation.client
         server = client._select_server(operation.read_preference, self._session, operation.name, address=self._address)
-        if not _has_room(server.pool):
+        if not _has_spare_connection(server.pool):
             return
         with client._checkout(server, self._session) as conn:
-            message: Any = operation.get_message(operation.read_preference, conn, use_cmd=True)
-            conn.send_message(message[1], message[2])
+            conn.send_message(*_encoded(operation, conn))
             conn.pin_cursor()
         self._ahead = _Awaited(conn, more_to_come=True)
 
@@ -122,7 +159,7 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
     codec: CodecOptions[Any]
     reader: ReplyReader
     decrypts: bool
-    may_ask_ahead: bool
+    may_read_ahead: bool
     _ahead: _AsyncAwaited | None = None
     _receiving: _AsyncAwaited | None = None
 
@@ -140,7 +177,7 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
             await self._give_back(ahead)
         return _last_reply(self)
 
-    async def ask_ahead(self, command: GetMore) -> None:
+    async def read_ahead(self, command: GetMore) -> None:
         """Send the next getMore now, if the pool has room: the server works on it until `get_more` is called.
 
         An error may mean that the server has read the batch for nobody: the stream has to be resumed.
@@ -150,11 +187,10 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
         server = await client._select_server(
             operation.read_preference, self._session, operation.name, address=self._address
         )
-        if not _has_room(server.pool):
+        if not _has_spare_connection(server.pool):
             return
         async with client._checkout(server, self._session) as conn:
-            message: Any = operation.get_message(operation.read_preference, conn, use_cmd=True)
-            await conn.send_message(message[1], message[2])
+            await conn.send_message(*_encoded(operation, conn))
             conn.pin_cursor()
         self._ahead = _AsyncAwaited(conn, more_to_come=True)
 
@@ -185,52 +221,52 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
         return [self.reader.read(response.raw_command_response())]
 
 
-def open_cursor(place: Place, command: Aggregate, session: Any) -> tuple[RawCursor, Reply]:
+def open_cursor(handle: Handle, command: Aggregate, session: Any) -> tuple[RawCursor, Reply]:
     """Run the aggregate on a server of the read preference and keep what it opened."""
-    client = _client_of(place)
+    client = client_of(handle)
 
     def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[RawCursor, Reply]:
-        with _plain_errors():
-            answer = conn.command(**_request(place, command, read_preference, session))
-        collection, info, reply = _opened(place, answer, conn.max_wire_version)
+        with plain_errors():
+            answer = conn.command(**_request(handle, command, read_preference, session))
+        collection, info, reply = opened(handle, answer, conn.max_wire_version)
         cursor = RawCursor(collection, info, conn.address, session=session)
-        _prepare(cursor, place, conn)
+        _prepare(cursor, handle, conn)
         cursor._maybe_pin_connection(conn)
         return cursor, reply
 
-    opened: tuple[RawCursor, Reply] = client._retryable_read(
-        run, place._read_preference_for(session), session, operation="aggregate"
+    ran: tuple[RawCursor, Reply] = client._retryable_read(
+        run, handle._read_preference_for(session), session, operation="aggregate"
     )
-    return opened
+    return ran
 
 
-async def open_async_cursor(place: AsyncPlace, command: Aggregate, session: Any) -> tuple[AsyncRawCursor, Reply]:
+async def open_async_cursor(handle: AsyncHandle, command: Aggregate, session: Any) -> tuple[AsyncRawCursor, Reply]:
     """Run the aggregate on a server of the read preference and keep what it opened."""
-    client = _client_of(place)
+    client = client_of(handle)
 
     async def run(session: Any, _server: Any, conn: Any, read_preference: Any) -> tuple[AsyncRawCursor, Reply]:
-        with _plain_errors():
-            answer = await conn.command(**_request(place, command, read_preference, session))
-        collection, info, reply = _opened(place, answer, conn.max_wire_version)
+        with plain_errors():
+            answer = await conn.command(**_request(handle, command, read_preference, session))
+        collection, info, reply = opened(handle, answer, conn.max_wire_version)
         cursor = AsyncRawCursor(collection, info, conn.address, session=session)
-        _prepare(cursor, place, conn)
+        _prepare(cursor, handle, conn)
         await cursor._maybe_pin_connection(conn)
         return cursor, reply
 
-    opened: tuple[AsyncRawCursor, Reply] = await client._retryable_read(
-        run, place._read_preference_for(session), session, operation="aggregate"
+    ran: tuple[AsyncRawCursor, Reply] = await client._retryable_read(
+        run, handle._read_preference_for(session), session, operation="aggregate"
     )
-    return opened
+    return ran
 
 
-def _prepare(cursor: RawCursor | AsyncRawCursor, place: Place | AsyncPlace, conn: Any) -> None:
+def _prepare(cursor: RawCursor | AsyncRawCursor, handle: Handle | AsyncHandle, conn: Any) -> None:
     """Note what a new cursor's commands and replies are made and read with."""
-    client = _client_of(place)
-    cursor.codec = _raw_codec(place)
+    client = client_of(handle)
+    cursor.codec = raw_codec(handle)
     cursor.decrypts = client._encrypter is not None
-    cursor.may_ask_ahead = not (cursor.decrypts or client.options.load_balanced)
+    cursor.may_read_ahead = not (cursor.decrypts or client.options.load_balanced)
     is_monitored = client._event_listeners.enabled_for_commands
-    cursor.reader = ReplyReader(conn.max_wire_version, place.codec_options, is_monitored=is_monitored)
+    cursor.reader = ReplyReader(conn.max_wire_version, handle.codec_options, is_monitored=is_monitored)
 
 
 def start_session(client: MongoClient[Any] | AsyncMongoClient[Any]) -> Any:
@@ -240,10 +276,11 @@ def start_session(client: MongoClient[Any] | AsyncMongoClient[Any]) -> Any:
     return session
 
 
-def end_session(session: Any) -> None:
-    """Give the stream's session back to the client."""
+def end_session(session: Any) -> Awaitable[None] | None:
+    """Give the stream's session back to the client, at once."""
     session._leave_alive = False
     session._end_implicit_session()
+    return None
 
 
 def is_time_limited() -> bool:
@@ -251,71 +288,23 @@ def is_time_limited() -> bool:
     return _csot.get_timeout() is not None
 
 
-def time_limit(timeout_ms: int | None, place: Place | AsyncPlace) -> AbstractContextManager[Any]:
+def time_limit(timeout_ms: int | None, handle: Handle | AsyncHandle) -> AbstractContextManager[Any]:
     """Limit what happens inside, unless a `pymongo.timeout()` around it does already."""
-    if is_time_limited():
-        return nullcontext()
-    seconds = place._timeout if timeout_ms is None else timeout_ms / 1000
-    return nullcontext() if seconds is None else pymongo.timeout(seconds)
+    return nullcontext() if is_time_limited() else shared.time_limit(timeout_ms, handle)
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Decode what a server says of an error: only events stay bytes."""
-    try:
-        yield
-    except OperationFailure as error:
-        details = _decoded(error.details)
-        raise type(error)(details["errmsg"], error.code, details, error._max_wire_version) from None
-    except NotPrimaryError as error:
-        details = _decoded(error.details)
-        raise NotPrimaryError(details["errmsg"], details) from None
-
-
-def _decoded(details: Any) -> dict[str, Any]:
-    return bson.decode(details.raw) if isinstance(details, RawBSONDocument) else details
-
-
-def _client_of(place: Any) -> Any:
-    return place.client if isinstance(place, Database | AsyncDatabase) else place.database.client
-
-
-def _request(place: Place | AsyncPlace, command: Aggregate, read_preference: Any, session: Any) -> dict[str, Any]:
+def _request(handle: Handle | AsyncHandle, command: Aggregate, read_preference: Any, session: Any) -> dict[str, Any]:
     """Give the arguments of `Connection.command` that send an aggregate."""
     return {
         "dbname": command.database,
         "spec": dict(command.command),
         "read_preference": read_preference,
-        "codec_options": _raw_codec(place),
-        "read_concern": place.read_concern,
+        "codec_options": raw_codec(handle),
+        "read_concern": handle.read_concern,
         "session": session,
-        "client": _client_of(place),
+        "client": client_of(handle),
         "user_fields": _FIRST_BATCH,
     }
-
-
-def _raw_codec(place: Place | AsyncPlace) -> CodecOptions[Any]:
-    """Keep documents as bytes, but the user's type codecs: a pipeline may need them."""
-    return place.codec_options.with_options(document_class=RawBSONDocument)
-
-
-def _opened(place: Any, answer: Any, max_wire_version: int) -> tuple[Any, dict[str, Any], Reply]:
-    """Take the reply to an aggregate apart: the collection for getMore, the cursor, the reply."""
-    found = answer["cursor"]
-    namespace = found.get("ns", "")
-    collection = (
-        place if isinstance(place, Collection | AsyncCollection) else place[namespace.partition(".")[2] or "$cmd"]
-    )
-    token = found.get("postBatchResumeToken")
-    reply = Reply(
-        found["id"],
-        namespace,
-        [event.raw for event in found["firstBatch"]],
-        None if token is None else token.raw,
-        answer.get("operationTime"),
-        max_wire_version,
-    )
-    return collection, {"id": found["id"], "firstBatch": [], "ns": namespace}, reply
 
 
 def _operation(cursor: Any, command: GetMore, ahead: Any = None) -> _GetMore:
@@ -335,10 +324,17 @@ def _operation(cursor: Any, command: GetMore, ahead: Any = None) -> _GetMore:
     )
 
 
-def _has_room(pool: Any) -> bool:
+def _encoded(operation: _GetMore, conn: Any) -> tuple[bytes, int]:
+    """Give a getMore as it is sent, and the size of its largest document."""
+    command, database = operation.as_command(conn)
+    _, message, size, _ = _op_msg(0, command, database, None, operation.codec_options, conn.compression_context)
+    return message, size
+
+
+def _has_spare_connection(pool: Any) -> bool:
     """Whether a connection can be spared: never more than half of them, because users want the others meanwhile."""
-    room: bool = 2 * (pool.active_sockets + 1) <= pool.max_pool_size
-    return room
+    has_spare: bool = 2 * (pool.active_sockets + 1) <= pool.max_pool_size
+    return has_spare
 
 
 def _close_soon(cursor: Any) -> None:
@@ -356,3 +352,75 @@ def _last_reply(cursor: Any) -> Reply:
         reply = reply._replace(batch=[event.raw for event in cursor._data])
     cursor._data.clear()
     return reply
+
+
+class CursorConnection:
+    """A connection to the primary, outside of the client's pool, which may be small and busy."""
+
+    def __init__(self, client: MongoClient[Any]) -> None:
+        self._client = client
+        self._server: Any = client._select_server(writable_server_selector, None, "find")
+        self._request: int | None = None
+        self._is_closed = False
+        self.is_answering = False
+        """Whether more replies are on their way: nothing has to be asked for."""
+        handler = _ErrorHandler(client, self._server, None)
+        try:
+            self._connection: Any = self._server.pool.connect(handler)
+        except BaseException as error:
+            handler.handle(type(error), error)
+            raise
+
+    def ask(self, command: dict[str, Any], *, may_go_on: bool = False) -> None:
+        """Send a command to the database `local`; `may_go_on`: the server need not wait for the next one."""
+        connection = self._connection
+        connection.add_server_api(command)
+        flags = _OpMsg.EXHAUST_ALLOWED if may_go_on else 0
+        self._request, message, size, _ = _op_msg(
+            flags, command, "local", None, DEFAULT_CODEC_OPTIONS, connection.compression_context
+        )
+        with self._reporting_errors():
+            connection.send_message(message, size)
+
+    def receive(self) -> bytes:
+        """Wait for the next reply; errors in it are raised as pymongo raises them."""
+        with self._reporting_errors():
+            reply = self._connection.receive_message(self._request)
+            self._request, self.is_answering = None, reply.more_to_come
+            data = bytes(reply.raw_command_response())
+            if data[4:12] != _CURSOR_FIRST:
+                _check_command_response(bson.decode(data), self._connection.max_wire_version)
+        self._learn_time(data)
+        if not self._server.description.is_writable:
+            # It would go on answering, cut off from the others for ever perhaps.
+            raise AutoReconnect("the node is no primary any more")
+        return data
+
+    def close(self) -> None:
+        """End the connection; whoever waits for a reply in another thread gets an error."""
+        self._is_closed = True
+        with suppress(OSError):
+            self._connection.conn.get_conn.shutdown(socket.SHUT_RDWR)
+        self._connection.close_conn("stale")
+        pool = self._server.pool
+        with pool.lock:
+            pool.active_contexts.discard(self._connection.cancel_context)
+
+    @contextmanager
+    def _reporting_errors(self) -> Iterator[None]:
+        """Let the client know what its monitors have not noticed yet; the end of this connection is no news."""
+        handler = _ErrorHandler(self._client, self._server, None)
+        handler.contribute_socket(self._connection)
+        try:
+            yield
+        except BaseException as error:
+            if not self._is_closed:
+                handler.handle(type(error), error)
+            raise
+
+    def _learn_time(self, reply: bytes) -> None:
+        """Pass the cluster's time on, so that other commands of the client never seem to come from the past."""
+        span = raw.find(reply, b"$clusterTime")
+        topology = self._client._topology
+        if span is not None and topology is not None:
+            topology.receive_cluster_time(bson.decode(reply[span[1] : span[2]]))

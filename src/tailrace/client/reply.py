@@ -6,13 +6,12 @@ from struct import Struct
 from typing import Any, Final
 
 import bson
-from bson.codec_options import CodecOptions
+from bson.codec_options import CodecOptions, TypeRegistry
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 
 from tailrace import raw
-from tailrace.driver.batch import DecodedBatch, UncutBatch
-from tailrace.driver.commands import Reply
+from tailrace.client.commands import DecodedBatch, Reply, UncutBatch
 
 _pack_int32: Final = Struct("<i").pack
 _BEGINNING: Final = Struct("<4x8si11si")
@@ -22,6 +21,7 @@ _CURSOR_START: Final = 12
 _TOKEN: Final = Struct("<22si")
 """What follows the batch: `postBatchResumeToken` and its length."""
 
+_NO_TYPES: Final = TypeRegistry()
 SMALL_REPLY: Final = 4096
 """Bytes up to which a reply may be decoded as a whole: a stream that gets such ones is not behind."""
 
@@ -32,7 +32,7 @@ class ReplyReader:
     def __init__(self, max_wire_version: int, codec: CodecOptions[Any], *, is_monitored: bool) -> None:
         self._max_wire_version = max_wire_version
         self._codec = codec
-        self._is_plain = codec.document_class is dict and not codec.type_registry._decoder_map
+        self._is_plain = codec.document_class is dict and codec.type_registry == _NO_TYPES
         self._is_monitored = is_monitored
         self.decodes = False
         """Whether the events of small replies are wanted decoded: then one call decodes them with the rest."""

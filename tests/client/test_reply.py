@@ -10,9 +10,8 @@ from bson import DatetimeMS, Int64, Timestamp
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 
-from tailrace.driver.batch import DecodedBatch, UncutBatch
-from tailrace.driver.commands import Reply
-from tailrace.driver.reply import SMALL_REPLY, ReplyReader
+from tailrace.client.commands import DecodedBatch, Reply, UncutBatch
+from tailrace.client.reply import SMALL_REPLY, ReplyReader
 
 TOKEN = {"_data": "82AB"}
 EVENTS = [{"_id": TOKEN, "n": n, "at": DatetimeMS(n)} for n in range(3)]
