@@ -9,20 +9,25 @@ Everything here is pure. `verify`, the inventories, the features and the tables 
 what follows from it.
 """
 
-from tailrace.fold.document_id import id_of, id_of_value
-from tailrace.fold.documents import BASE, DATA_OPERATIONS, Fold, Spelling, fold, is_superseded
-from tailrace.fold.ends import END_OPERATIONS, End, Ends
-from tailrace.fold.moments import Moment, moment_of
+from tailrace.fold.documents import BASE, DATA_OPERATIONS, Fold, Spelling, fold, id_of, id_of_value, is_superseded
+from tailrace.fold.ends import END_OPERATIONS, End, Ends, end_of
+from tailrace.fold.moments import BEHIND_EVENTS, HIGH_WATER_MARK, KIND_BEGINS, Moment, moment_of
+from tailrace.fold.update_description import apply_update
 
 __all__ = [
     "BASE",
+    "BEHIND_EVENTS",
     "DATA_OPERATIONS",
     "END_OPERATIONS",
+    "HIGH_WATER_MARK",
+    "KIND_BEGINS",
     "End",
     "Ends",
     "Fold",
     "Moment",
     "Spelling",
+    "apply_update",
+    "end_of",
     "fold",
     "id_of",
     "id_of_value",

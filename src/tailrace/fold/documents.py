@@ -12,8 +12,21 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import bson
 
+from tailrace import raw
 from tailrace.fold.moments import Moment
 from tailrace.fold.update_description import apply_update
+from tailrace.token import keystring
+
+
+def id_of(document_key: Mapping[str, Any]) -> bytes:
+    """Give bytes that are equal for equal `_id`s, and sort like them."""
+    return id_of_value(raw.from_python(document_key["_id"]))
+
+
+def id_of_value(value: raw.Value) -> bytes:
+    """Give the same for an `_id` in BSON."""
+    return keystring.encode([value])[0]
+
 
 BASE: Final = "base"
 """Operation of the state that is known already: everything up to its moment is in it."""

@@ -4,6 +4,9 @@
     rename A to B    those that B had are gone, whether `dropTarget` was given or B had none; those of A are B's now
     dropDatabase d   the documents of every collection of d are gone
 
+A collection that is renamed to a name nobody follows is gone like a dropped one: what happens to it there is not told,
+so what comes back from there is another collection, whose documents have to be read.
+
 A name is used again by other collections, so a record says where its document was at the record's own moment. From
 there it is followed through the ends that came later. All records that lead to one name are about one collection: each
 end of a name separates what came before from what comes after.
@@ -12,16 +15,23 @@ end of a name separates what came before from what comes after.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from bson.timestamp import Timestamp
+
 from tailrace.errors import InvalidResumeToken
-from tailrace.fold.moments import Moment
+from tailrace.event import ChangeEvent
+from tailrace.fold.moments import Moment, moment_of
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
+from tailrace.token.resume_token import TokenData
 
 END_OPERATIONS: Final = ("drop", "rename", "dropDatabase")
+_SECONDS_UNTIL_ALL_SHARDS_REPORT: Final = 600
+"""A rename is done on all shards of its collection under one lock; a shard that fails over in the middle is later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,19 @@ class End:
             return None
 
 
+def end_of(event: ChangeEvent) -> End:
+    """Give the end that an event tells of."""
+    moment = moment_of(event.cluster_time, event.token_text.decode())
+    return End(moment, event.operation_type, event.namespace, event.new_namespace)
+
+
 class Ends:
     """A set of ends, and where they leave documents. Adding one again changes nothing."""
 
-    def __init__(self, ends: Iterable[End] = ()) -> None:
+    def __init__(self, ends: Iterable[End] = (), *, is_followed: Callable[[str], bool] = lambda _: True) -> None:
+        """`is_followed` tells whether the records of a collection are read."""
         self._ends: set[End] = set()
+        self._is_followed = is_followed
         self._by_name: dict[str, list[_Turn]] | None = None
         for end in ends:
             self.add(end)
@@ -77,16 +95,69 @@ class Ends:
         self._ends = {end for end in self._ends if end.moment >= moment}
         self._by_name = None
 
-    def place_of(self, namespace: str, moment: Moment) -> str | None:
+    def location_of(self, namespace: str, moment: Moment) -> str | None:
         """Give where a document is now that was in a collection at a moment; None when it went with its collection."""
         if not self._ends:
             return namespace
-        place: str = namespace
-        while (turn := self._next_turn(place, moment)) is not None:
+        location: str = namespace
+        while (turn := self._next_turn(location, moment)) is not None:
             if turn.to is None:
                 return None
-            place, moment = turn.to, turn.moment
-        return place
+            location, moment = turn.to, turn.end.moment
+        return location
+
+    def without(self, ends: Iterable[End]) -> Ends:
+        """Give the set that lacks some ends."""
+        return Ends(self._ends.difference(ends), is_followed=self._is_followed)
+
+    def newest_of(self, namespace: str) -> End | None:
+        """Give the last end of a name: only what comes behind it is about the collection that has the name now."""
+        turns = self._turns_of(namespace)
+        return turns[-1].end if turns else None
+
+    def locations_of(self, namespace: str) -> list[tuple[Moment, str | None]]:
+        """Give where the documents of a name are now, by their moments: up to each moment here, at that place.
+
+        What is told from the last of these moments on is at the name itself.
+        """
+        return [(turn.end.moment, self._behind(turn)) for turn in self._turns_of(namespace)]
+
+    def brings_unknown(self, end: End) -> bool:
+        """Whether a rename gives a followed name to documents that no record told of.
+
+        They come from a name that is not followed, perhaps by way of one that is.
+        """
+        if end.to is None or not self._is_followed(end.to):
+            return False
+        if not self._is_followed(end.namespace):
+            return True
+        before = [turn.end for turn in self._turns_of(end.namespace) if turn.end.moment < end.moment]
+        return bool(before) and before[-1].to == end.namespace and self.brings_unknown(before[-1])
+
+    def unseen_renames(self, names: Mapping[bytes, str], resumed_at: Timestamp) -> list[End]:
+        """Give the renames that nobody told, when collections have these names, by UUID, where a stream begins again.
+
+        A stream that begins now begins one tick behind the newest operation, and documents that are read now are as of
+        that operation: so the renames are as of it too.
+
+        Only a collection that was renamed before has a name that the ends know. Told or not makes a difference when it
+        is renamed again: the same rename once more, with its undoing unseen, would be taken for that of another shard.
+        """
+        time = ClusterTime(ClusterTime.from_timestamp(resumed_at) - 1)
+        last: dict[bytes, End] = {}
+        for end in self:
+            if end.operation == "rename" and end.moment[0] < time and (uuid := end.collection_uuid) is not None:
+                last[uuid] = end
+        found = []
+        for uuid, end in last.items():
+            name = names.get(uuid)
+            if name is not None and end.to is not None and name != end.to:
+                token = ResumeToken.encode(TokenData(time.timestamp, uuid=uuid, event_identifier=None)).hex
+                found.append(End(moment_of(time, token), "rename", end.to, name))
+        return found
+
+    def _behind(self, turn: _Turn) -> str | None:
+        return None if turn.to is None else self.location_of(turn.to, turn.end.moment)
 
     def _next_turn(self, namespace: str, moment: Moment) -> _Turn | None:
         """Give the first end of a name behind a moment."""
@@ -94,18 +165,23 @@ class Ends:
         found = [
             known[index]
             for name in (namespace, namespace.partition(".")[0])
-            if (known := turns.get(name))
-            and (index := bisect_right(known, moment, key=attrgetter("moment"))) < len(known)
+            if (known := turns.get(name)) and (index := bisect_right(known, moment, key=_moment_of)) < len(known)
         ]
-        return min(found, key=attrgetter("moment"), default=None)
+        return min(found, key=_moment_of, default=None)
+
+    def _turns_of(self, namespace: str) -> list[_Turn]:
+        turns = self._turns()
+        names = namespace, namespace.partition(".")[0]
+        return sorted((turn for name in names for turn in turns.get(name, ())), key=_moment_of)
 
     def _turns(self) -> dict[str, list[_Turn]]:
         if self._by_name is None:
             turns: dict[str, list[_Turn]] = {}
             for end in _once(self):
-                turns.setdefault(end.namespace, []).append(_Turn(end.moment, end.to))
+                to = end.to if end.to is not None and self._is_followed(end.to) else None
+                turns.setdefault(end.namespace, []).append(_Turn(end, to))
                 if end.to is not None:
-                    turns.setdefault(end.to, []).append(_Turn(end.moment, None))
+                    turns.setdefault(end.to, []).append(_Turn(end, None))
             self._by_name = turns
         return self._by_name
 
@@ -114,20 +190,33 @@ class Ends:
 class _Turn:
     """What an end does to the documents under one name."""
 
-    moment: Moment
+    end: End
     to: str | None
+    """Where they are behind it; None when they are gone."""
+
+
+def _moment_of(turn: _Turn) -> Moment:
+    return turn.end.moment
 
 
 def _once(ends: Iterable[End]) -> Iterator[End]:
     """Leave out the renames of a sharded collection that other shards tell again, each at a time of its own.
 
     A collection that is renamed from A to B has to be renamed to something else before that can happen to it once more.
+    When history was lost in between, the recovery tells that (`unseen_renames`), or more time has passed than shards
+    take.
     """
-    last: dict[bytes, tuple[str, str | None]] = {}
+    last: dict[bytes, End] = {}
     for end in ends:
         uuid = end.collection_uuid if end.operation == "rename" else None
         if uuid is not None:
-            if last.get(uuid) == (end.namespace, end.to):
+            before = last.get(uuid)
+            if before is not None and _is_repeated(before, end):
                 continue
-            last[uuid] = end.namespace, end.to
+            last[uuid] = end
         yield end
+
+
+def _is_repeated(one: End, other: End) -> bool:
+    names = (one.namespace, one.to) == (other.namespace, other.to)
+    return names and other.moment[0] - one.moment[0] < ClusterTime.of(_SECONDS_UNTIL_ALL_SHARDS_REPORT)

@@ -7,9 +7,10 @@ from typing import Any
 
 
 def apply_update(document: dict[str, Any], update: Mapping[str, Any]) -> None:
-    """Change the document as `updateDescription` says: arrays cut, fields set, fields removed.
+    """Change the document, in place, as an event's `updateDescription` says: arrays cut, fields set, fields removed.
 
-    A dot in a path separates names, unless `disambiguatedPaths` says which dots belong to a name.
+    For consumers that hold the document before the update: decoded BSON, or the JSON of any of our formats. A dot in a
+    path separates names, unless `disambiguatedPaths` says which dots belong to a name.
     """
     clear = update.get("disambiguatedPaths") or {}
     for cut in update.get("truncatedArrays") or ():
@@ -24,6 +25,8 @@ def apply_update(document: dict[str, Any], update: Mapping[str, Any]) -> None:
         holder = _find(document, parents)
         if isinstance(holder, dict):
             holder.pop(name, None)
+        elif isinstance(holder, list) and name.isdigit() and int(name) < len(holder):
+            holder[int(name)] = None  # an element that is unset leaves null behind
 
 
 def _names(path: str, clear: Mapping[str, Any]) -> list[str]:
