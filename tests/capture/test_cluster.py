@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import bson
 import pytest
 
-from always_helped import always_help
-from capture_harness import Harness, wait_until
+from capture_harness import Harness
 from sharded_counters import KEYS, Counters
-from tailrace.capture.formats import FormatOptions
 from tailrace.capture.positions import Position, open_store
 from tailrace.capture.recovery.gaps import GapLedger
-from tailrace.capture.source.catch_up import CatchingUp, CatchingUpSource
-from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.source import ClusterAccess, Selection, Start
+from tailrace.capture.source.source import ClusterAccess
 from tailrace.errors import GapOpen, SettingsError
 from tailrace.stand import ShardedCluster
 from tailrace.token import ResumeToken
-from tailrace.token.shard_positions import read_positions
+from waiting import wait_until
 
 SHARDS = ("s0", "s1", "s2")
 
@@ -198,37 +192,3 @@ def test_what_config_servers_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=words):
         make_harness(**given).run_until_idle()
-
-
-@pytest.mark.parametrize("order", ["strict", "per-key"])
-def test_another_process_reads_all_shards_of_a_stream_that_is_far_behind(
-    shared_sharded: ShardedCluster, counters: Counters, order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    always_help(monkeypatch.setattr)
-    access = ClusterAccess(shared_sharded.config.uri, order=order)
-    selection = Selection(Namespaces.parse([counters.namespace]), max_await_ms=200)
-    with shared_sharded.config.client() as client:
-        source = CatchingUpSource(client, selection, access, FormatOptions("json"))
-        start, _ = source.now()
-        counters.insert()
-        counters.count(300)
-        stream = source.open(Start(start))
-        assert isinstance(stream, CatchingUp)
-        events: list[dict[str, Any]] = []
-        wanted = None
-        deadline = time.monotonic() + 60
-        for batch in stream.batches():
-            events += map(bson.decode, batch.events)
-            assert batch.resume_token is not None
-            assert sorted(read_positions(bson.decode(batch.resume_token))) == list(SHARDS)
-            if wanted is None and stream.helper is not None:
-                counters.count(100)
-                wanted = KEYS + 400
-            if len(events) == wanted:
-                break
-            assert time.monotonic() < deadline, f"{len(events)} events came, and help: {wanted is not None}"
-        stream.close()
-    assert all(numbers == list(range(len(numbers))) for numbers in numbers_by_key(events).values())
-    if order == "strict":
-        keys = [ResumeToken.parse(event["_id"]).key for event in events]
-        assert keys == sorted(keys)

@@ -104,7 +104,7 @@ def _of_kafka(error: Any) -> Verdict:
     if rule is not None and rule.verdict is Outcome.STOP:
         return rule.applied(code)
     if error.txn_requires_abort():
-        return Verdict(Outcome.RESUME, code, "the transaction has to be given up; the batch is sent again")
+        return Verdict(Outcome.RESUME, code, "the transaction has to be aborted; the batch is sent again")
     if error.fatal():
         return Verdict(Outcome.STOP, code, "this producer can send nothing more; a new process can")
     if rule is not None:

@@ -116,7 +116,7 @@ KAFKA_RULES: tuple[Rule, ...] = (
             "INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID", "OUT_OF_ORDER_SEQUENCE_NUMBER",
         ),
         Outcome.RESUME,
-        "the batch did not arrive as a whole: the transaction is given up and the stream read again from the position",
+        "the batch did not arrive as a whole: the transaction is aborted and the stream read again from the position",
     ),
     Rule(
         "Kafka",

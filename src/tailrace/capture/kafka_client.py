@@ -1,23 +1,19 @@
-"""How capture talks to Kafka: addresses, settings of the client library, and what its errors mean."""
+"""How capture talks to Kafka: topics, limits, and what the errors of the client library mean."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from tailrace.errors import SettingsError, SinkUnavailable
+from tailrace.capture.kafka_address import KafkaAddress as KafkaAddress
+from tailrace.errors import SinkUnavailable
 from tailrace.retry import RetryPolicy, retried
-from tailrace.settings import masked
 
 SECONDS_TO_ANSWER = 10.0
-_log = logging.getLogger("tailrace.kafka")
 _FENCED = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -33,7 +29,7 @@ _REFUSED = {
 
 
 # A broker answers like this for some moments after a topic was made or a leader moved.
-_SETTLING = {
+_LEADER_UNKNOWN = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -46,40 +42,6 @@ _SETTLING = {
 _FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _DEFAULT_LIMIT = 1_048_588
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaAddress:
-    """A cluster, and what else its URL says: `kafka://user:password@host:9092,host:9092/topic?linger.ms=5`."""
-
-    servers: str
-    topic: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the client library, under its own names."""
-
-    @classmethod
-    def parse(cls, url: str) -> KafkaAddress:
-        """Read a URL; its parameters are passed to the client library."""
-        parts = urlsplit(url)
-        if parts.scheme != "kafka" or not parts.netloc:
-            raise SettingsError(f"{masked(url)} is not a Kafka URL", hint="It looks like kafka://host:9092/topic.")
-        credentials, _, servers = parts.netloc.rpartition("@")
-        options = dict(parse_qsl(parts.query, strict_parsing=True) if parts.query else [])
-        if credentials:
-            user, _, password = credentials.partition(":")
-            options = {
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": unquote(user),
-                "sasl.password": unquote(password),
-                **options,
-            }
-        return cls(servers, parts.path.strip("/") or None, options)
-
-    def config(self, **settings: Any) -> dict[str, Any]:
-        """Give the settings of a client; those of the URL win, and `linger_ms` stands for linger.ms."""
-        own = {name.replace("_", "."): value for name, value in settings.items()}
-        return {"bootstrap.servers": self.servers, "log_level": 4, "logger": _log, **own, **self.options}
 
 
 def code_of(error: KafkaException | KafkaError) -> int:
@@ -112,12 +74,12 @@ def _inner(error: KafkaException | KafkaError) -> KafkaError:
     return error.args[0] if isinstance(error, KafkaException) else error
 
 
-def once_settled(call: Callable[[], _Result]) -> _Result:
+def once_leader_known(call: Callable[[], _Result]) -> _Result:
     """Make the call, again and again while the broker still settles a new topic or a new leader."""
     return retried(
         call,
         RetryPolicy(first=0.05, longest=0.5, budget=SECONDS_TO_ANSWER),
-        is_passing=lambda error: isinstance(error, KafkaException) and code_of(error) in _SETTLING,
+        is_passing=lambda error: isinstance(error, KafkaException) and code_of(error) in _LEADER_UNKNOWN,
     )
 
 
@@ -157,7 +119,7 @@ class TopicLimits:
             return int(future.result(timeout=2 * SECONDS_TO_ANSWER)["max.message.bytes"].value)
 
         try:
-            return once_settled(ask)
+            return once_leader_known(ask)
         except KafkaException as error:
             if code_of(error) not in _FORBIDDEN:
                 raise

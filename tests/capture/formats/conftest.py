@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,17 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
+
+
+@pytest.fixture(params=["python", "kernel"], scope="module", autouse=True)
+def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Everything that formats do is done by both: the reference, and the compiled kernel."""
+    if request.param == "kernel":
+        pytest.importorskip("tailrace_kernel")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TAILRACE_KERNEL", "on" if request.param == "kernel" else "off")
+        yield request.param
+
 
 RECORDINGS = ("4.2.6", "5.0.4", "6.0.5", "6.0.5.extra", "7.0.28", "sharded-6.0.5")
 

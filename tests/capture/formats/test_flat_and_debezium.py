@@ -9,21 +9,24 @@ import bson
 import orjson
 from bson import ObjectId, Timestamp, json_util
 
-from tailrace.capture.formats import snapshot_event
-from tailrace.capture.formats.debezium import DebeziumFormat
-from tailrace.capture.formats.flat import FlatFormat
+from tailrace.capture.formats import Format, make_format, snapshot_event
 
 TOKEN = bson.encode({"_data": "8265F0A1B2000000072B0229296E04"})
-FLAT = FlatFormat(["user_id", "to.city", "price", "tags"])
-DEBEZIUM = DebeziumFormat("shop", clock=lambda: 1_700_000_000_123_456_789)
 
 
 def flat(event: bytes) -> dict[str, Any]:
-    return dict(orjson.loads(FLAT.records(event)[0].value or b""))
+    format = make_format("flat", fields=["user_id", "to.city", "price", "tags"])
+    return dict(orjson.loads(format.records(event)[0].value or b""))
+
+
+def debezium() -> Format:
+    format = make_format("debezium", server_name="shop")
+    format._clock = lambda: 1_700_000_000_123_456_789  # type: ignore[attr-defined]
+    return format
 
 
 def envelope(event: bytes) -> dict[str, Any]:
-    return dict(orjson.loads(DEBEZIUM.records(event)[0].value or b""))
+    return dict(orjson.loads(debezium().records(event)[0].value or b""))
 
 
 def test_flat_records_have_the_chosen_fields_on_one_level(events: dict[str, bytes]) -> None:
@@ -100,7 +103,7 @@ def test_an_update_has_its_description_and_images_if_there_are_any(events: dict[
 
 
 def test_a_delete_has_the_image_before_and_is_followed_by_a_tombstone(events: dict[str, bytes]) -> None:
-    deleted, tombstone = DEBEZIUM.records(events["delete with image"])
+    deleted, tombstone = debezium().records(events["delete with image"])
     value = orjson.loads(deleted.value or b"")
     assert (value["op"], value["after"]) == ("d", None)
     assert json_util.loads(value["before"]) == {"_id": 2, "user_id": 9, "price": 3}
@@ -110,7 +113,7 @@ def test_a_delete_has_the_image_before_and_is_followed_by_a_tombstone(events: di
 def test_keys_and_documents_are_spelt_as_debezium_spells_them() -> None:
     """Facts of Debezium 3: keys are relaxed, documents strict Extended JSON, both inside strings."""
     document = bson.encode({"_id": ObjectId(b"123456789012"), "n": bson.Int64(5), "when": bson.DatetimeMS(1500)})
-    (record,) = DEBEZIUM.records(snapshot_event("shop.orders", document, TOKEN, Timestamp(9, 9)))
+    (record,) = debezium().records(snapshot_event("shop.orders", document, TOKEN, Timestamp(9, 9)))
     assert record.key == b'{"id":"{\\"$oid\\": \\"313233343536373839303132\\"}"}'
     value = orjson.loads(record.value or b"")
     assert value["after"] == (
@@ -121,4 +124,4 @@ def test_keys_and_documents_are_spelt_as_debezium_spells_them() -> None:
 
 def test_a_string_as_id_is_quoted_inside_the_key() -> None:
     event = snapshot_event("shop.orders", bson.encode({"_id": "MyKey"}), TOKEN, Timestamp(9, 9))
-    assert DEBEZIUM.records(event)[0].key == b'{"id":"\\"MyKey\\""}'
+    assert debezium().records(event)[0].key == b'{"id":"\\"MyKey\\""}'

@@ -177,7 +177,7 @@ def test_a_server_that_restarts_keeps_the_position_and_the_writer_goes_on(
 
 def save_when_back(store: PositionStore, wanted: Position, lease: Any) -> Any:
     """Save, trying again while the server comes back, as a producer does."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while True:
         try:
             return store.save(wanted, lease)

@@ -21,9 +21,11 @@ import pytest
 import redis
 from bson import Timestamp
 from confluent_kafka import Producer
+from pymongo.database import Database
 
+from capture_harness import Harness, documents_of
 from tailrace.capture.positions import Counts, PositionStore, open_store
-from tailrace.capture.recovery.gaps import GapLedger
+from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.errors import LeaseHeld
 
 WRITTEN = Path(__file__).parent / "version_0_1_0"
@@ -173,3 +175,22 @@ def store_position(cell: dict[str, Any]) -> Any:
     from tailrace.capture.positions import Position
 
     return Position.from_json(cell["position"])
+
+
+@pytest.mark.parametrize("stream", ["orders", "payments"])
+def test_a_producer_goes_on_with_what_version_0_1_0_left(database: Database[Any], tmp_path: Path, stream: str) -> None:
+    """The gap that one of them has is closed; the other one's position is before the whole history of the server."""
+    into_files(f"file:{tmp_path / 'positions'}")
+    database.orders.insert_many([{"_id": key} for key in range(20)])
+    harness = Harness(database.client, tmp_path, [f"{database.name}.orders"], options={"name": stream})
+    producer = harness.run_until_idle()
+    assert harness.state() == documents_of(database.orders)
+    with open_store(f"file:{tmp_path / 'positions'}") as store:
+        held, gaps = store.load(stream), GapLedger(store.cells, stream).all()
+    assert held is not None
+    assert held.counts.events <= producer.delivered  # rows of a snapshot are counted with the next position
+    assert producer.delivered >= 20
+    assert [gap.state for gap in gaps] == ([GapState.CLOSED] if stream == "orders" else [])
+    database.orders.insert_one({"_id": 20})
+    harness.run_until_idle()
+    assert harness.state() == documents_of(database.orders)

@@ -123,18 +123,18 @@ def check(delivery: str, kafka: Kafka, prefix: str, counts: list[int], crashes: 
             check_at_least_once(seen[key], last, crashes)
 
 
-@pytest.mark.parametrize("helped", [False, True], ids=["alone", "helped"])
+@pytest.mark.parametrize("source", ["change-stream", "oplog"])
 @GUARANTEES
 def test_killed_before_and_after_each_step_of_the_commit_order(
-    mongodb: ReplicaSet, kafka: Kafka, database: Database[dict[str, Any]], tmp_path: Path, delivery: str, helped: bool
+    mongodb: ReplicaSet, kafka: Kafka, database: Database[dict[str, Any]], tmp_path: Path, delivery: str, source: str
 ) -> None:
     flags = settings_for(mongodb, kafka, database, tmp_path, delivery)
-    flags["capture.source"] = "oplog" if helped else "change-stream"
+    flags["capture.source"] = source
     finish(flags)
     writer = Writer(database.counters)
     with writer.running():
         for point in COMMIT_ORDER[delivery]:
-            process = start_capture(flags, die_at=(point, 3), helped=helped)
+            process = start_capture(flags, die_at=(point, 3))
             process.join(60)
             assert process.exitcode == -9, f"it did not come to {point}"
     finish(flags)

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
-from capture_harness import Harness, run_in_background, wait_until
+from capture_harness import Harness, run_in_background
 from crash_process import empty_disk, fill_disk, start_capture
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
@@ -23,6 +23,7 @@ from tailrace.capture.producer.assembly import Capture
 from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.settings import Settings
 from tailrace.stand import FaultProxy, Kafka, Postgres, ReplicaSet
+from waiting import wait_until
 
 
 class Inserts:

@@ -9,7 +9,7 @@ from bson.timestamp import Timestamp
 
 from tailrace.capture.producer.merging import Merge, cut, event_time
 from tailrace.capture.snapshot import Chunk, Rows
-from tailrace.capture.source.reader import Portion
+from tailrace.capture.source.reader import ReadBatch
 from tailrace.token import ResumeToken, TokenData
 
 KEYS = 8
@@ -73,10 +73,10 @@ class Reads:
         return due
 
 
-def read_from(server: Server, chance: random.Random) -> Callable[[], Portion | None]:
+def read_from(server: Server, chance: random.Random) -> Callable[[], ReadBatch | None]:
     place = 0
 
-    def read() -> Portion | None:
+    def read() -> ReadBatch | None:
         nonlocal place
         if chance.random() < 0.3:
             return None
@@ -86,7 +86,7 @@ def read_from(server: Server, chance: random.Random) -> Callable[[], Portion | N
             token = bson.encode(bson.decode(some[-1])["_id"])
         else:
             token = ResumeToken.high_water_mark(Timestamp(server.time, 1)).to_bson()
-        return Portion(some, token, 0, not some, None)
+        return ReadBatch(some, token, 0, not some, None)
 
     return read
 
@@ -107,13 +107,13 @@ def delivered_in_one_interleaving(seed: int) -> tuple[dict[int, int], list[tuple
         if writes and chance.random() < 0.4:
             server.write()
             writes -= 1
-        portion = merge.next_portion(read)
-        if portion is not None:
-            records += [(found["key"], found["version"]) for found in map(bson.decode, portion.events)]
-            merge.delivered(portion)
+        batch = merge.next_batch(read)
+        if batch is not None:
+            records += [(found["key"], found["version"]) for found in map(bson.decode, batch.events)]
+            merge.delivered(batch)
         for rows in merge.next_rows():
             records += [(found["key"], found["version"]) for found in map(bson.decode, rows.events)]
-        at_the_end = portion is not None and portion.caught_up
+        at_the_end = batch is not None and batch.caught_up
         if at_the_end and not writes and not (reads.left or reads.under_way or reads.ready):
             return server.states[-1], records
     raise AssertionError(f"seed {seed} does not come to an end")
@@ -131,12 +131,24 @@ def test_in_any_interleaving_nothing_is_lost_and_no_key_ever_goes_back() -> None
 
 def test_a_portion_is_cut_behind_all_events_of_a_time() -> None:
     events = [event(1, 0), event(2, 0, 0), event(2, 1, 1), event(3, 0)]
-    portion = Portion(events, b"end", 0, True, None)
-    now, later = cut(portion, Timestamp(2, 1))
+    batch = ReadBatch(events, b"end", 0, True, None)
+    now, later = cut(batch, Timestamp(2, 1))
     assert now is not None
     assert later is not None
     assert [event_time(each).time for each in now.events] == [1, 2, 2]
     assert not now.caught_up
     assert later.token == b"end"
-    assert cut(portion, Timestamp(3, 1)) == (portion, None)
-    assert cut(portion, Timestamp(0, 1)) == (None, portion)
+    assert cut(batch, Timestamp(3, 1)) == (batch, None)
+    assert cut(batch, Timestamp(0, 1)) == (None, batch)
+
+
+def test_the_first_batch_of_a_stream_does_not_prove_that_nothing_follows() -> None:
+    """A stream that was opened one tick behind the newest operation has the next write's time as its mark."""
+    mark = ResumeToken.high_water_mark(Timestamp(5, 1)).to_bson()
+    merge = Merge(None)
+    empty = ReadBatch([], mark, 0, True, None)
+    merge.delivered(empty)
+    assert merge.has_passed(Timestamp(4, 1))
+    assert not merge.has_passed(Timestamp(5, 1))
+    merge.delivered(empty)
+    assert merge.has_passed(Timestamp(5, 1))

@@ -12,7 +12,7 @@ import bson
 import pytest
 from pymongo.database import Database
 
-from capture_harness import Harness, documents_of, repeated, wait_until
+from capture_harness import Harness, documents_of, repeated
 from tailrace.capture.formats import make_format
 from tailrace.capture.positions import open_store, this_process
 from tailrace.capture.producer.options import FirstStep
@@ -23,6 +23,7 @@ from tailrace.errors import GapOpen, InventoryMissing, LeaseHeld, StreamFatal
 from tailrace.monitor import State
 from tailrace.stand import Postgres, ReplicaSet
 from tailrace.token import ResumeToken
+from waiting import wait_until
 
 KINDS = pytest.mark.parametrize("kind", ["change-stream", "oplog"])
 
@@ -144,7 +145,7 @@ def test_a_collection_stream_goes_on_behind_its_invalidate(
     assert operations == ["read", "drop", "invalidate", "insert"]
 
 
-def test_an_event_that_cannot_be_converted_is_set_aside_and_the_stream_goes_on(
+def test_an_event_that_cannot_be_converted_is_dead_lettered_and_the_stream_goes_on(
     database: Database[dict[str, Any]], harness: Harness
 ) -> None:
     harness.format = make_format(f"{__name__}:refuse_bad_events")
@@ -170,7 +171,7 @@ def test_a_slow_sink_holds_reading_back_at_the_limit_and_nothing_is_lost(
     with harness.running(buffer_bytes=1_000_000) as producer:
         database.orders.insert_many(documents)
         wait_until(lambda: producer.status.buffered > 500_000, "the buffer is used")
-        assert producer.status.buffered < 7_000_000, "one portion of a reply may lie over the limit, not more"
+        assert producer.status.buffered < 7_000_000, "one batch of a reply may lie over the limit, not more"
         harness.room = lambda: True
         wait_until(lambda: len(harness.delivered) == 2_000, "everything is delivered")
     assert [event["documentKey"]["_id"] for event in harness.events()] == list(range(2_000))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
 from bson import Timestamp
 
 from tailrace.capture.positions import Counts, Position
+from tailrace.capture.producer import status as status_module
 from tailrace.capture.producer.status import ProducerStatus
-from tailrace.monitor import Patience, State
+from tailrace.monitor import LagLimits, State
 from tailrace.monitor.liveness import Observation, liveness_of
 from tailrace.token import ResumeToken
 
@@ -21,8 +25,8 @@ def position(second: int) -> Position:
 def test_a_producer_that_waits_for_its_sink_is_behind_and_not_stalled() -> None:
     status = ProducerStatus("orders")
     status.moved(position(0), Counts())
-    status.seen(Timestamp(START, 1))
-    status.patience = Patience(0.0, 0.0)  # every silence is a long one
+    status.observed(Timestamp(START, 1))
+    status.lag_limits = LagLimits(0.0, 0.0)  # every silence is a long one
     assert status.liveness().state is State.STALLED
     status.sink_waits("Kafka at h:9092: all brokers are down")
     assert status.liveness().state is State.BEHIND
@@ -36,10 +40,28 @@ def test_a_producer_that_waits_for_its_sink_is_behind_and_not_stalled() -> None:
     assert status.liveness().state is State.STALLED
 
 
+@pytest.mark.parametrize("jump", [3_600.0, -3_600.0])
+def test_a_wall_clock_that_is_set_changes_no_judgement(monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    """Set forward it made a stall of a stream that is behind; set back it hid one, for as long as the jump."""
+    passed = [0.0]
+    wall, monotonic = time.time(), time.monotonic()
+    monkeypatch.setattr(status_module.time, "time", lambda: wall + passed[0] + (jump if passed[0] else 0.0))
+    monkeypatch.setattr(status_module.time, "monotonic", lambda: monotonic + passed[0])
+    status = ProducerStatus("orders")
+    status.lag_limits = LagLimits(10.0, 120.0)
+    status.moved(position(0), Counts())
+    for passed[0] in (0.0, 30.0, 60.0):
+        status.observed(Timestamp(START + 300 + int(passed[0]), 1))
+    assert status.liveness().state is State.BEHIND
+    for passed[0] in (90.0, 120.0, 150.0):
+        status.observed(Timestamp(START + 300 + int(passed[0]), 1))
+    assert status.liveness().state is State.STALLED
+
+
 def test_the_monitor_says_the_same() -> None:
-    seen = [
+    observed = [
         Observation(float(second), Timestamp(START, 1), Timestamp(START + second, 1), sink_problem="the broker is down")
         for second in range(0, 200, 10)
     ]
-    assert liveness_of(seen).state is State.BEHIND
-    assert "the broker is down" in liveness_of(seen).proof
+    assert liveness_of(observed).state is State.BEHIND
+    assert "the broker is down" in liveness_of(observed).proof

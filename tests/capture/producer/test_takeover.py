@@ -16,11 +16,14 @@ import orjson
 import pytest
 from pymongo.database import Database
 
-from capture_harness import wait_until
+from capture_harness import Harness
 from crash_process import start_capture
 from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.positions import open_store, this_process
 from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
+from tailrace.errors import LeaseHeld
 from tailrace.stand import Kafka, Postgres, ReplicaSet
+from waiting import wait_until
 
 _LEASE_SECONDS = 3.0
 
@@ -143,3 +146,19 @@ def url_of(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         broker: Kafka = request.getfixturevalue("kafka")
         return f"kafka://{broker.bootstrap_servers}/{tmp_path.parent.name[-6:]}-takeover"
     return f"file:{tmp_path / 'positions'}"
+
+
+def test_a_plan_that_takes_longer_than_the_lease_is_no_reason_for_a_takeover(
+    mongodb: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Else one standby after the other would begin the same recovery, and none would ever end it."""
+    database.orders.insert_many([{"_id": key} for key in range(10)])
+    slow = {"failCommands": ["collStats"], "blockConnection": True, "blockTimeMS": 9_000, "appName": tmp_path.name}
+    with mongodb.client(appname=tmp_path.name) as client, open_store(f"file:{tmp_path / 'positions'}") as store:
+        client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=slow)
+        harness = Harness(client, tmp_path, [f"{database.name}.orders"], options={"lease_seconds": 3.0})
+        with harness.running() as producer:
+            wait_until(lambda: producer.backfilling, "the recovery begins")
+            with pytest.raises(LeaseHeld):
+                store.wait_for_lease("orders", this_process(), seconds=3.0, timeout=8.0)
+            wait_until(lambda: len(harness.delivered) == 10, "the rows")

@@ -15,7 +15,7 @@ from tailrace.capture.recovery.gaps import GapState
 from tailrace.capture.recovery.inventory import NoInventory
 from tailrace.capture.recovery.machine import ANSWERS, Action, RecoveryEvent, RecoveryState, pause_before
 from tailrace.capture.recovery.recovery import Recovery
-from tailrace.capture.source.source import Selection, time_token
+from tailrace.capture.source.source import Selection
 from tailrace.retry import RetryPolicy
 from tailrace.token import ResumeToken
 
@@ -39,7 +39,7 @@ class World:
     """Whether the sink lacks something that no event will tell: nothing was read yet, or history was lost."""
     accepted: bool = False
     """Whether a person has said that it may lack that."""
-    selection: Selection = field(default_factory=Selection)
+    selection: Selection = field(default_factory=lambda: Selection(family="mongodb"))
     fingerprint: str = "same"
 
     # --- Cells
@@ -73,7 +73,7 @@ class World:
 
     def now(self) -> tuple[bytes, Timestamp]:
         self.time += 1
-        return time_token(Timestamp(self.time, 1)), Timestamp(self.time, 1)
+        return ResumeToken.high_water_mark(Timestamp(self.time, 1)).to_bson(), Timestamp(self.time, 1)
 
     def _write(self) -> None:
         self.writes += 1
@@ -132,11 +132,8 @@ class _NoCollections:
     def admin(self) -> _NoCollections:
         return self
 
-    def command(self, _: str) -> dict[str, Any]:
-        return {}
-
-    def list_database_names(self) -> list[str]:
-        return []
+    def command(self, _: Any) -> dict[str, Any]:
+        return {"databases": []}
 
 
 def simulated(events: Sequence[RecoveryEvent], dies_at: int | None = None) -> World:

@@ -133,9 +133,11 @@ def test_a_delta_meant_for_an_older_document_does_no_harm() -> None:
 def test_recovered_deletes_are_read_as_deletes() -> None:
     from bson.timestamp import Timestamp
 
-    from tailrace.capture.source.source import time_token
+    from tailrace.token import ResumeToken
 
-    event = recovered_delete("d.c", bson.encode({"_id": "x"}), time_token(Timestamp(9, 1)), Timestamp(9, 1))
+    event = recovered_delete(
+        "d.c", bson.encode({"_id": "x"}), ResumeToken.high_water_mark(Timestamp(9, 1)).to_bson(), Timestamp(9, 1)
+    )
     (made,) = make_format("json").records(event)
     assert made.value is not None
     found = decoder_of("json").read(made.key or b"", made.value)

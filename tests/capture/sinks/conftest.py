@@ -36,14 +36,31 @@ def make_side(kind: str, request: pytest.FixtureRequest, dead_letters: DeadLette
     return RedisSide(dead_letters, request.getfixturevalue("redis_server"))
 
 
-@pytest.fixture(params=SIDES)
-def side(request: pytest.FixtureRequest, dead_letters: DeadLetters) -> Iterator[OtherSide]:
-    made = make_side(request.param, request, dead_letters)
+PYTHONS_CLIENT = "kafka, record by record"
+
+
+@pytest.fixture(params=[*SIDES, PYTHONS_CLIENT])
+def side(
+    request: pytest.FixtureRequest, dead_letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OtherSide]:
+    """Every other side; Kafka's twice, because records are handed over by the kernel and by Python's client."""
+    if request.param == PYTHONS_CLIENT:
+        monkeypatch.setenv("TAILRACE_KERNEL", "off")
+    made = make_side("kafka" if request.param == PYTHONS_CLIENT else request.param, request, dead_letters)
     try:
         yield made
     finally:
         made.go_on()
         made.close()
+
+
+@pytest.fixture(params=["kernel", "python"])
+def handover(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to hand records to Kafka: batches through the kernel, or one by one through Python's client."""
+    if request.param == "kernel":
+        pytest.importorskip("tailrace_kernel")
+    monkeypatch.setenv("TAILRACE_KERNEL", "on" if request.param == "kernel" else "off")
+    return str(request.param)
 
 
 @pytest.fixture

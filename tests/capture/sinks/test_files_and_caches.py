@@ -85,7 +85,7 @@ def test_the_keys_of_changed_documents_leave_the_cache(
     assert letters() == []
 
 
-def test_an_event_without_the_field_of_the_key_is_set_aside(
+def test_an_event_without_the_field_of_the_key_is_dead_lettered(
     redis_server: Redis, dead_letters: DeadLetters, letters: Callable[[], list[Any]]
 ) -> None:
     with open_sink(f"{redis_server.url}?key=user:{{user_id}}", dead_letters, SinkOptions()) as sink:

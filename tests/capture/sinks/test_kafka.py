@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -11,19 +12,22 @@ from typing import Any
 
 import bson
 import pytest
+import structlog
 from bson import Timestamp
 from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
 
 from sink_sides import KafkaSide, change, records
 from tailrace.capture.dead_letters.dead_letters import FileDeadLetters, TopicDeadLetters
 from tailrace.capture.formats import make_format
 from tailrace.capture.kafka_client import KafkaAddress, ensure_topic
 from tailrace.capture.positions import Position, PositionStore, open_store
-from tailrace.capture.sinks import Sink, SinkOptions, open_sink
+from tailrace.capture.sinks import Sink, SinkOptions, kafka, kafka_handover, open_sink
 from tailrace.capture.sinks.kafka import KafkaSink
+from tailrace.capture.sinks.kafka_handover import ClientHandover, CompiledHandover, open_handover
 from tailrace.capture.sinks.topics import TopicRule
-from tailrace.errors import CaptureError, LeaseLost, SettingsError, StoreUnavailable
-from tailrace.owned import GuardedProcess
+from tailrace.errors import CaptureError, LeaseLost, SettingsError, SinkUnavailable, StoreUnavailable
+from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.stand import Kafka
 
 
@@ -37,7 +41,7 @@ def test_missing_topics_are_made_with_the_partitions_and_named_by_the_rule(kafka
         sink.add([*records(1), *records(2, ns="shop.größe$")])
         sink.flush(30)
     admin = AdminClient({"bootstrap.servers": kafka_side.broker.bootstrap_servers})
-    topics = admin.list_topics(timeout=10).topics
+    topics = admin.list_topics(timeout=120).topics
     for name in ("shop.orders", "shop.gr_c3_b6_c3_9fe_24"):
         assert len(topics[f"{kafka_side.prefix}.{name}"].partitions) == 3
 
@@ -50,9 +54,10 @@ def test_a_topic_that_exists_keeps_its_partitions(kafka_side: KafkaSide) -> None
         sink.setup()
         sink.add(records(1))
         sink.flush(30)
-    assert len(admin.list_topics(timeout=10).topics[f"{kafka_side.prefix}.shop.orders"].partitions) == 5
+    assert len(admin.list_topics(timeout=120).topics[f"{kafka_side.prefix}.shop.orders"].partitions) == 5
 
 
+@pytest.mark.usefixtures("handover")
 def test_messages_carry_key_value_and_headers_and_one_key_stays_in_one_partition(kafka_side: KafkaSide) -> None:
     sent = records(*range(100))
     with kafka_side.sink() as sink:
@@ -69,6 +74,7 @@ def test_messages_carry_key_value_and_headers_and_one_key_stays_in_one_partition
     assert len({partition for _, partition in places}) > 1
 
 
+@pytest.mark.usefixtures("handover")
 def test_a_tombstone_is_a_message_without_value(kafka_side: KafkaSide) -> None:
     deleted = make_format("debezium").records(change(3, "delete"))
     with kafka_side.sink() as sink:
@@ -81,6 +87,7 @@ def test_a_tombstone_is_a_message_without_value(kafka_side: KafkaSide) -> None:
     ]
 
 
+@pytest.mark.usefixtures("handover")
 def test_a_topic_with_a_low_limit_gets_small_batches_and_refuses_only_what_is_too_large(
     kafka_side: KafkaSide, letters: Callable[[], list[Any]]
 ) -> None:
@@ -95,6 +102,7 @@ def test_a_topic_with_a_low_limit_gets_small_batches_and_refuses_only_what_is_to
     assert [letter["token"][2:10] for letter in letters()] == [f"{61:08X}"]
 
 
+@pytest.mark.usefixtures("handover")
 def test_the_dead_letter_topic_holds_key_token_cause_and_the_raw_event_whatever_its_size(kafka_side: KafkaSide) -> None:
     topic = f"{kafka_side.prefix}.dead-letters"
     address = KafkaAddress(kafka_side.broker.bootstrap_servers)
@@ -216,7 +224,7 @@ def test_a_zombie_is_fenced(kafka_side: KafkaSide, store: PositionStore) -> None
     assert (loaded.cluster_time.time, loaded.writer) == (20, "host/2")
 
 
-def test_in_a_transaction_too_large_records_are_set_aside_beforehand(
+def test_in_a_transaction_too_large_records_are_dead_lettered_beforehand(
     kafka_side: KafkaSide, store: PositionStore, letters: Callable[[], list[Any]]
 ) -> None:
     lease = store.acquire(kafka_side.prefix, "host/1")
@@ -298,6 +306,7 @@ def test_a_producer_killed_at_any_moment_delivers_each_record_once(kafka_side: K
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("handover")
 def test_records_wait_while_the_broker_is_away_and_arrive_once(
     start_server: Callable[..., Any], dead_letters: FileDeadLetters
 ) -> None:
@@ -312,3 +321,93 @@ def test_records_wait_while_the_broker_is_away_and_arrive_once(
         side.broker.restart()
         assert sink.flush(60) == 200
     assert sorted(side.numbers()) == list(range(200))
+
+
+def test_the_kernel_hands_records_over_where_it_runs(kafka_side: KafkaSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tailrace_kernel")
+    for wanted, kind in (("on", CompiledHandover), ("off", ClientHandover)):
+        monkeypatch.setenv("TAILRACE_KERNEL", wanted)
+        with kafka_side.sink() as sink:
+            assert isinstance(sink, KafkaSink)
+            sink.setup()
+            assert isinstance(sink._handover, kind)
+
+
+@pytest.mark.usefixtures("handover")
+def test_a_full_queue_of_the_library_is_waited_for(kafka_side: KafkaSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {**kafka.PRODUCER_SETTINGS, "queue_buffering_max_messages": 50}
+    monkeypatch.setattr(kafka, "PRODUCER_SETTINGS", small)
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add(records(*range(500)))
+        assert sink.flush(30) == 500
+    assert sorted(kafka_side.numbers()) == list(range(500))
+
+
+@pytest.mark.usefixtures("handover")
+def test_a_setting_that_the_library_does_not_know_is_an_error_of_ours(kafka_side: KafkaSide) -> None:
+    address = KafkaAddress(kafka_side.broker.bootstrap_servers, options={"no.such.setting": "1"})
+    with pytest.raises(SettingsError, match=r"no\.such\.setting"):
+        open_handover(address, kafka.PRODUCER_SETTINGS)
+
+
+@pytest.mark.usefixtures("handover")
+def test_a_queue_that_stays_full_takes_nothing_more(kafka_side: KafkaSide, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {**kafka.PRODUCER_SETTINGS, "queue_buffering_max_messages": 50}
+    monkeypatch.setattr(kafka, "PRODUCER_SETTINGS", small)
+    monkeypatch.setattr(kafka_handover, "_SECONDS_FOR_CAPACITY", 0.05)
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add(records(0))
+        sink.flush(30)
+        kafka_side.stall()
+        try:
+            with pytest.raises(SinkUnavailable, match="takes no records"):
+                sink.add(records(*range(1, 500)))
+        finally:
+            kafka_side.go_on()
+    assert len(kafka_side.numbers()) <= 51
+
+
+def test_a_library_that_is_not_known_is_used_through_pythons_client(
+    kafka_side: KafkaSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it is one that nobody has loaded, so that there is nothing to ask for its version."""
+    pytest.importorskip("tailrace_kernel")
+    monkeypatch.setenv("TAILRACE_KERNEL", "on")
+    monkeypatch.setattr(kafka_handover, "_library", lambda: "/nowhere/librdkafka.so.1")
+    structlog.reset_defaults()
+    with capture_logs() as lines, kafka_side.sink() as sink:
+        sink.setup()
+        assert isinstance(sink, KafkaSink)
+        assert isinstance(sink._handover, ClientHandover)
+        sink.add(records(1))
+        assert sink.flush(30) == 1
+    assert ["is not loaded" in line["why"] for line in lines if line["event"] == "kernel_handover_refused"] == [True]
+
+
+def test_the_kernel_refuses_what_is_no_client_library_of_kafka() -> None:
+    compiled = pytest.importorskip("tailrace_kernel")
+    loaded = Path("/proc/self/maps").read_text().split()
+    other = next(path for path in loaded if path.endswith("libc.so.6"))
+    with pytest.raises(NotImplementedError):
+        compiled.KafkaProducer(other, [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["2.6.0", "2.8.0", "2.10.0", "2.12.0", "2.14.0", "2.16.1"])
+def test_the_layouts_are_those_of_every_library_that_is_allowed(version: str, tmp_path: Path) -> None:
+    """The proof of the layouts, with the libraries of older clients: `pytest -m long`."""
+    pytest.importorskip("tailrace_kernel")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path)]
+    run_guarded([*install, f"confluent-kafka=={version}"], check=True, timeout=300)
+    program = (
+        "import confluent_kafka, tailrace_kernel; from tailrace.capture.sinks.kafka_handover import _library;"
+        "assert _library().startswith(confluent_kafka.__file__.rsplit('/', 2)[0]);"
+        "tailrace_kernel.KafkaProducer(_library(), [('log_level', '0')]); print(confluent_kafka.__version__)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = run_guarded(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == version

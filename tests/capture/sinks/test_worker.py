@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from capture_harness import wait_until
 from sink_sides import records
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.worker import WorkerSink
 from tailrace.errors import SinkUnavailable
+from waiting import wait_until
 
 
 class Collecting(WorkerSink):

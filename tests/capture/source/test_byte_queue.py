@@ -19,14 +19,14 @@ def test_a_writer_waits_when_the_bytes_are_used_up_and_goes_on_when_there_is_roo
     writer.start()
     taken = []
     while len(taken) < 50:
-        most = max(most, queue.held)
+        most = max(most, queue.buffered)
         item = queue.get(5)
         assert item is not None
         taken.append(item)
     writer.join(5)
     assert taken == list(range(50))
     assert most <= 100
-    assert queue.held == 0
+    assert queue.buffered == 0
 
 
 def test_one_item_always_fits() -> None:

@@ -31,5 +31,5 @@ def test_no_sequence_of_answers_sends_a_token_again_that_was_answered_with_histo
 def test_a_token_is_known_by_its_position_whatever_its_spelling() -> None:
     token = ResumeToken.high_water_mark(Timestamp(7, 7))
     quarantine = Quarantine([token.to_bson()])
-    assert quarantine.holds(ResumeToken.from_hex(token.hex.lower()).to_bson())
-    assert not quarantine.holds(TOKENS[0])
+    assert quarantine.contains(ResumeToken.from_hex(token.hex.lower()).to_bson())
+    assert not quarantine.contains(TOKENS[0])

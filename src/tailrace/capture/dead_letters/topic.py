@@ -12,8 +12,8 @@ _PARTITIONS = 1
 _SECONDS_TO_WRITE = 60.0
 
 
-class LetterTopic:
-    """Writes are rare and each is waited for, so that a letter is safe before the stream goes on."""
+class DeadLetterTopic:
+    """Writes are rare and each is waited for, so that a dead letter is durable before the stream goes on."""
 
     def __init__(self, address: KafkaAddress, topic: str) -> None:
         self._address = address
@@ -22,7 +22,7 @@ class LetterTopic:
         self._part_size = 0
 
     def write(self, key: bytes | None, value: bytes, headers: list[tuple[str, bytes]]) -> None:
-        """Write a message, cut into parts if it must be; it is safe when this returns."""
+        """Write a message, cut into parts if it must be; it is durable when this returns."""
         try:
             producer = self._producer or self._connect()
             size = max(1, self._part_size - len(key or b"") - sum(len(name) + len(data) + 10 for name, data in headers))
@@ -34,8 +34,8 @@ class LetterTopic:
                     failures.append(error)
 
             for number, part in enumerate(parts, 1):
-                place = [("part", b"%d/%d" % (number, len(parts)))] if len(parts) > 1 else []
-                producer.produce(self._topic, part, key, on_delivery=report, headers=[*headers, *place])
+                part_header = [("part", b"%d/%d" % (number, len(parts)))] if len(parts) > 1 else []
+                producer.produce(self._topic, part, key, on_delivery=report, headers=[*headers, *part_header])
             waiting = producer.flush(_SECONDS_TO_WRITE)
             if failures:
                 raise KafkaException(failures[0])

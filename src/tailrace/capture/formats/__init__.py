@@ -5,7 +5,15 @@ file holds both ways of a format. Does not: where records go (sinks) and which t
 """
 
 from tailrace.capture.formats.format import Format
-from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
+from tailrace.capture.formats.made_events import recovered_delete, recovered_rename, snapshot_event
 from tailrace.capture.formats.make import FormatOptions, decoder_of, make_format
 
-__all__ = ["Format", "FormatOptions", "decoder_of", "make_format", "recovered_delete", "snapshot_event"]
+__all__ = [
+    "Format",
+    "FormatOptions",
+    "decoder_of",
+    "make_format",
+    "recovered_delete",
+    "recovered_rename",
+    "snapshot_event",
+]

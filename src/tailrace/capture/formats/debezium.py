@@ -66,7 +66,7 @@ class DebeziumFormat(Format):
         self._server_name = server_name
         self._clock = clock
 
-    def records(self, event: bytes) -> Sequence[Record]:
+    def _records(self, event: bytes) -> Sequence[Record]:
         """Give one record or none, and a tombstone after a delete if they are wanted."""
         view = ChangeEvent(event)
         op = OP_CODES.get(view.operation_type)

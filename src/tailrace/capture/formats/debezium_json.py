@@ -11,8 +11,10 @@ from __future__ import annotations
 import base64
 import math
 import re
+import sys
+import unicodedata
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import bson
@@ -44,7 +46,7 @@ _PRINTED = (
 )  # fmt: skip
 """The categories of characters that the Java driver writes as they are."""
 _LATER: Final = [
-    [0x1C89, 0x1C8A], [0x2427, 0x2429], [0x2FFC, 0x2FFF], [0x31EF, 0x31EF], [0xA7CB, 0xA7CD], [0xA7DA, 0xA7DC],
+    (0x1C89, 0x1C8A), (0x2427, 0x2429), (0x2FFC, 0x2FFF), (0x31EF, 0x31EF), (0xA7CB, 0xA7CD), (0xA7DA, 0xA7DC),
 ]  # fmt: skip
 """What came after Unicode 15.0, which is that of Java 21: keys must not depend on the release of Python."""
 
@@ -159,15 +161,11 @@ def _value(document: bytes, kind: int, start: int, end: int) -> Any:
 
 def _spaced(text: bytes, *, commas: bool = False) -> str:
     """Put a blank behind each colon that follows a name, and behind each comma if that is wanted."""
-    if b"\\" in text or commas:
-        parts = _strings(text)
-        for number in range(0, len(parts), 2):  # what stands between the strings
-            part = parts[number].replace(b":", b": ")
-            parts[number] = part.replace(b",", b", ") if commas else part
-        text = b"".join(parts)
-    else:
-        # No string holds a quote, so that one before a colon ends a name.
-        text = text.replace(b'":', b'": ')
+    parts = _strings(text)
+    for number in range(0, len(parts), 2):  # what stands between the strings
+        part = parts[number].replace(b":", b": ")
+        parts[number] = part.replace(b",", b", ") if commas else part
+    text = b"".join(parts)
     spaced = text.decode()
     return spaced if text.isascii() and b"\x7f" not in text else _unprintable().sub(_escaped, spaced)
 
@@ -175,22 +173,24 @@ def _spaced(text: bytes, *, commas: bool = False) -> str:
 _strings = re.compile(rb'("(?:[^"\\]+|\\.)*")').split
 
 
-@lru_cache(maxsize=1)
+@cache
+def unprintable_ranges() -> list[tuple[int, int]]:
+    """Give the characters that the Java driver escapes, from first to last; beyond the first plane all of them."""
+    printed = frozenset(_PRINTED)
+    unprinted = (code for code in range(0x7F, 0x10000) if unicodedata.category(chr(code)) not in printed)
+    ranges: list[tuple[int, int]] = []
+    for code in unprinted:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1] = ranges[-1][0], code
+        else:
+            ranges.append((code, code))
+    return [*ranges, (0x10000, sys.maxunicode), *_LATER]
+
+
+@cache
 def _unprintable() -> re.Pattern[str]:
     """Find the characters that the Java driver escapes; made when the first text has others than ASCII's."""
-    import sys
-    import unicodedata
-
-    printed = frozenset(_PRINTED)
-    ranges: list[list[int]] = []
-    for code in range(0x7F, 0x10000):
-        if unicodedata.category(chr(code)) not in printed:
-            if ranges and ranges[-1][1] == code - 1:
-                ranges[-1][1] = code
-            else:
-                ranges.append([code, code])
-    ranges += [[0x10000, sys.maxunicode], *_LATER]  # beyond the first plane Java sees two surrogates
-    return re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in ranges)}]")
+    return re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in unprintable_ranges())}]")
 
 
 def _escaped(found: re.Match[str]) -> str:

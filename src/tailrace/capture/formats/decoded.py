@@ -17,7 +17,7 @@ class DecodedFormat(Format):
 
     content_type = "application/json"
 
-    def records(self, event: bytes) -> Sequence[Record]:
+    def _records(self, event: bytes) -> Sequence[Record]:
         """Give one record or none, and a tombstone after a delete if they are wanted."""
         document = extended_json.decode(event)
         view = ChangeEvent(event, document)

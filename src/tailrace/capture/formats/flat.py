@@ -40,8 +40,10 @@ from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
 from tailrace.raw.cluster_time import ClusterTime
 
-_CARRIED: Final = frozenset((str, int, bool, type(None), Int64, ObjectId, Decimal128, bytes, Binary, Timestamp))
+_REPRESENTABLE: Final = frozenset((str, int, bool, type(None), Int64, ObjectId, Decimal128, bytes, Binary, Timestamp))
 _FIRST_YEAR_MS: Final = -62135596800000
+ROW: Final = ("op", "ns", "key", "cluster_time", "ts_ms", "image")
+"""What every row has before the chosen fields; a chosen field of such a name takes its place."""
 
 
 class FlatFormat(DecodedFormat):
@@ -87,9 +89,9 @@ class FlatFormat(DecodedFormat):
 
     def _is_chosen(self, loss: str) -> bool:
         """Whether something lost is in a chosen field; all of an update counts, where paths have dots in names."""
-        place, _, path = loss.partition(".")
+        field, _, path = loss.partition(".")
         roots = {field.partition(".")[0] for field in self._fields}
-        return place in ("documentKey", "updateDescription") or re.split("[. ]", path)[0] in roots
+        return field in ("documentKey", "updateDescription") or re.split("[. ]", path)[0] in roots
 
     def _image(self, document: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         full = document.get("fullDocument")
@@ -130,7 +132,7 @@ def _parents(path: str) -> list[str]:
 
 def _first_loss(value: Any, path: str) -> str | None:
     """Name the first value inside that flat records have no form for."""
-    if type(value) in _CARRIED:
+    if type(value) in _REPRESENTABLE:
         return None
     if isinstance(value, Mapping):
         return next((loss for name in value if (loss := _first_loss(value[name], f"{path}.{name}"))), None)
@@ -188,7 +190,7 @@ class FlatDecoder(RecordDecoder):
     """Reads `flat`: only a few fields, so that keys can be compared and documents cannot."""
 
     name = "flat"
-    carries_documents = False
+    has_documents = False
 
     def read(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state; the field `key` has lost its type, so the record's own key is used."""

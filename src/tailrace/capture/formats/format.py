@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+
+import bson
 
 from tailrace.capture.formats.headers import (
     KEY_HEADER,
@@ -32,7 +33,7 @@ _HINT = "Use the format bson, which carries everything, or set capture.unreprese
 class Format(ABC):
     """Turns events into records. Has no state that depends on earlier events."""
 
-    content_type: ClassVar[str] = "application/octet-stream"
+    content_type: str = "application/octet-stream"
 
     def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
         self._key = key
@@ -42,12 +43,20 @@ class Format(ABC):
         self.keeps_unrepresentable = False
         """Whether an event that this format cannot carry whole is written all the same, with a header that says so."""
 
-    @abstractmethod
     def records(self, event: bytes) -> Sequence[Record]:
         """Give the records for one event, in order: usually one, with a tombstone two, or none.
 
-        Raises EventUnconvertible when the event cannot be expressed; the caller writes it to the dead letters.
+        Raises EventUnconvertible when the event cannot be expressed; the caller writes it to the dead letters. A user's
+        pipeline may give any field of an event another type.
         """
+        try:
+            return self._records(event)
+        except (bson.errors.BSONError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise EventUnconvertible(f"the event has no shape of an event: {type(error).__name__} {error}") from error
+
+    @abstractmethod
+    def _records(self, event: bytes) -> Sequence[Record]:
+        """Give the records for one event."""
 
     def batch(self, events: Sequence[bytes]) -> list[Record]:
         """Give the records for many events, in order; raises when any of them cannot be expressed."""

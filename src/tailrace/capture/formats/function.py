@@ -7,7 +7,7 @@ from typing import Any
 
 from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
-from tailrace.errors import EventUnconvertible
+from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
 
@@ -22,6 +22,9 @@ class FunctionFormat(DecodedFormat):
     def __init__(
         self, function: Callable[[dict[str, Any]], Any], key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False
     ) -> None:
+        if not callable(function):
+            hint = "Write module:function in capture.format."
+            raise SettingsError(f"{function!r} is no function that could be a format", hint=hint)
         super().__init__(key, tombstones=tombstones)
         self._function = function
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import bson
@@ -10,9 +10,6 @@ import orjson
 
 from tailrace.capture.formats import losses
 from tailrace.capture.formats.decoded import DecodedFormat
-from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
-from tailrace.capture.formats.plain_event import Cutter
-from tailrace.capture.formats.plain_json import plain_json_records
 from tailrace.capture.formats.stored_records import (
     KafkaRecord,
     Plain,
@@ -21,7 +18,6 @@ from tailrace.capture.formats.stored_records import (
     StoredRecord,
     state_of_event,
 )
-from tailrace.capture.record import Record
 from tailrace.event import ChangeEvent
 from tailrace.raw import extended_json
 
@@ -31,30 +27,6 @@ class JsonFormat(DecodedFormat):
 
     It does not tell int32 from int64, and cannot carry what `losses` names.
     """
-
-    def __init__(self, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
-        super().__init__(key, tombstones=tombstones)
-        self._cutter = Cutter()
-
-    def records(self, event: bytes) -> Sequence[Record]:
-        """Give one record, and a tombstone after a delete if they are wanted."""
-        return self.batch([event])
-
-    def batch(self, events: Sequence[bytes]) -> list[Record]:
-        """Write plain events together, and each of the others by itself."""
-        if self._key is not DOCUMENT_KEY:
-            return [record for event in events for record in super(JsonFormat, self).records(event)]
-        cut = self._cutter.cut
-        records: list[Record] = []
-        made = plain_json_records([(event, cut(event)) for event in events], looks_up=self.looks_up)
-        for event, record in zip(events, made, strict=True):
-            if record is None:
-                records += super().records(event)
-            elif self._tombstones:
-                records += self._delivered(record)
-            else:
-                records.append(record)
-        return records
 
     def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes:
         return extended_json.relaxed(document, view.raw)

@@ -9,7 +9,7 @@ from typing import Any
 from tailrace import raw
 from tailrace.event import ChangeEvent
 
-_PLACES = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
+_FIELDS = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
 _MISSING = object()
 
 
@@ -28,8 +28,8 @@ class KeyRule:
     def of(self, event: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
         """Give the key of a decoded event, and whether the field was missing."""
         if self.field is not None:
-            for place in _PLACES:
-                found = value_at(event.get(place), self.field)
+            for field in _FIELDS:
+                found = value_at(event.get(field), self.field)
                 if found is not _MISSING:
                     return {self.field: found}, False
         key = event.get("documentKey")
@@ -39,8 +39,8 @@ class KeyRule:
         """Give the key of an event as a BSON document, and whether the field was missing."""
         event, spans = view.raw, view.spans
         if self.field is not None:
-            for place in _PLACES:
-                span = spans.get(place.encode())
+            for field in _FIELDS:
+                span = spans.get(field.encode())
                 if span is not None and span[0] == raw.DOCUMENT:
                     found = raw.find_path(event, *self.field.encode().split(b"."), start=span[1])
                     if found is not None:

@@ -1,4 +1,4 @@
-"""Events that no server sends: a document of a snapshot, and a delete that recovery found.
+"""Events that no server sends: a document of a snapshot, and a delete or a rename that recovery found.
 
 They are shaped like change events, so that formats and sinks need to know one shape only.
 """
@@ -47,6 +47,18 @@ def recovered_delete(namespace: str, document_key: bytes, token: bytes, cluster_
     )
 
 
+def recovered_rename(namespace: str, to: str, token: bytes, cluster_time: Timestamp) -> bytes:
+    """Make the event of a rename that happened in a gap and was found by the UUID of the collection."""
+    return raw.document(
+        raw.element(raw.DOCUMENT, b"_id", token),
+        raw.element(raw.STRING, b"operationType", raw.string("rename")),
+        raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
+        _namespace(namespace),
+        _namespace(to, b"to"),
+        raw.element(raw.BOOL, b"recovered", raw.boolean(True)),
+    )
+
+
 @lru_cache(maxsize=256)
 def _frame(namespace: str, token: bytes, cluster_time: Timestamp) -> tuple[bytes, bytes]:
     """Make what all documents of a chunk have in common: the fields before the document, and its namespace."""
@@ -59,6 +71,6 @@ def _frame(namespace: str, token: bytes, cluster_time: Timestamp) -> tuple[bytes
     return b"".join(head), _namespace(namespace)
 
 
-def _namespace(namespace: str) -> bytes:
+def _namespace(namespace: str, field: bytes = b"ns") -> bytes:
     database, _, collection = namespace.partition(".")
-    return raw.element(raw.DOCUMENT, b"ns", bson.encode({"db": database, "coll": collection}))
+    return raw.element(raw.DOCUMENT, field, bson.encode({"db": database, "coll": collection}))

@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tailrace import kernel
+from tailrace.capture.formats.avro import AvroDecoder, AvroFormat, JsonSchemaDecoder, JsonSchemaFormat
 from tailrace.capture.formats.bson import BsonDecoder, BsonFormat
-from tailrace.capture.formats.debezium import DebeziumDecoder, DebeziumFormat
-from tailrace.capture.formats.flat import FlatDecoder, FlatFormat
+from tailrace.capture.formats.cloud_events import CloudEventsDecoder, CloudEventsFormat
+from tailrace.capture.formats.compiled import CompiledFormat
+from tailrace.capture.formats.debezium import VERSION, DebeziumDecoder, DebeziumFormat
+from tailrace.capture.formats.debezium_json import unprintable_ranges
+from tailrace.capture.formats.flat import ROW, FlatDecoder, FlatFormat
 from tailrace.capture.formats.format import Format
 from tailrace.capture.formats.function import FunctionFormat
 from tailrace.capture.formats.json import CanonicalDecoder, CanonicalFormat, JsonDecoder, JsonFormat
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.plugins import load_object
+from tailrace.capture.record import Record
 from tailrace.errors import SettingsError
+from tailrace.policy import NO_POLICY, Policy
+
+
+class GovernedFormat(Format):
+    """Applies a policy to every event, and leaves the rest to another format.
+
+    Records carry the event they were made of, so that dead letters and inventories have the governed one too.
+    """
+
+    def __init__(self, inner: Format, policy: Policy) -> None:
+        super().__init__()
+        self._inner = inner
+        self._policy = policy
+        self.content_type = inner.content_type
+
+    def _records(self, event: bytes) -> Sequence[Record]:
+        """Give the records for one event."""
+        return self._inner.records(self._policy.event(event))
+
+    def batch(self, events: Sequence[bytes]) -> list[Record]:
+        """Give the records for many events."""
+        return self._inner.batch(self._policy.events(events))
+
 
 _DECODERS: Mapping[str, type[RecordDecoder]] = {
     decoder.name: decoder for decoder in (JsonDecoder, CanonicalDecoder, BsonDecoder, FlatDecoder, DebeziumDecoder)
 }
-NAMES = tuple(_DECODERS)
+COMPILED = tuple(_DECODERS)
+"""The formats that the kernel does too."""
+_REGISTERED: Mapping[str, type[AvroFormat] | type[JsonSchemaFormat]] = {
+    "avro": AvroFormat,
+    "jsonschema": JsonSchemaFormat,
+}
+_ALL_DECODERS: Mapping[str, type[RecordDecoder]] = {
+    **_DECODERS,
+    **{decoder.name: decoder for decoder in (CloudEventsDecoder, AvroDecoder, JsonSchemaDecoder)},
+}
+NAMES = tuple(_ALL_DECODERS)
+
+
+def unchanged(format: Format) -> Format:
+    """Put nothing before a format."""
+    return format
+
+
+def named_by_namespace(namespace: str) -> str:
+    """Give the subject of a namespace where no topics are: that of a topic of the same name."""
+    return f"{namespace}-value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +90,16 @@ class FormatOptions:
     """Whether the stream looks documents up after their events."""
     keeps_unrepresentable: bool = False
     """Whether events that the format cannot carry whole are written all the same, with a header."""
+    registry: SchemaRegistry | None = None
+    """Where `avro` and `jsonschema` have their schemas."""
+    subject_of: Callable[[str], str] = named_by_namespace
+    """The registry's subject for the values of a namespace."""
+    stops_when_incompatible: bool = False
+    """Whether a document that its schema cannot take ends the stream, instead of being a dead letter."""
+    before: Callable[[Format], Format] = unchanged
+    """Puts transforms of events and records before the format, behind the policy."""
+    policy: Policy = NO_POLICY
+    """What happens to fields before a record is made."""
 
     @property
     def is_users_function(self) -> bool:
@@ -47,15 +107,46 @@ class FormatOptions:
         return ":" in self.name
 
     def make(self) -> Format:
-        """Make the format."""
-        made = self._make()
-        made.looks_up = self.looks_up
-        made.keeps_unrepresentable = self.keeps_unrepresentable
-        return made
+        """Make the format: the kernel's where it runs and does this one, else the reference."""
+        made = self.before(self._made())
+        return GovernedFormat(made, self.policy) if self.policy else made
 
-    def _make(self) -> Format:
+    def _made(self) -> Format:
+        if self.name == "cloudevents":
+            return CloudEventsFormat(
+                replace(self, name="json", policy=NO_POLICY, before=unchanged).make(), self.server_name
+            )
+        reference = self._reference()
+        reference.looks_up = self.looks_up
+        reference.keeps_unrepresentable = self.keeps_unrepresentable
+        compiled = kernel.module()
+        return reference if compiled is None or not self._is_compiled else self._compiled(compiled, reference)
+
+    @property
+    def _has_tombstones(self) -> bool:
+        return (self.name == "debezium") if self.tombstones is None else self.tombstones
+
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether the kernel knows the format; it writes fields one by one, so their names have to differ."""
+        return self.name in COMPILED and len({*self.fields, *ROW}) == len(self.fields) + len(ROW)
+
+    def _compiled(self, compiled: Any, reference: Format) -> Format:
+        made = compiled.RecordFormat(
+            self.name,
+            Record,
+            key_field=self.key_field,
+            tombstones=self._has_tombstones,
+            fields=self.fields,
+            version=VERSION,
+            server_name=self.server_name,
+            unprintable=unprintable_ranges() if self.name == "debezium" else [],
+        )
+        return CompiledFormat(reference, made)
+
+    def _reference(self) -> Format:
         name, key = self.name, KeyRule(self.key_field) if self.key_field else DOCUMENT_KEY
-        wanted = (name == "debezium") if self.tombstones is None else self.tombstones
+        wanted = self._has_tombstones
         if name == "json":
             return JsonFormat(key, tombstones=wanted)
         if name == "canonical":
@@ -63,9 +154,23 @@ class FormatOptions:
         if name == "bson":
             return BsonFormat(key, tombstones=wanted)
         if name == "flat":
+            if not self.fields:
+                raise SettingsError(
+                    "the format flat needs the fields to write, and capture.fields names none",
+                    hint='Set capture.fields, such as ["status", "total"], or use the format json.',
+                )
             return FlatFormat(self.fields, key, tombstones=wanted)
         if name == "debezium":
             return DebeziumFormat(self.server_name, key, tombstones=wanted)
+        if name in _REGISTERED:
+            if self.registry is None:
+                raise SettingsError(
+                    f"the format {name} needs a schema registry",
+                    hint="Set registry.url, such as http://registry:8081, or use the format json.",
+                )
+            return _REGISTERED[name](
+                self.registry, self.subject_of, key, tombstones=wanted, stops=self.stops_when_incompatible
+            )
         if self.is_users_function:
             return FunctionFormat(load_object(name), key, tombstones=wanted)
         raise SettingsError(f"there is no format {name!r}", hint=f"Use {', '.join(NAMES)} or module:function.")
@@ -78,8 +183,8 @@ def make_format(name: str, **options: Any) -> Format:
 
 def decoder_of(name: str) -> RecordDecoder:
     """Give the decoder of a format; records of a user's own function cannot be read back."""
-    if name not in _DECODERS:
+    if name not in _ALL_DECODERS:
         raise SettingsError(
             f"records of the format {name!r} cannot be read back", hint=f"Possible with {', '.join(NAMES)}."
         )
-    return _DECODERS[name]()
+    return _ALL_DECODERS[name]()

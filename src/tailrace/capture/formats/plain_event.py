@@ -2,7 +2,7 @@
 
 Servers write the fields of these events in one order: `_id`, `operationType`, `clusterTime`, `wallTime` (6.0),
 `fullDocument`, `ns`, `documentKey`, `updateDescription`. An event that looks different in any way (part of a
-transaction, with pre-image, expanded, from a user's pipeline) is None here, and formats go their general way with it.
+transaction, with pre-image, expanded, from a user's pipeline) is None here, and formats take the slow path with it.
 Both ways give the same bytes.
 
 This runs once for every event of a stream, so it finds places and copies nothing that a format may not need, and its

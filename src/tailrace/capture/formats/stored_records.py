@@ -50,7 +50,7 @@ class KafkaRecord(NamedTuple):
         return None if text is None else ResumeToken.from_hex(text).to_bson()
 
     @property
-    def place(self) -> bytes:
+    def location(self) -> bytes:
         """A token that sorts by offset; it is no position in MongoDB."""
         return raw.document(raw.element(raw.STRING, b"_data", raw.string(f"82{self.offset:016X}")))
 
@@ -91,7 +91,7 @@ class RecordDecoder(ABC):
     name: ClassVar[str]
     is_whole_in_value: ClassVar[bool] = False
     """Whether values are whole events, so that keys and headers say nothing that is not in there."""
-    carries_documents: ClassVar[bool] = True
+    has_documents: ClassVar[bool] = True
 
     @abstractmethod
     def read(self, key: bytes, value: bytes) -> StoredRecord:
@@ -106,9 +106,9 @@ class RecordDecoder(ABC):
         try:
             return self._event(record)
         except (EventUnconvertible, ValueError, KeyError, TypeError, AttributeError, bson.errors.BSONError) as error:
-            place = f"{record.topic}/{record.partition}@{record.offset}"
+            location = f"{record.topic}/{record.partition}@{record.offset}"
             raise EventUnconvertible(
-                f"record {place} is not of the format {self.name}: {type(error).__name__} {error}",
+                f"record {location} is not of the format {self.name}: {type(error).__name__} {error}",
                 hint="Check the format, or let bad records go to the dead letters.",
             ) from error
 
@@ -133,7 +133,7 @@ def event_of_parts(
     record: KafkaRecord, operation: str, time: Timestamp, namespace: Mapping[str, Any], parts: Mapping[str, Any]
 ) -> ReadEvent:
     """Make an event of what a record without the whole event tells."""
-    token = record.token or record.place
+    token = record.token or record.location
     fields = {"operationType": operation, "clusterTime": time, "ns": namespace}
     given = {name: value for name, value in parts.items() if value is not None}
     body = raw.body(bson.encode({**fields, **given}))

@@ -4,7 +4,7 @@ Belongs here: what a position is, the contract of stores and the five places a p
 a position moves (the producer decides) and what a token means to a server (the driver and the engine know).
 """
 
-from tailrace.capture.positions.clock import boot_time
+from tailrace.capture.positions.observed import boot_time
 from tailrace.capture.positions.open import open_store
 from tailrace.capture.positions.owner import this_process
 from tailrace.capture.positions.position import Counts, Position

@@ -17,7 +17,7 @@ from tailrace.capture.kafka_client import (
     describe,
     ensure_topic,
     is_fenced,
-    once_settled,
+    once_leader_known,
 )
 from tailrace.errors import LeaseLost, StoreUnavailable
 
@@ -28,7 +28,7 @@ _TRAIL = "change/"
 _TRANSACTION_MS = 30_000
 _SECONDS_TO_BE_SURE = 60.0
 """How long one who decides waits for transactions that are open in the topic; they end after half of that."""
-_SECONDS_TO_LOOK = 2.0
+_SECONDS_TO_READ = 2.0
 """How long one who only looks waits for them: a commit's marker is there in milliseconds, a dead writer's never."""
 
 
@@ -37,8 +37,8 @@ class KafkaCells:
 
     Kafka has no compare-and-set, but of all producers with one transactional id only the newest can commit. So a swap
     is: become the newest, read, compare, and commit; whoever became newer in between makes the commit fail. The
-    exactly-once sink sends its records through the same producer: `carry` opens a transaction, and a swap inside
-    `finishing` commits records and cell together.
+    exactly-once sink sends its records through the same producer: `begin_transaction` opens a transaction, and a swap
+    inside `finishing` commits records and cell together.
     """
 
     def __init__(self, address: KafkaAddress) -> None:
@@ -54,7 +54,7 @@ class KafkaCells:
         self._read_to = 0
         self._producers: dict[str, Producer] = {}
         self._open: set[str] = set()
-        self._carrying: set[str] = set()
+        self._in_transaction: set[str] = set()
         self._finishing: set[str] = set()
 
     def read(self, name: str) -> bytes | None:
@@ -67,12 +67,12 @@ class KafkaCells:
         return self._table.get(name)
 
     def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
-        """Commit the new cell, with all that was sent since `carry`, if nobody else has written this name.
+        """Commit the new cell, with all that was sent since `begin_transaction`, if nobody else has written this name.
 
         A transaction that carries records is committed inside `finishing` only: a lease that is renewed by the way must
         not make them visible. And when it fails, nothing may take its place, because the records would be missing.
         """
-        if name in self._carrying and name not in self._finishing:
+        if name in self._in_transaction and name not in self._finishing:
             raise StoreUnavailable(f"records of {name} wait for their commit; the position moves with them")
         if name not in self._producers:
             self._refresh()
@@ -108,10 +108,10 @@ class KafkaCells:
             self._end_finder.close()
             self._consumer = None
 
-    def carry(self, name: str) -> Producer:
+    def begin_transaction(self, name: str) -> Producer:
         """Open a transaction for records, unless it is open, and give its producer; `finishing` commits it."""
         producer = self._begin(name)
-        self._carrying.add(name)
+        self._in_transaction.add(name)
         return producer
 
     def fence_again(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -127,7 +127,7 @@ class KafkaCells:
     @contextmanager
     def finishing(self, name: str) -> Iterator[None]:
         """Let the swap inside commit the records of the transaction together with its cell."""
-        if name not in self._carrying:
+        if name not in self._in_transaction:
             raise StoreUnavailable(f"there is no open transaction of {name}")
         self._finishing.add(name)
         try:
@@ -146,8 +146,8 @@ class KafkaCells:
         return self._producers[name]
 
     def abort(self, name: str) -> None:
-        """Throw away what was sent since `carry`; a producer that cannot even do that is given up."""
-        self._carrying.discard(name)
+        """Throw away what was sent since `begin_transaction`; a producer that cannot even do that is closed."""
+        self._in_transaction.discard(name)
         if name in self._open:
             self._open.discard(name)
             try:
@@ -168,7 +168,7 @@ class KafkaCells:
     def _drop(self, name: str) -> None:
         """Let a producer go without `close`, which complains about a transaction that another has ended."""
         self._open.discard(name)
-        self._carrying.discard(name)
+        self._in_transaction.discard(name)
         producer = self._producers.pop(name, None)
         if producer:
             producer.purge()
@@ -184,15 +184,15 @@ class KafkaCells:
                 producer.produce(self.topic, value, key, partition=0)
             _finish(producer)
         except KafkaException as error:
-            was_carrying = name in self._carrying
+            was_in_transaction = name in self._in_transaction
             if not is_fenced(error):
                 self.abort(name)
             self._drop(name)
-            if is_fenced(error) and not was_carrying:
+            if is_fenced(error) and not was_in_transaction:
                 return False
             raise self._unavailable(error) from error
         self._open.discard(name)
-        self._carrying.discard(name)
+        self._in_transaction.discard(name)
         for key, value in records.items():
             self._note(key, value)
         self._written[name] = [cell]
@@ -202,7 +202,7 @@ class KafkaCells:
         """Whether another process has written the cell since this one did, or tried to without an answer."""
         return name in self._written and self._table.get(name) not in self._written[name]
 
-    def _refresh(self, patience: float = _SECONDS_TO_LOOK) -> bool:
+    def _refresh(self, timeout: float = _SECONDS_TO_READ) -> bool:
         """Read up to what was the end of the topic when the call began, leaving out aborted transactions.
 
         A commit returns before its marker is in the topic, and until then its records, and all after them, are not
@@ -210,8 +210,10 @@ class KafkaCells:
         """
         with self._answering():
             consumer = self._consumer or self._subscribe()
-            _, end = once_settled(lambda: self._end_finder.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER))
-            deadline = time.monotonic() + patience
+            _, end = once_leader_known(
+                lambda: self._end_finder.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER)
+            )
+            deadline = time.monotonic() + timeout
             while self._read_to < end and time.monotonic() < deadline:
                 message = consumer.poll(0.1)
                 if message:
@@ -259,10 +261,10 @@ class KafkaCells:
         if key.startswith(_CELL):
             self._note_cell(key.removeprefix(_CELL), value)
         elif key.startswith(_TRAIL):
-            name, _, place = key.removeprefix(_TRAIL).rpartition("/")
+            name, _, index = key.removeprefix(_TRAIL).rpartition("/")
             trail = self._trails.setdefault(name, [])
-            if trail[int(place) : int(place) + 1] != [value]:
-                del trail[int(place) :]
+            if trail[int(index) : int(index) + 1] != [value]:
+                del trail[int(index) :]
                 trail.append(value)
 
     def _note_cell(self, name: str, cell: bytes) -> None:

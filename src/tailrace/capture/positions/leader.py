@@ -68,7 +68,7 @@ class Leader:
         return lease.asked_at + lease.seconds - self._clock()
 
     def check(self, *, in_flight: bool) -> None:
-        """Make sure that what is given to a sink now is delivered or given up before the lease ends.
+        """Make sure that what is given to a sink now is delivered or dropped before the lease ends.
 
         A lease that may have ended is renewed, which fails if another process has it, unless something is in flight:
         that has to be thrown away before anything else is done (LeaseExpired).

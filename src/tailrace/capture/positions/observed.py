@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+# On macOS, which has no CLOCK_BOOTTIME, CLOCK_MONOTONIC goes on while the machine sleeps; on Linux it does not.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_time() -> float:
+    """Give the seconds since this machine was started, those included in which it was suspended."""
+    return time.clock_gettime(_CLOCK)
 
 
 @dataclass(frozen=True, slots=True)

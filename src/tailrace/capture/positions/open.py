@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from tailrace.capture.positions.store import PositionStore
-from tailrace.errors import MissingExtra, SettingsError
+from tailrace.errors import SettingsError
+from tailrace.extras import missing_extra
 from tailrace.settings import masked
 
 if TYPE_CHECKING:
     from tailrace.capture.positions.store import Cells
+
+
+_KNOWN = "Use file:, postgresql://, mongodb://, kafka:// or redis://."
 
 
 def open_store(url: str) -> PositionStore:
@@ -23,8 +27,8 @@ def open_store(url: str) -> PositionStore:
 
 
 def _open_cells(url: str) -> Cells:
-    scheme = urlsplit(url).scheme
     try:
+        scheme = urlsplit(url).scheme
         if scheme == "file":
             from tailrace.capture.positions.file import FileCells
 
@@ -38,7 +42,7 @@ def _open_cells(url: str) -> Cells:
 
             return MongoCells(url)
         if scheme == "kafka":
-            from tailrace.capture.kafka_client import KafkaAddress
+            from tailrace.capture.kafka_address import KafkaAddress
             from tailrace.capture.positions.kafka import KafkaCells
 
             return KafkaCells(KafkaAddress.parse(url))
@@ -46,9 +50,11 @@ def _open_cells(url: str) -> Cells:
             from tailrace.capture.positions.redis import RedisCells
 
             return RedisCells(url)
+    except ValueError as error:  # an address that is none, such as one with half a bracket
+        raise SettingsError(f"capture.position_store: {masked(url)} is no URL: {error}", hint=_KNOWN) from None
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"positions in {scheme} need the Python package {error.name}") from None
+        raise missing_extra(error, f"the position store {scheme}://") from None
     raise SettingsError(
         f"no position store is known for {masked(url)!r}",
-        hint="Use file:, postgresql://, mongodb://, kafka:// or redis://.",
+        hint=_KNOWN,
     )

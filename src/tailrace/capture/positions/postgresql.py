@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from tailrace.capture.positions.observed import digest_of
-from tailrace.errors import StoreUnavailable
+from tailrace.errors import SettingsError, StoreUnavailable
 from tailrace.settings import masked
 
 _Result = TypeVar("_Result")
@@ -25,6 +25,7 @@ _ARE_THERE = (
     "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('tailrace_positions')"
     " AND attname = 'written_digest' AND NOT attisdropped"
 )
+_REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(7416243)"  # two that create the same table at once collide
 
 
@@ -105,6 +106,11 @@ class PostgresCells:
             self.close()
             if reused:
                 return self._run(work)
+            if _is_for_a_person(error):
+                raise SettingsError(
+                    f"PostgreSQL at {masked(self._url)} refuses: {str(error).strip()}",
+                    hint="Check the role, the password and the database in capture.position_store.",
+                ) from error
             raise StoreUnavailable(
                 f"PostgreSQL at {masked(self._url)} does not answer: {str(error).strip()}"
             ) from error
@@ -118,6 +124,15 @@ class PostgresCells:
             _make_tables(connection)
             self._connection = connection
         return self._connection
+
+
+def _is_for_a_person(error: psycopg.OperationalError) -> bool:
+    """Whether trying again changes nothing: a wrong role, password or database.
+
+    Of a refused connection the library gives no code, only the words of the server.
+    """
+    text = str(error)
+    return "FATAL:" in text and any(words in text for words in _REFUSALS)
 
 
 def _make_tables(connection: psycopg.Connection[tuple[Any, ...]]) -> None:

@@ -46,7 +46,8 @@ class RedisCells:
         self._url = url
         try:
             self._client = redis.Redis.from_url(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS)
-        except ValueError as error:
+            self._client.connection_pool.make_connection()  # connects to nobody, and knows the names of its options
+        except (ValueError, TypeError) as error:
             raise SettingsError(f"{masked(url)} is not a Redis URL: {masked(str(error))}") from None
         self._swap = self._client.register_script(_SWAP)
         self._age = self._client.register_script(_AGE)

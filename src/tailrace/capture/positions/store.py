@@ -19,16 +19,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import orjson
 
-from tailrace.capture.positions.clock import boot_time
-from tailrace.capture.positions.observed import ObservedCells
+from tailrace.capture.positions.observed import ObservedCells, boot_time
 from tailrace.capture.positions.owner import has_ended
 from tailrace.capture.positions.position import Position
 from tailrace.errors import CaptureError, LeaseHeld, LeaseLost, PositionInvalid
+from tailrace.owned.closeable import Closeable
 
 DEFAULT_LEASE_SECONDS = 30.0
 BESIDE = "~"
@@ -140,7 +139,7 @@ class _Cell:
             raise PositionInvalid(f"what the store holds is not a position: {error}") from None
 
 
-class PositionStore:
+class PositionStore(Closeable):
     """Positions by name over any `Cells`; made by `open_store(url)`.
 
     Not for several threads at once: a producer saves from one thread.
@@ -158,14 +157,6 @@ class PositionStore:
         self._lease_clock = lease_clock
         self._observed = ObservedCells(lease_clock)
         self._known: dict[str, bytes | None] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def cells(self) -> Cells:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,36 +13,70 @@ from bson import json_util
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.capture.formats import FormatOptions, decoder_of
-from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.formats import Format, FormatOptions, decoder_of
+from tailrace.capture.formats.registry import SchemaRegistry
+from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.positions import Position, open_store, this_process
 from tailrace.capture.positions.leader import margin_of
+from tailrace.capture.positions.side_cell import SideCell
 from tailrace.capture.producer.delivery import Hook, no_hook
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory
 from tailrace.capture.recovery.recovery import Recovery
-from tailrace.capture.recovery.topic_reader import topics_like
 from tailrace.capture.recovery.verify import Comparison, Verification
 from tailrace.capture.sinks import Sink, SinkOptions, open_dead_letters, open_sink
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.slices import Slice
 from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, Selection, make_source
-from tailrace.errors import SettingsError
+from tailrace.capture.transforms import DDL, renames_of, transformed
+from tailrace.errors import DeploymentUnsuitable, SettingsError, TailraceError
+from tailrace.families import Family, family_of, refuse_engine
+from tailrace.logs import get_logger
+from tailrace.monitor.metrics import ProofMetrics
+from tailrace.policy import NO_POLICY, Policy
+from tailrace.policy.configured import policy_of
+from tailrace.proof import Difference, TrustLedger
 from tailrace.retry import RetryPolicy
-from tailrace.settings import CaptureSettings, Settings
+from tailrace.settings import (
+    CaptureSettings,
+    EngineSettings,
+    MongodbSettings,
+    RegistrySettings,
+    Settings,
+    TransformSettings,
+)
 
 _MEGABYTE = 2**20
+_log = get_logger("tailrace.capture")
 
 
 class Capture:
     """The parts that one set of settings asks for; closed together."""
 
-    def __init__(self, settings: CaptureSettings, client: MongoClient[Any], uri: str) -> None:
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        client: MongoClient[Any],
+        uri: str,
+        policy: Policy = NO_POLICY,
+        engine: EngineSettings | None = None,
+        server: MongodbSettings | None = None,
+        registry: RegistrySettings | None = None,
+    ) -> None:
         self._settings = settings
+        self._policy = policy
+        self._engine = engine or EngineSettings()
+        self._proof_metrics = ProofMetrics(settings.name)
         self._opened = ExitStack()
         cluster = ClusterAccess(uri, settings.shards, settings.order)
+        self.topics = TopicRule(
+            settings.topic_prefix,
+            settings.topic or DEFAULT_TEMPLATE,
+            renames_of(settings.transforms),
+            ((DDL, settings.ddl_topic),) if settings.ddl_topic else (),
+        )
         self._format = FormatOptions(
             settings.format,
             key_field=settings.key_field,
@@ -50,10 +85,16 @@ class Capture:
             server_name=settings.topic_prefix,
             looks_up=settings.full_document == "updateLookup",
             keeps_unrepresentable=settings.unrepresentable == "keep",
+            policy=policy,
+            before=_Transforms(settings.transforms, settings.ddl_topic is not None),
+            registry=_registry_of(registry),
+            subject_of=self.topics.subject,
+            stops_when_incompatible=registry is not None and registry.on_incompatible == "stop",
         )
-        self.source = _source_of(settings.source, client, selection_of(settings), cluster, self._format)
+        server = server or MongodbSettings()
+        chosen = replace(selection_of(settings), family=server.family, soft_delete_field=server.soft_delete_field)
+        self.source = self._source(client, chosen, cluster)
         self.store = self._opened.enter_context(open_store(settings.position_store.get_secret_value()))
-        self.topics = TopicRule(settings.topic_prefix, settings.topic or DEFAULT_TEMPLATE)
         self._sink_url = settings.sink.get_secret_value()
         self.kafka = KafkaAddress.parse(self._sink_url) if self._sink_url.startswith("kafka:") else None
         self.dead_letters = self._opened.enter_context(
@@ -63,7 +104,9 @@ class Capture:
     @classmethod
     def open(cls, settings: Settings, client: MongoClient[Any]) -> Capture:
         """Put the parts together; servers other than MongoDB are asked when they are needed."""
-        return cls(settings.capture, client, settings.mongodb.uri.get_secret_value())
+        policy = policy_of(settings, selection_of(settings.capture).pipeline)
+        server, uri = settings.mongodb, settings.mongodb.uri.get_secret_value()
+        return cls(settings.capture, client, uri, policy, settings.engine, server, settings.registry)
 
     def __enter__(self) -> Capture:
         return self
@@ -96,17 +139,21 @@ class Capture:
             first_step=first_step,
             stop_when_idle=stop_when_idle,
             backoff=RetryPolicy(budget=chosen.retry_seconds),
+            policy=self._policy,
         )
         return Producer(
             self.source,
             self.store,
             self._format.make(),
             self._make_sink,
-            self.dead_letters.add,
+            self._dead_letter,
             self.inventory(),
             options,
             hook=hook,
         )
+
+    def _dead_letter(self, event: bytes, error: TailraceError) -> None:
+        self.dead_letters.add(self._policy.event_or_stripped(event), error)
 
     def recovery(self) -> Recovery:
         """Make the recovery alone, for a look at what it would do."""
@@ -114,15 +161,19 @@ class Capture:
 
     def inventory(self) -> KeyInventory:
         """Choose where the captured keys are known from: a file that was asked for, or the topics."""
-        chosen = self._settings
+        chosen, is_followed = self._settings, self.source.selection.namespaces.contains_name
+        if chosen.inventory is None and self.topics.renames:
+            return NoInventory()  # which topics are ours cannot be told from their names
         if chosen.inventory is not None:
-            return LocalInventory(Path(chosen.inventory))
+            return LocalInventory(Path(chosen.inventory), is_followed)
         if self.kafka is not None:
-            return TopicInventory(self.kafka, self.topic_names, decoder_of(chosen.format))
+            return TopicInventory(self.kafka, self.topic_names, decoder_of(chosen.format), is_followed)
         return NoInventory()
 
     def topic_names(self) -> list[str]:
         """Give the topics of this stream that exist."""
+        from tailrace.capture.recovery.topic_reader import topics_like
+
         return topics_like(self._kafka(), self.topics.pattern)
 
     def verify(
@@ -134,7 +185,13 @@ class Capture:
         show: Callable[[int], None] = lambda _: None,
     ) -> list[Comparison]:
         """Compare collections with what the topics tell of them at a time."""
-        verification = Verification(self.source.documents(), decoder_of(self._settings.format), at)
+        if self.topics.renames or any(one.kind in ("flatten", "add-fields") for one in self._settings.transforms):
+            raise SettingsError(
+                "topics that are renamed, and documents that are transformed, cannot be compared with the collections",
+                hint="Verify a stream without capture.transforms of the kinds rename-topic, flatten and add-fields.",
+            )
+        decoder, is_followed = decoder_of(self._settings.format), self.source.selection.namespaces.contains_name
+        verification = Verification(self.source.documents(), decoder, at, self._policy, is_followed)
         try:
             verification.read(self._kafka(), list(topics) if topics else self.topic_names(), show)
             return [verification.compare(name) for name in collections or verification.namespaces()]
@@ -151,12 +208,56 @@ class Capture:
             raise SettingsError("the sink is not Kafka: it cannot be read back", hint="Set capture.sink to kafka://...")
         return self.kafka
 
+    def _source(self, client: MongoClient[Any], selection: Selection, cluster: ClusterAccess) -> EventSource:
+        if self._settings.source == "oplog" and selection.expanded:
+            raise SettingsError(
+                "capture.ddl_topic needs the server's own change streams", hint="Set capture.source to change-stream."
+            )
+        family = family_of(client, selection.family)
+        if family is Family.MONGODB:
+            _refuse_time_series(client, selection.namespaces)
+        if self._settings.source != "oplog":
+            _check_family(family, self._settings)
+            return make_source(self._settings.source, client, selection)
+        refuse_engine(family)
+        from tailrace.capture.source.proving import ProofOptions, Side
+        from tailrace.capture.source.proving_source import ProvingSource
+
+        options = ProofOptions(self._engine.matches, self._engine.sample_one_in)
+        return ProvingSource(
+            client,
+            selection,
+            cluster,
+            self._make_ledger,
+            options,
+            on_side=lambda side: self._proof_metrics.serves(side is Side.ENGINE),
+        )
+
+    def _make_ledger(self, server: str, presumes: bool) -> TrustLedger:
+        """Keep what is known of the engine beside the stream's position, and the evidence with the dead letters."""
+        cell = SideCell(self.store.cells, "engine", self._settings.name)
+        return TrustLedger(
+            server,
+            self._engine.matches,
+            presumes=presumes,
+            saved=cell.read(),
+            save=lambda ledger: cell.update(lambda _: ledger),
+            on_difference=self._keep_evidence,
+            on_note=lambda ledger: self._proof_metrics.show(ledger.counts(), ledger.by_trust()),
+        )
+
+    def _keep_evidence(self, difference: Difference) -> None:
+        """Keep both sides of a difference, as far as the policy lets documents out."""
+        shown = self._policy.event_or_stripped
+        sides = (None if side is None else shown(side) for side in (difference.server, difference.engine))
+        self.dead_letters.add_difference(Difference(difference.kind, *sides))
+
     def _make_sink(self) -> Sink:
         chosen = self._settings
         options = SinkOptions(
             topics=self.topics,
             partitions=chosen.partitions,
-            is_json=chosen.format != "bson",
+            is_json=chosen.format not in ("bson", "avro", "jsonschema"),
             webhook_secret=chosen.webhook_secret.get_secret_value() if chosen.webhook_secret else None,
             buffer_bytes=chosen.sink_buffer_mb * _MEGABYTE,
             seconds_to_deliver=margin_of(chosen.lease_seconds),
@@ -165,14 +266,57 @@ class Capture:
         return open_sink(self._sink_url, self.dead_letters, options, exactly_once=exactly_once)
 
 
-def _source_of(
-    kind: str, client: MongoClient[Any], selection: Selection, cluster: ClusterAccess, format: FormatOptions
-) -> EventSource:
-    if kind != "oplog":
-        return make_source(kind, client, selection)
-    from tailrace.capture.source.catch_up import CatchingUpSource
+@dataclass(frozen=True, slots=True)
+class _Transforms:
+    """Puts what the settings ask for before a format."""
 
-    return CatchingUpSource(client, selection, cluster, None if format.is_users_function else format)
+    given: tuple[TransformSettings, ...]
+    copies_ddl: bool
+
+    def __call__(self, inner: Format) -> Format:
+        return transformed(inner, self.given, copies_ddl=self.copies_ddl)
+
+
+def _registry_of(settings: RegistrySettings | None) -> SchemaRegistry | None:
+    if settings is None or settings.url is None:
+        return None
+    return SchemaRegistry(settings.url.get_secret_value(), settings.compatibility)
+
+
+def _refuse_time_series(client: MongoClient[Any], chosen: Namespaces) -> None:
+    """Refuse time-series collections by name: the server tells no change stream of what is written to them.
+
+    Only those are listed that the user may see, which needs no privilege of its own.
+    """
+    for database in sorted(chosen.named_databases or ()):
+        found = client[database].list_collections(
+            filter={"type": "timeseries"}, nameOnly=True, authorizedCollections=True
+        )
+        names = [f"{database}.{each['name']}" for each in found if chosen.contains(database, each["name"])]
+        if names and names[0] in chosen.collections:
+            raise DeploymentUnsuitable(
+                f"{names[0]} is a time-series collection, whose changes no change stream tells",
+                hint="Leave it out of capture.namespaces, and read it with a batch job.",
+            )
+        for name in names:
+            _log.warning("time_series_collection_left_out", namespace=name, why="no change stream has its events")
+
+
+def _check_family(family: Family, settings: CaptureSettings) -> None:
+    """Refuse a snapshot whose rows would wait for ever: an idle stream of DocumentDB does not say how far it is.
+
+    One of Cosmos DB never does.
+    """
+    if family is Family.COSMOSDB and settings.start == "snapshot":
+        raise DeploymentUnsuitable(
+            "the tokens of Azure Cosmos DB for MongoDB hold no time, so a snapshot cannot be put beside its stream",
+            hint="Begin without one: capture.start = now.",
+        )
+    if family is Family.DOCUMENTDB and settings.start == "snapshot" and not settings.heartbeat_seconds:
+        raise DeploymentUnsuitable(
+            "a snapshot of Amazon DocumentDB needs heartbeats: it gives no post-batch tokens, and rows wait for events",
+            hint="Set capture.heartbeat_seconds (10), or begin without a snapshot: capture.start = now.",
+        )
 
 
 def selection_of(settings: CaptureSettings) -> Selection:
@@ -191,6 +335,7 @@ def selection_of(settings: CaptureSettings) -> Selection:
         settings.full_document_before_change,
         Slice.parse(settings.slice),
         heartbeat=_heartbeat_of(settings, pipeline),
+        expanded=settings.ddl_topic is not None,
     )
 
 

@@ -25,7 +25,7 @@ _GO_ON = Step()
 
 
 class Controls:
-    """Asked from any thread or signal handler, obeyed by the producer's thread between two portions.
+    """Asked from any thread or signal handler, obeyed by the producer's thread between two batches.
 
     A pause lasts as long as the process does: a restart is a way to go on.
     """

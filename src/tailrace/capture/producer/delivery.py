@@ -1,14 +1,14 @@
-"""From events to records that are safe in a sink, and only then to a position: the commit order, in one place.
+"""From events to records that a sink has acknowledged, and only then to a position: the commit order, in one place.
 
 1. events are turned into records,
 2. the sink takes the records,
-3. the sink says that they are safe,
+3. the sink acknowledges them,
 4. the position moves.
 
 Before each of the steps 2 to 4 the holder makes sure that the stream is still its own (`Leader.check`).
 
-A process may die between any two of these steps. Nothing waits for one event: many portions are on their way at once,
-and the position moves to the end of the last one that is safe without a hole before it. A transactional sink does
+A process may die between any two of these steps. Nothing waits for one event: many batches are in flight at once, and
+the position moves to the end of the last one that is acknowledged without a hole before it. A transactional sink does
 steps 3 and 4 as one.
 """
 
@@ -29,7 +29,7 @@ from tailrace.capture.sinks import Sink, TransactionalSink
 from tailrace.errors import Backpressure, EventUnconvertible
 from tailrace.monitor import StreamMetrics
 
-_REST_AFTER_A_SAVE = 29
+_SAVE_TIMES_BETWEEN_SAVES = 29
 """A slow store is asked less often, so that saving never takes more than a thirtieth of the time."""
 
 _BUSY_TRANSACTION_SECONDS = 0.5
@@ -39,7 +39,7 @@ _kind = itemgetter(4, 3)  # operation and namespace; by name it takes three time
 
 Hook = Callable[[str], None]
 """Called at named points of the commit order; tests kill the process there."""
-SetAside = Callable[[bytes, EventUnconvertible], None]
+DeadLetter = Callable[[bytes, EventUnconvertible], None]
 """Keeps an event that no record can be made of, durably, or raises when that is not wanted."""
 
 
@@ -48,14 +48,14 @@ def no_hook(_: str) -> None:
 
 
 @dataclass(slots=True)
-class Parcel:
-    """Records on their way to the sink, and what becomes true when they are safe."""
+class InFlightBatch:
+    """Records that the sink has not acknowledged yet, and what becomes true when it does."""
 
     added: int
     """How many records the sink had been given with these."""
     position: Position | None
     """Where the stream stands then."""
-    on_safe: Callable[[], None] | None
+    on_acknowledged: Callable[[], None] | None
     records: list[Record]
     """For an inventory that keeps keys; else empty, because records are large."""
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -70,7 +70,7 @@ class Delivery:
         self,
         format: Format,
         sink: Sink,
-        set_aside: SetAside,
+        dead_letter: DeadLetter,
         leader: Leader,
         inventory: KeyInventory,
         metrics: StreamMetrics,
@@ -81,25 +81,25 @@ class Delivery:
     ) -> None:
         self._format = format
         self._sink = sink
-        self._set_aside = set_aside
+        self._dead_letter = dead_letter
         self._leader = leader
         self._inventory = inventory
         self._metrics = metrics
         self._commit_interval = commit_interval
         self._hook = hook
         self._pause = pause
-        self._pending: deque[Parcel] = deque()
-        self._unsaved: Position | None = None
+        self._pending: deque[InFlightBatch] = deque()
+        self._uncommitted: Position | None = None
         self._next_commit = 0.0
-        self._aside = 0
-        self._letters = sink.dead_letters
+        self._dead_lettered = 0
+        self._dead_letters = sink.dead_letters
         sink.bind(leader.seconds_left)
-        self.saved = leader.position
-        self.counts = self.saved.counts if self.saved else Counts()
+        self.committed = leader.position
+        self.counts = self.committed.counts if self.committed else Counts()
 
     @property
     def waiting(self) -> bool:
-        """Whether something was given to the sink that is not known to be safe."""
+        """Whether something was given to the sink that it has not acknowledged yet."""
         return bool(self._pending)
 
     @property
@@ -111,43 +111,37 @@ class Delivery:
         self,
         events: Sequence[bytes],
         position: Position | None,
-        on_safe: Callable[[], None] | None = None,
-        *,
-        records: list[Record] | None = None,
+        on_acknowledged: Callable[[], None] | None = None,
     ) -> None:
-        """Give events to the sink; `position` and `on_safe` take effect when they are safe.
-
-        `records` are those of the events, when they were made before.
-        """
+        """Give events to the sink; `position` and `on_acknowledged` take effect when they are acknowledged."""
         read_at = time.monotonic()
-        if records is None:
-            records = self._records(events)
+        records = self._records(events)
         kinds = Counter(map(_kind, records))
         self._hook("converted")
         added = self._add(records)
         self._hook("added")
         size = sum([len(record[1] or b"") for record in records])
         kept = records if self._inventory.keeps_keys else []
-        self._pending.append(Parcel(added, position, on_safe, kept, kinds, size, read_at))
+        self._pending.append(InFlightBatch(added, position, on_acknowledged, kept, kinds, size, read_at))
 
-    def hurry(self) -> None:
-        """Let the sink send at once what it holds back, because nothing more is there to be read."""
+    def start_flush(self) -> None:
+        """Let the sink send at once what it has buffered, because nothing more is there to be read."""
         if not self.transactional:  # a transaction is committed at such a moment, which sends everything
             self._check_lease()
-            self._sink.hurry()
+            self._sink.start_flush()
 
-    def settle(self, *, now: bool = False) -> None:
-        """Move the position to where the sink is safe, when it is time for that (or `now`)."""
+    def commit(self, *, now: bool = False) -> None:
+        """Commit the position that the sink has acknowledged, when it is time for that (or `now`)."""
         if isinstance(self._sink, TransactionalSink):
-            self._commit(self._sink, now)
+            self._commit_transaction(self._sink, now)
         else:
-            self._save(now)
+            self._commit_position(now)
 
     def finish(self, timeout: float) -> None:
-        """Wait until all is safe and move the position to the end."""
+        """Wait until all is acknowledged and move the position to the end."""
         self._check_lease()
         self._sink.flush(timeout)
-        self.settle(now=True)
+        self.commit(now=True)
 
     def _records(self, events: Sequence[bytes]) -> list[Record]:
         try:
@@ -156,15 +150,15 @@ class Delivery:
             return self._records_one_by_one(events)
 
     def _records_one_by_one(self, events: Sequence[bytes]) -> list[Record]:
-        """Find the events that cannot be converted, and set them aside."""
+        """Find the events that cannot be converted, and dead-letter them."""
         records: list[Record] = []
         convert = self._format.records
         for event in events:
             try:
                 records.extend(convert(event))
             except EventUnconvertible as error:
-                self._set_aside(event, error)
-                self._aside += 1
+                self._dead_letter(event, error)
+                self._dead_lettered += 1
                 self._metrics.dead_letter(error.code)
         return records
 
@@ -175,7 +169,7 @@ class Delivery:
             try:
                 return self._sink.add(records)
             except Backpressure as full:
-                self.settle(now=self.transactional)  # only a commit makes room there
+                self.commit(now=self.transactional)  # only a commit makes room there
                 self._pause(full.retry_after)
 
     def _check_lease(self) -> None:
@@ -183,72 +177,72 @@ class Delivery:
         if not self.transactional:
             self._leader.check(in_flight=self.waiting)
 
-    def _save(self, now: bool) -> None:
+    def _commit_position(self, now: bool) -> None:
         self._check_lease()
-        safe = self._sink.acknowledged()
-        self._take_safe(safe)
-        if self._unsaved is not None and (now or self._is_time()):
+        acknowledged = self._sink.acknowledged()
+        self._advance(acknowledged)
+        if self._uncommitted is not None and (now or self._is_time()):
             self._hook("before-save")
             began = time.monotonic()
-            self._leader.save(self._unsaved)
+            self._leader.save(self._uncommitted)
             self._hook("after-save")
-            self._saved(self._unsaved, time.monotonic() - began)
+            self._committed(self._uncommitted, time.monotonic() - began)
         else:
             self._leader.keep()
 
-    def _commit(self, sink: TransactionalSink, now: bool) -> None:
+    def _commit_transaction(self, sink: TransactionalSink, now: bool) -> None:
         if not self._pending:
             self._leader.keep()
             return
         if not (now or self._is_time()):
             return
-        position = next((each.position for each in reversed(self._pending) if each.position), None) or self.saved
+        position = next((each.position for each in reversed(self._pending) if each.position), None) or self.committed
         if position is None:
             raise ValueError("a transactional sink is used from a first position on")
         self._hook("before-commit")
         began = time.monotonic()
         self._leader.renewed(sink.commit(self._counted(position), self._leader.lease))
         self._hook("after-commit")
-        self._take_safe(self._pending[-1].added)
-        self._saved(self._unsaved or position, time.monotonic() - began)
+        self._advance(self._pending[-1].added)
+        self._committed(self._uncommitted or position, time.monotonic() - began)
 
-    def _take_safe(self, safe: int) -> None:
-        while self._pending and self._pending[0].added <= safe:
-            parcel = self._pending.popleft()
+    def _advance(self, acknowledged: int) -> None:
+        while self._pending and self._pending[0].added <= acknowledged:
+            batch = self._pending.popleft()
             self.counts = self.counts.plus(
-                events=parcel.events.total(), bytes=parcel.size, batches=1, dead_letters=self._new_letters()
+                events=batch.events.total(), bytes=batch.size, batches=1, dead_letters=self._new_dead_letters()
             )
-            self._metrics.batch(parcel.events, parcel.size, time.monotonic() - parcel.read_at)
-            if parcel.position is not None:
-                self._unsaved = replace(parcel.position, counts=self.counts)
-            if parcel.records:
-                self._inventory.note(parcel.records)
+            self._metrics.batch(batch.events, batch.size, time.monotonic() - batch.read_at)
+            if batch.position is not None:
+                self._uncommitted = replace(batch.position, counts=self.counts)
+            if batch.records:
+                self._inventory.note(batch.records)
             self._hook("acknowledged")
-            if parcel.on_safe is not None:
-                parcel.on_safe()
+            if batch.on_acknowledged is not None:
+                batch.on_acknowledged()
 
-    def _new_letters(self) -> int:
-        """Count what went to the dead letters since the last parcel: set aside here, or refused by the sink's server.
+    def _new_dead_letters(self) -> int:
+        """Count what went to the dead letters since the last batch: by this process, or refused by the sink's server.
 
-        A sink that keeps letters counts those that were set aside here too, because they share one place.
+        A sink that keeps dead letters counts those of this process too, because they share one place.
         """
-        aside, self._aside = self._aside, 0
-        refused = max(0, self._sink.dead_letters - self._letters - aside)
-        self._letters = max(self._letters, self._sink.dead_letters)
+        own, self._dead_lettered = self._dead_lettered, 0
+        refused = max(0, self._sink.dead_letters - self._dead_letters - own)
+        self._dead_letters = max(self._dead_letters, self._sink.dead_letters)
         for _ in range(refused):
             self._metrics.dead_letter("record-refused")
-        return aside + refused
+        return own + refused
 
     def _counted(self, position: Position) -> Position:
-        events = sum(parcel.events.total() for parcel in self._pending)
-        size = sum(parcel.size for parcel in self._pending)
+        events = sum(batch.events.total() for batch in self._pending)
+        size = sum(batch.size for batch in self._pending)
         return replace(position, counts=self.counts.plus(events=events, bytes=size, batches=len(self._pending)))
 
-    def _saved(self, position: Position, seconds: float) -> None:
-        self.saved = position
-        self._unsaved = None
+    def _committed(self, position: Position, seconds: float) -> None:
+        self.committed = position
+        self._uncommitted = None
         least = _BUSY_TRANSACTION_SECONDS if self.transactional else self._commit_interval
-        self._next_commit = time.monotonic() + max(least, seconds * _REST_AFTER_A_SAVE)
+        self._next_commit = time.monotonic() + max(least, seconds * _SAVE_TIMES_BETWEEN_SAVES)
         self._metrics.position(position.cluster_time)
 
     def _is_time(self) -> bool:

@@ -17,15 +17,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import bson
-import structlog
 from bson.timestamp import Timestamp
-from pymongo import MongoClient
+from pymongo import MongoClient, ReturnDocument
 from pymongo.errors import PyMongoError
 
+from tailrace.event import ChangeEvent
+from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
 from tailrace.settings import masked
 
-_log = structlog.get_logger("tailrace.capture")
+_log = get_logger("tailrace.capture")
 _SECONDS_TO_END = 10.0
 
 
@@ -57,7 +58,7 @@ class Heartbeat:
         self._every = every
         self._came_back = came_back
         self._awaited: Mark | None = None
-        self._seen = 0
+        self._observed = 0
         self._problem: str | None = None
         self._stop = threading.Event()
         self._thread = OwnedThread(self._run, name="tailrace-heartbeat", on_death=lambda _: every)
@@ -84,45 +85,48 @@ class Heartbeat:
     def lost(self, position: Timestamp) -> Mark | None:
         """Give the mark that should have come back before the stream got to this position, and did not."""
         mark = self._awaited
-        return mark if mark is not None and mark.number > self._seen and position > mark.time else None
+        return mark if mark is not None and mark.number > self._observed and position > mark.time else None
 
     @property
-    def seen(self) -> int:
+    def observed(self) -> int:
         """The number of the last mark that came back; 0 before the first."""
-        return self._seen
+        return self._observed
 
     def _is_mark(self, event: bytes) -> bool:
-        found = bson.decode(event)
-        if found.get("ns") != {"db": self._marks.database.name, "coll": self._marks.name}:
+        if ChangeEvent(event).namespace != self._marks.full_name:
             return False
+        found = bson.decode(event)
         if found.get("documentKey", {}).get("_id") == self._stream:
             changed = found.get("fullDocument") or found.get("updateDescription", {}).get("updatedFields", {})
-            if "number" in changed and changed["number"] > self._seen:
-                self._seen = changed["number"]
-                self._came_back(max(0.0, time.time() - changed["at"]))
+            number, at = changed.get("number"), changed.get("at")
+            if isinstance(number, int) and number > self._observed:
+                self._observed = number
+                self._came_back(max(0.0, time.time() - at) if isinstance(at, float) else 0.0)
         return True
 
     def _run(self) -> None:
-        number = 0
         while not self._stop.is_set():
             try:
-                number = max(number + 1, int(time.time() * 1000))  # grows over restarts too
-                self._write(number)
+                self._write()
                 self._problem = None
             except PyMongoError as error:
-                self._complain(masked(str(error))[:300])
+                self._report_error(masked(str(error))[:300])
             self._stop.wait(self._every)
 
-    def _write(self, number: int) -> None:
+    def _write(self) -> None:
+        """Write the next mark; its number grows with the document, whatever clocks do between two processes."""
         with self._client.start_session(causal_consistency=True) as session:
-            change = {"$set": {"number": number, "at": time.time()}}
-            self._marks.update_one({"_id": self._stream}, change, upsert=True, session=session)
+            change = {"$inc": {"number": 1}, "$set": {"at": time.time()}}
+            written: Any = self._marks.find_one_and_update(
+                {"_id": self._stream}, change, upsert=True, return_document=ReturnDocument.AFTER, session=session
+            )
+            number: int = written["number"]
             awaited = self._awaited
-            if session.operation_time is not None and (awaited is None or awaited.number <= self._seen):
+            if session.operation_time is not None and (awaited is None or awaited.number <= self._observed):
                 self._awaited = Mark(number, session.operation_time)  # the oldest that did not come back yet
 
-    def _complain(self, problem: str) -> None:
+    def _report_error(self, problem: str) -> None:
         """Say once that marks cannot be written; the stream itself may be well."""
         if problem != self._problem:
-            _log.warning("a heartbeat cannot be written", collection=self._marks.full_name, error=problem)
+            _log.warning("heartbeat_not_written", collection=self._marks.full_name, error=problem)
         self._problem = problem

@@ -10,7 +10,7 @@ from typing import Protocol
 from bson.timestamp import Timestamp
 
 from tailrace.capture.snapshot import Rows
-from tailrace.capture.source.reader import Portion
+from tailrace.capture.source.reader import ReadBatch
 from tailrace.capture.source.source import token_time
 from tailrace.driver import token_of
 
@@ -35,38 +35,44 @@ class RowSource(Protocol):
 
 
 class Merge:
-    """Gives portions of the stream and rows of a snapshot in the one order that leaves nothing stale.
+    """Gives batches of the stream and rows of a snapshot in the one order that leaves nothing stale.
 
     The stream runs up to the oldest time for which rows are being read, and waits there for the rows.
     """
 
     def __init__(self, rows: RowSource | None) -> None:
         self._rows = rows
-        self._held: Portion | None = None
+        self._buffered: ReadBatch | None = None
         self._time: Timestamp | None = None
+        self._has_begun = False
         self._caught_up = False
 
     def end_of_rows(self) -> None:
         """Go on with the stream alone."""
         self._rows = None
 
-    def next_portion(self, read: Callable[[], Portion | None]) -> Portion | None:
+    def next_batch(self, read: Callable[[], ReadBatch | None]) -> ReadBatch | None:
         """Give what may be delivered next: what was held back, or what `read` gives; None when nothing may."""
-        portion = self._held if self._held is not None else read()
+        batch = self._buffered if self._buffered is not None else read()
         barrier = self._rows.barrier if self._rows else None
-        if portion is None or barrier is None:
-            self._held = None
-            return portion
-        now, self._held = cut(portion, barrier)
+        if batch is None or barrier is None:
+            self._buffered = None
+            return batch
+        now, self._buffered = cut(batch, barrier)
         if now is None and self._rows:
             self._rows.collect(_SECONDS_FOR_ROWS)
         return now
 
-    def delivered(self, portion: Portion) -> None:
-        """Note that a portion was given to the sink."""
-        if portion.token is not None:
-            self._time = token_time(portion.token)
-        self._caught_up = portion.caught_up
+    def delivered(self, batch: ReadBatch) -> None:
+        """Note that a batch was given to the sink.
+
+        The first batch of a stream is empty at the place it was opened at, and says nothing about what follows: a
+        stream that begins one tick behind the newest operation has the next write's very time as its mark.
+        """
+        if batch.token is not None:
+            self._time = token_time(batch.token)
+        self._caught_up = batch.caught_up and self._has_begun
+        self._has_begun = True
 
     def next_rows(self) -> list[Rows]:
         """Give the rows that come next, and have more of them read."""
@@ -82,8 +88,8 @@ class Merge:
         A position at that very time is not enough, since a transaction has many events of one time; unless the server
         had nothing more to give.
         """
-        if self._held is not None:
-            return event_time(self._held.events[0]) > at
+        if self._buffered is not None:
+            return event_time(self._buffered.events[0]) > at
         if self._time is None:
             return False
         return self._time > at or (self._caught_up and self._time == at)
@@ -94,14 +100,14 @@ def event_time(event: bytes) -> Timestamp:
     return token_time(token_of(event))
 
 
-def cut(portion: Portion, at: Timestamp) -> tuple[Portion | None, Portion | None]:
-    """Cut a portion behind the last event of a time: what comes up to there, and what comes later."""
-    events = portion.events
+def cut(batch: ReadBatch, at: Timestamp) -> tuple[ReadBatch | None, ReadBatch | None]:
+    """Cut a batch behind the last event of a time: what comes up to there, and what comes later."""
+    events = batch.events
     if not events or event_time(events[-1]) <= at:
-        return portion, None
-    place = bisect_right(events, at, key=event_time)
-    later = replace(portion, events=events[place:], records=None)
-    if not place:
+        return batch, None
+    index = bisect_right(events, at, key=event_time)
+    later = replace(batch, events=events[index:])
+    if not index:
         return None, later
-    sooner = replace(later, events=events[:place], token=token_of(events[place - 1]), caught_up=False)
+    sooner = replace(later, events=events[:index], token=token_of(events[index - 1]), caught_up=False)
     return sooner, later

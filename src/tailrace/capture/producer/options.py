@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tailrace.capture.snapshot.planner import CHUNK_BYTES
+from tailrace.policy import NO_POLICY, Policy
 from tailrace.retry import DEFAULT_POLICY, RetryPolicy
 
 
@@ -43,3 +44,5 @@ class ProducerOptions:
     stop_when_idle: bool = False
     """Stop when everything up to the moment of the start was delivered, instead of following the stream."""
     backoff: RetryPolicy = DEFAULT_POLICY
+    policy: Policy = NO_POLICY
+    """What happens to fields before they leave the process; keys that were captured are compared under it."""

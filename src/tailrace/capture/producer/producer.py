@@ -1,7 +1,7 @@
 """`Producer`: owns a stream, forwards it into a sink, and can be killed at any moment.
 
 It becomes the one process that may move the position, makes attempt after attempt to follow the stream, and answers
-every error as the classifier says. What one attempt does is the business of `Attempt`; how records become safe and
+every error as the classifier says. What one attempt does is the business of `Attempt`; how records are acknowledged and
 positions move, that of `Delivery`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import structlog
 from bson.timestamp import Timestamp
 
 from tailrace.capture.classifier import Remedy, Verdict, classify
@@ -19,25 +18,27 @@ from tailrace.capture.positions import PositionStore
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.producer.attempt import Attempt, Parts
 from tailrace.capture.producer.control import Controls, Step, Stopped
-from tailrace.capture.producer.delivery import Hook, SetAside, no_hook
+from tailrace.capture.producer.delivery import DeadLetter, Hook, no_hook
+from tailrace.capture.producer.journal import Journal
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.status import ProducerStatus
 from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.recovery.machine import pause_before
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
-from tailrace.capture.source.garbage import rare_collections
+from tailrace.capture.source.garbage import fewer_garbage_collections
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import StreamEnded
 from tailrace.capture.source.source import EventSource, captured_collections
 from tailrace.errors import ControlRefused, GapOpen, LeaseHeld, Outcome, SinkUnavailable, StreamInvalidated
+from tailrace.logs import get_logger
 from tailrace.masking import masked
 from tailrace.monitor import State, StreamMetrics
 from tailrace.retry import Backoff
 
-_log = structlog.get_logger("tailrace.capture")
-_LONGEST_REST = 1.0
+_log = get_logger("tailrace.capture")
+_LONGEST_SLEEP = 1.0
 """Seconds between two looks at the lease while nothing is read."""
 
 
@@ -53,7 +54,7 @@ class Producer:
         store: PositionStore,
         format: Format,
         make_sink: Callable[[], Sink],
-        set_aside: SetAside,
+        dead_letter: DeadLetter,
         inventory: KeyInventory,
         options: ProducerOptions,
         *,
@@ -67,7 +68,7 @@ class Producer:
             store,
             format,
             make_sink,
-            set_aside,
+            dead_letter,
             inventory,
             options,
             hook,
@@ -76,6 +77,7 @@ class Producer:
             StreamMetrics(options.name),
             Quarantine(),
             Backoff(options.backoff),
+            Journal(options.name),
         )
         self._leader: Leader
         self._attempt: Attempt | None = None
@@ -88,7 +90,7 @@ class Producer:
 
     @property
     def delivered(self) -> int:
-        """Events that are safe in the sink, ever, under this name."""
+        """Events that the sink has acknowledged, ever, under this name."""
         delivery = self._attempt.delivery if self._attempt else None
         return delivery.counts.events if delivery else 0
 
@@ -103,6 +105,10 @@ class Producer:
     def resume(self) -> None:
         """Go on reading at the position."""
         self._controls.resume()
+
+    def keep_lease(self) -> None:
+        """Renew the lease when that is due; for a sink that waits in the producer's thread."""
+        self._keep_lease()
 
     def take_snapshot(self, namespaces: Sequence[str] = ()) -> list[str]:
         """Read collections of the stream once more, beside it; gives which ones."""
@@ -125,11 +131,11 @@ class Producer:
         leader = self._elect()
         if leader is None:
             return
-        with leader, rare_collections():
+        with leader, fewer_garbage_collections():
             self._leader = leader
             while not self._controls.stopping:
                 try:
-                    self._stay_paused()
+                    self._wait_while_paused()
                     self._follow()
                 except Exception as error:
                     self._answer_safely(error)
@@ -139,19 +145,21 @@ class Producer:
         options = self._options
         while not self._controls.stopping:
             try:
-                return Leader.elect(
+                leader = Leader.elect(
                     self._parts.store,
                     options.name,
                     seconds=options.lease_seconds,
                     timeout=options.lease_timeout,
                     sleep=self._wait_for_lease,
                 )
+                self._parts.journal.elected(leader.lease)
+                return leader
             except LeaseHeld:
                 raise
             except Stopped:
                 break
             except Exception as error:
-                self._nap(self._pause_after(error, classify(error)))
+                self._sleep(self._pause_after(error, classify(error)))
         return None
 
     def _follow(self) -> None:
@@ -198,7 +206,7 @@ class Producer:
             return
         if attempt and verdict.remedy is Remedy.START_AT_TIME:
             attempt.start_at_time = True
-        self._rest(self._pause_after(error, verdict))
+        self._back_off(self._pause_after(error, verdict))
 
     def _note_error(self, verdict: Verdict) -> None:
         self._parts.metrics.error(verdict.code)
@@ -209,9 +217,7 @@ class Producer:
         pause = self._parts.backoff.failed() if verdict.outcome in (Outcome.RETRY, Outcome.RESUME) else None
         if pause is None:
             raise error
-        _log.warning(
-            "trying again", code=verdict.code, why=verdict.why, error=str(error)[:300], seconds=round(pause, 2)
-        )
+        _log.warning("retrying", code=verdict.code, error=str(error)[:300], seconds=round(pause, 2))
         return pause
 
     def _note_lost_history(self, error: Exception, verdict: Verdict) -> None:
@@ -233,27 +239,27 @@ class Producer:
             raise GapOpen(f"history was lost; gap {gap.number} of {self._options.name} is open") from error
         pause = pause_before(gap.turns, self._options.backoff)
         self.status.lost(gap.number, gap.turns, pause)
-        self._rest(pause)
+        self._back_off(pause)
 
     # --- time
 
-    def _stay_paused(self) -> None:
+    def _wait_while_paused(self) -> None:
         """Keep the lease and show that nothing is read, for as long as the pause lasts."""
         if not self._controls.paused:
             return
-        _log.info("paused: nothing is read until it is resumed", stream=self._options.name)
+        _log.info("paused", stream=self._options.name)
         self.status.paused(True)
         self._parts.metrics.state(State.PAUSED)
         while self._controls.paused and not self._controls.stopping:
-            self._nap(_LONGEST_REST / 4)
+            self._sleep(_LONGEST_SLEEP / 4)
             self._keep_lease()
         self.status.paused(False)
 
-    def _rest(self, seconds: float) -> None:
+    def _back_off(self, seconds: float) -> None:
         """Wait between attempts, keeping the lease."""
         until = time.monotonic() + seconds
         while not self._controls.stopping and (left := until - time.monotonic()) > 0:
-            self._nap(min(left, _LONGEST_REST))
+            self._sleep(min(left, _LONGEST_SLEEP))
             self._keep_lease()
 
     def _keep_lease(self) -> None:
@@ -265,10 +271,11 @@ class Producer:
                 raise
 
     def _wait_for_lease(self, seconds: float) -> None:
+        self._parts.journal.waits_for_lease()
         self.status.waiting("another process holds the lease of the stream; this one waits for it")
         self._controls.wait(seconds)
 
-    def _nap(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         """Wait until the time is over or the end is asked for."""
         self.status.beat()
         try:

@@ -90,7 +90,7 @@ def _snapshot(snapshot: SnapshotStatus) -> dict[str, Any]:
 
 
 def _shard(report: Report) -> dict[str, Any]:
-    oplog, place = report.oplog, report.place
+    oplog, lag = report.oplog, report.lag
     shown = {
         "name": oplog.shard,
         "first": _iso(oplog.first),
@@ -104,14 +104,14 @@ def _shard(report: Report) -> dict[str, Any]:
         "level": report.verdict.level.name.lower(),
         "reasons": list(report.verdict.reasons),
     }
-    if place is None:  # no position was saved yet
+    if lag is None:  # no position was saved yet
         return shown
     return shown | {
-        "position_age_seconds": place.age_seconds,
-        "headroom_ratio": round(place.headroom_ratio, 6),
-        "lost": place.lost,
-        "seconds_until_history_lost": place.forecast.until_lost,
-        "seconds_until_history_lost_if_stopped": place.forecast.until_lost_if_stopped,
+        "position_age_seconds": lag.age_seconds,
+        "headroom_ratio": round(lag.headroom_ratio, 6),
+        "lost": lag.lost,
+        "seconds_until_history_lost": lag.forecast.until_lost,
+        "seconds_until_history_lost_if_stopped": lag.forecast.until_lost_if_stopped,
     }
 
 

@@ -11,7 +11,7 @@ from bson.timestamp import Timestamp
 
 from tailrace.capture.positions import Counts, Position
 from tailrace.capture.producer.heartbeat import Heartbeat
-from tailrace.monitor import PAUSED, Consumer, Liveness, Observation, Patience, State, liveness_of
+from tailrace.monitor import PAUSED, Consumer, LagLimits, Liveness, Observation, State, liveness_of
 
 _OBSERVATIONS_KEPT = 60
 _SECONDS_BETWEEN_OBSERVATIONS = 1.0
@@ -72,8 +72,10 @@ class ProducerStatus:
         self._errors: Counter[str] = Counter()
         self._beat = time.monotonic()
         self._heard = time.monotonic()
-        self.patience = Patience()
+        self.lag_limits = LagLimits()
         self._saved_at: float | None = None
+        self._moved: float | None = None
+        """When the position moved, on the clock of the observations, which nobody sets."""
         self._observations: deque[Observation] = deque(maxlen=_OBSERVATIONS_KEPT)
         self.started_at = time.time()
         self.snapshot: SnapshotStatus | None = None
@@ -84,11 +86,11 @@ class ProducerStatus:
         """Note a position that was saved."""
         with self._lock:
             if self._position is None or position.token != self._position.token:
-                self._saved_at = time.time()
+                self._saved_at, self._moved = time.time(), time.monotonic()
                 self._sink_problem = None
             self._position, self._counts, self._waiting = position, counts, None
 
-    def seen(self, operation_time: Timestamp | None) -> None:
+    def observed(self, operation_time: Timestamp | None) -> None:
         """Note the server's operation time."""
         if operation_time is not None:
             with self._lock:
@@ -136,7 +138,7 @@ class ProducerStatus:
             self._errors[code] += 1
 
     def beat(self) -> None:
-        """Note that the producer's thread goes round."""
+        """Note that the producer's thread has run one iteration."""
         self._beat = time.monotonic()
 
     @property
@@ -153,8 +155,8 @@ class ProducerStatus:
                 return Liveness(State.RECOVERING, self._recovery_proof())
             if not self._observations:
                 return Liveness(State.IDLE, self._waiting or "nothing was read yet")
-            found = liveness_of(tuple(self._observations), self.patience)
-            return self._silent(found) or self._by_heartbeat(found)
+            found = liveness_of(tuple(self._observations), self.lag_limits)
+            return self._without_answers(found) or self._by_heartbeat(found)
 
     def consumer(self) -> Consumer | None:
         """Give the stream as the monitor wants to see it; None before the first position."""
@@ -197,18 +199,18 @@ class ProducerStatus:
             return proof
         return f"{proof}, turn {self._loss.turn}: history was lost again before it was closed"
 
-    def _silent(self, found: Liveness) -> Liveness | None:
+    def _without_answers(self, found: Liveness) -> Liveness | None:
         """Judge by the silence: old observations, however good they were, prove nothing about now.
 
         A stream takes an answer of the server every second, also of an idle one.
         """
         seconds = time.monotonic() - self._heard
-        if self._sink_problem is not None and seconds >= self.patience.behind_seconds:
+        if self._sink_problem is not None and seconds >= self.lag_limits.behind_seconds:
             return Liveness(State.BEHIND, f"{self._sink_problem}; for {seconds:,.0f} s nothing was read")
         proof = f"nothing was taken from the server for {seconds:,.0f} s; before, {found.proof}"
-        if seconds >= self.patience.stalled_seconds:
+        if seconds >= self.lag_limits.stalled_seconds:
             return Liveness(State.STALLED, proof)
-        return Liveness(State.BEHIND, proof) if seconds >= self.patience.behind_seconds else None
+        return Liveness(State.BEHIND, proof) if seconds >= self.lag_limits.behind_seconds else None
 
     def _by_heartbeat(self, found: Liveness) -> Liveness:
         """Judge by the marks in the source: one that the position has passed, and that never came, was lost."""
@@ -219,15 +221,15 @@ class ProducerStatus:
         if mark is not None:
             proof = f"the stream has passed the time of heartbeat {mark.number} and did not give it"
             return Liveness(State.STALLED, proof)
-        if not heartbeat.seen:
+        if not heartbeat.observed:
             return found
-        return Liveness(found.state, f"{found.proof}; heartbeat {heartbeat.seen} came back")
+        return Liveness(found.state, f"{found.proof}; heartbeat {heartbeat.observed} came back")
 
     def _observe(self) -> None:
-        now = time.time()
+        now = time.monotonic()
         if self._position is None or self._operation_time is None:
             return
         if self._observations and now - self._observations[-1].at < _SECONDS_BETWEEN_OBSERVATIONS:
             return
         position = self._position.cluster_time
-        self._observations.append(Observation(now, position, self._operation_time, self._counts.events, self._saved_at))
+        self._observations.append(Observation(now, position, self._operation_time, self._counts.events, self._moved))

@@ -25,12 +25,12 @@ _TABLES = (
 )
 _COLUMNS = "time, token, operation, document_key, image_time, image_token, image_key, image, has_deltas"
 _CACHED = 50_000
-DocumentPlace = tuple[str, bytes]
+DocumentAddress = tuple[str, bytes]
 """A namespace, and `id_of` of a document in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DocumentChange:
     """What one record tells about a document."""
 
     moment: Moment
@@ -62,11 +62,11 @@ class Known:
         return self.operation != "delete"
 
     @property
-    def settled_by(self) -> Told | None:
+    def newest_image(self) -> DocumentChange | None:
         """The newest record that says what the whole document is, or that it is gone."""
         if self.image_moment is None:
             return None
-        return Told(self.image_moment, "delete" if self.image is None else BASE, self.image_key, self.image)
+        return DocumentChange(self.image_moment, "delete" if self.image is None else BASE, self.image_key, self.image)
 
 
 class DocumentTable:
@@ -76,40 +76,43 @@ class DocumentTable:
         self.connection = connection
         for statement in _TABLES:
             connection.execute(statement)
-        self._changed: dict[DocumentPlace, Known] = {}
+        self._changed: dict[DocumentAddress, Known] = {}
         self._deltas: list[tuple[str, bytes, int, str, bytes]] = []
 
-    def take(self, place: DocumentPlace, told: Told, *, with_documents: bool = True) -> None:
+    def take(self, address: DocumentAddress, change: DocumentChange, *, with_documents: bool = True) -> None:
         """Take one record more into account; the same records in any other order leave the same."""
-        known = self.get(place)
-        key = told.document_key or b""
+        known = self.get(address)
+        key = change.document_key or b""
         if known is None:
-            changed = Known(told.moment, told.operation, key)
-        elif is_superseded(known, told):
-            changed = replace(known, moment=told.moment, operation=told.operation, document_key=key)
+            changed = Known(change.moment, change.operation, key)
+        elif is_superseded(known, change):
+            changed = replace(known, moment=change.moment, operation=change.operation, document_key=key)
         else:
             changed = known
         if with_documents:
-            changed = self._with_image(place, changed, told)
+            changed = self._with_image(address, changed, change)
         if changed is not known:
-            self._put(place, changed)
+            self._put(address, changed)
 
-    def get(self, place: DocumentPlace) -> Known | None:
+    def get(self, address: DocumentAddress) -> Known | None:
         """Give what is known of a document; None when no record told of it."""
-        if place in self._changed:
-            return self._changed[place]
+        if address in self._changed:
+            return self._changed[address]
         query = f"select {_COLUMNS} from documents where namespace = ? and id = ?"
-        row = self.connection.execute(query, place).fetchone()
+        row = self.connection.execute(query, address).fetchone()
         return None if row is None else _known(row)
 
-    def document(self, place: DocumentPlace, known: Known, spelling: Spelling) -> bytes | None:
+    def document(self, address: DocumentAddress, known: Known, spelling: Spelling) -> bytes | None:
         """Give the whole document: the image, with the updates since; None when the records do not tell it."""
-        base = known.settled_by
+        base = known.newest_image
         if base is None or known.image is None or not known.has_deltas:
             return known.image
         self.flush()
         query = "select time, token, description from deltas where namespace = ? and id = ?"
-        deltas = [Told((time, token), "update", None, None, update) for time, token, update in self._rows(query, place)]
+        deltas = [
+            DocumentChange((time, token), "update", None, None, update)
+            for time, token, update in self._rows(query, address)
+        ]
         return fold([base, *deltas], spelling).document
 
     def namespaces(self) -> list[str]:
@@ -125,25 +128,25 @@ class DocumentTable:
 
     def flush(self) -> None:
         """Hand what changed to the database."""
-        rows = ((*place, *_row(known)) for place, known in self._changed.items())
+        rows = ((*address, *_row(known)) for address, known in self._changed.items())
         self.connection.executemany("insert or replace into documents values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         self.connection.executemany("insert or ignore into deltas values (?, ?, ?, ?, ?)", self._deltas)
         self._changed.clear()
         self._deltas.clear()
 
-    def _with_image(self, place: DocumentPlace, known: Known, told: Told) -> Known:
-        image = known.settled_by
-        if told.document is not None or told.operation == "delete":
-            if image is not None and not is_superseded(image, told):
+    def _with_image(self, address: DocumentAddress, known: Known, change: DocumentChange) -> Known:
+        image = known.newest_image
+        if change.document is not None or change.operation == "delete":
+            if image is not None and not is_superseded(image, change):
                 return known
-            return replace(known, image_moment=told.moment, image_key=told.document_key, image=told.document)
-        if told.update is None or (image is not None and told.moment < image.moment):
+            return replace(known, image_moment=change.moment, image_key=change.document_key, image=change.document)
+        if change.update is None or (image is not None and change.moment < image.moment):
             return known
-        self._deltas.append((*place, *told.moment, told.update))
+        self._deltas.append((*address, *change.moment, change.update))
         return replace(known, has_deltas=True)
 
-    def _put(self, place: DocumentPlace, known: Known) -> None:
-        self._changed[place] = known
+    def _put(self, address: DocumentAddress, known: Known) -> None:
+        self._changed[address] = known
         if len(self._changed) + len(self._deltas) >= _CACHED:
             self.flush()
 

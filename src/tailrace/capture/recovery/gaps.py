@@ -15,8 +15,10 @@ from bson.timestamp import Timestamp
 
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.side_cell import SideCell, stream_of
-from tailrace.capture.positions.store import Cells
-from tailrace.errors import GapUnknown
+from tailrace.capture.positions.store import Cells, PositionStore
+from tailrace.errors import GapUnknown, PositionInvalid
+from tailrace.monitor import Consumer
+from tailrace.token import ResumeToken
 
 _TOKENS_KEPT = 100
 _NOTES_KEPT = 20
@@ -53,6 +55,8 @@ class Gap:
     state: GapState = GapState.OPEN
     closed_at: datetime | None = None
     namespaces: tuple[str, ...] = ()
+    collections: tuple[tuple[str, str], ...] = ()
+    """UUID and name, from `first_known` on, of collections whose name was the same before and after that moment."""
     records: int = 0
     """Documents that the recovery read again."""
     deletes: int = 0
@@ -81,6 +85,7 @@ class Gap:
             "state": self.state.value,
             "closed_at": self.closed_at.isoformat() if self.closed_at else None,
             "namespaces": list(self.namespaces),
+            "collections": [list(each) for each in self.collections],
             "records": self.records,
             "deletes": self.deletes,
             "notes": list(self.notes),
@@ -102,6 +107,7 @@ class Gap:
             state=GapState(form["state"]),
             closed_at=datetime.fromisoformat(form["closed_at"]) if form["closed_at"] else None,
             namespaces=tuple(form["namespaces"]),
+            collections=tuple((uuid, name) for uuid, name in form.get("collections", ())),
             records=form["records"],
             deletes=form["deletes"],
             notes=tuple(form["notes"]),
@@ -185,7 +191,8 @@ class GapLedger:
 
     def close(self, gap: Gap, *, records: int, deletes: int) -> Gap:
         """Note that the sink equals the source again."""
-        return self.change(gap, state=GapState.CLOSED, closed_at=datetime.now(UTC), records=records, deletes=deletes)
+        done = {"state": GapState.CLOSED, "closed_at": datetime.now(UTC), "collections": ()}
+        return self.change(gap, **done, records=records, deletes=deletes)
 
 
 def _time_to_json(time: Timestamp | None) -> dict[str, int] | None:
@@ -194,3 +201,19 @@ def _time_to_json(time: Timestamp | None) -> dict[str, int] | None:
 
 def _time_from_json(form: dict[str, int] | None) -> Timestamp | None:
     return None if form is None else Timestamp(form["t"], form["i"])
+
+
+def consumer_of(store: PositionStore, name: str) -> Consumer:
+    """Give the stream of a name: its position, on each shard where that is known, and whether it recovers."""
+    position = store.load(name)
+    if position is None:
+        raise PositionInvalid(f"the store has no position for {name}", hint="`tailrace position show` lists the names.")
+    gap = GapLedger(store.cells, name).open_gap()
+    return Consumer(
+        name,
+        position.cluster_time,
+        {shard: ResumeToken.parse(token).cluster_time for shard, token in position.shards.items()},
+        position.counts.events,
+        position.saved_at.timestamp() if position.saved_at else None,
+        recovering=gap is not None and gap.state is GapState.RECOVERING,
+    )

@@ -10,11 +10,10 @@ from queue import Empty, Queue
 from typing import ClassVar, TypeVar
 
 from tailrace.capture.formats.stored_records import RecordDecoder
-from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.record import Record
-from tailrace.capture.recovery.local_inventory import LocalKeys
+from tailrace.capture.recovery.local_inventory import LocalKeys, Unseen, nothing_unseen
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
-from tailrace.capture.recovery.topic_reader import TopicContents
 from tailrace.errors import InventoryMissing
 from tailrace.owned import OwnedThread
 
@@ -32,11 +31,15 @@ class KeyInventory(ABC):
     """Whether it wants to be told of every record."""
 
     def note(self, records: Iterable[Record]) -> None:  # noqa: B027 - one that can read them back needs not be told
-        """Take records into account that are safe in the sink."""
+        """Take records into account that the sink has acknowledged."""
 
     @abstractmethod
-    def keys(self) -> Iterator[tuple[str, bytes]]:
-        """Give the namespace and documentKey (BSON) of every document that the sink has, namespace by namespace."""
+    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+        """Give the namespace and documentKey (BSON) of every document that the sink has, namespace by namespace.
+
+        `unseen` is asked, before the first one is given, which renames are missing among the ends that were told; the
+        documents are where these leave them.
+        """
 
 
 class TopicInventory(KeyInventory):
@@ -45,17 +48,29 @@ class TopicInventory(KeyInventory):
     Needs topics that keep at least the last record of every key: compacted, or without an end of retention.
     """
 
-    def __init__(self, address: KafkaAddress, topics: Callable[[], list[str]], decoder: RecordDecoder) -> None:
+    def __init__(
+        self,
+        address: KafkaAddress,
+        topics: Callable[[], list[str]],
+        decoder: RecordDecoder,
+        is_followed: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self._address = address
         self._topics = topics
         self._decoder = decoder
+        self._is_followed = is_followed
         self.description = f"the records in Kafka at {address.servers}"
 
-    def keys(self) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
         """Read the topics to their end, then give the keys of the documents that are left."""
-        state = RebuiltState(with_documents=False)
+        from tailrace.capture.recovery.topic_reader import TopicContents
+
+        state = RebuiltState(with_documents=False, is_followed=self._is_followed)
         try:
-            state.read(TopicContents(self._address, self._topics()).messages, self._decoder)
+            contents = TopicContents(self._address, self._topics())
+            state.read(contents.messages, self._decoder)
+            if state.add_ends(unseen(state.ends)):
+                state.read(contents.messages, self._decoder)
             for namespace in state.namespaces():
                 for _, key in state.keys(namespace):
                     yield namespace, key
@@ -68,17 +83,17 @@ class LocalInventory(KeyInventory):
 
     keeps_keys = True
 
-    def __init__(self, file: Path) -> None:
-        self._keys = LocalKeys(file)
+    def __init__(self, file: Path, is_followed: Callable[[str], bool] = lambda _: True) -> None:
+        self._keys = LocalKeys(file, is_followed)
         self.description = f"the file {file}"
 
     def note(self, records: Iterable[Record]) -> None:
         """Take over what the records tell of documents and collections."""
         self._keys.apply(records)
 
-    def keys(self) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
         """Give the keys in the file."""
-        yield from self._keys.all()
+        yield from self._keys.all(unseen)
 
 
 class NoInventory(KeyInventory):
@@ -86,7 +101,7 @@ class NoInventory(KeyInventory):
 
     description = "nowhere: deletes made in the gap would not be found"
 
-    def keys(self) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
         """Refuse: going on would pass over deletes silently."""
         raise InventoryMissing("nobody knows which documents the sink has, so deletes made in the gap cannot be found")
 

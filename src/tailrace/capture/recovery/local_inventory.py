@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import bson
-
-from tailrace.capture.document_key import BY_ID
+from tailrace import raw
 from tailrace.capture.record import Record
-from tailrace.capture.recovery.document_table import DocumentTable, Told
+from tailrace.capture.recovery.document_table import DocumentChange, DocumentTable
 from tailrace.errors import StoreUnavailable
 from tailrace.event import ChangeEvent
-from tailrace.fold import END_OPERATIONS, End, Ends, Moment, id_of, moment_of
+from tailrace.fold import END_OPERATIONS, End, Ends, Moment, end_of, id_of_value, moment_of
+from tailrace.raw.cluster_time import ClusterTime
 
+Unseen = Callable[[Ends], Iterable[End]]
+"""Gives the renames that are missing among the ends of collections that were told."""
 _ENDS = """
 create table if not exists ends (
     time integer, token text, operation text, namespace text, renamed_to text, primary key (time, token, namespace)
@@ -28,6 +29,11 @@ _RECORDS_BETWEEN_CLEANINGS = 500_000
 _OLDER = "(time, token) < (?, ?)"
 
 
+def nothing_unseen(_: Ends) -> Iterable[End]:
+    """Without a gap no rename is missing."""
+    return ()
+
+
 class LocalKeys:
     """The documentKeys of the documents that a sink has. Survives its process.
 
@@ -35,8 +41,10 @@ class LocalKeys:
     the same set: a document's newest record counts, and ends of collections count for what came before them only.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, is_followed: Callable[[str], bool] = lambda _: True) -> None:
+        """`is_followed` tells which collections are captured: what is renamed to another name is gone."""
         self._file = file
+        self._is_followed = is_followed
         self._opened: tuple[DocumentTable, Ends] | None = None
         self._newest = 0
         self._until_cleaning = 0
@@ -51,16 +59,24 @@ class LocalKeys:
                 self._clean(table, ends)
                 table.flush()
 
-    def all(self) -> Iterator[tuple[str, bytes]]:
-        """Give every key, namespace by namespace, as of now: by a connection of its own, while others are applied."""
+    def all(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+        """Give every key, namespace by namespace, as of now: by a connection of its own, while others are applied.
+
+        Documents are where the renames that `unseen` gives leave them; these are kept when their records come.
+        """
         if not self._file.exists():
             return
         with self._disk_errors():
-            self._open()  # a file of an older version is brought up to date
+            _, known = self._open()  # a file of an older version is brought up to date
+            ends = Ends(unseen(known), is_followed=self._is_followed)
             reading = sqlite3.connect(self._file, check_same_thread=False)
         try:
-            query = "select namespace, document_key from documents where operation != 'delete' order by namespace, id"
-            yield from reading.execute(query)
+            columns = "namespace, time, token, document_key"
+            query = f"select {columns} from documents where operation != 'delete' order by namespace, id"
+            for namespace, time, token, key in reading.execute(query):
+                address = ends.location_of(namespace, (time, token))
+                if address is not None:
+                    yield address, key
         finally:
             reading.close()
 
@@ -70,13 +86,13 @@ class LocalKeys:
         self._newest = max(self._newest, event.token_time)
         self._until_cleaning -= 1
         if record.operation in END_OPERATIONS:
-            self._end(table, ends, End(moment, record.operation, record.namespace, event.new_namespace))
+            self._end(table, ends, end_of(event))
             return
         key = event.document_key
-        namespace = ends.place_of(record.namespace, moment)
+        namespace = ends.location_of(record.namespace, moment)
         if key is not None and namespace is not None:
-            told = Told(moment, record.operation, key)
-            table.take((namespace, id_of(bson.decode(key))), told, with_documents=False)
+            change = DocumentChange(moment, record.operation, key)
+            table.take((namespace, _id_of(key)), change, with_documents=False)
 
     def _end(self, table: DocumentTable, ends: Ends, end: End) -> None:
         """Let the documents that were there before an end leave, or move to where they are now."""
@@ -91,7 +107,7 @@ class LocalKeys:
             return
         if end.to is not None:
             execute(f"delete from documents where namespace = ? and {_OLDER}", (end.to, *at))
-            now = ends.place_of(end.to, at)
+            now = ends.location_of(end.to, at) if self._is_followed(end.to) else None
             if now is not None:
                 moved = f"update or ignore documents set namespace = ? where namespace = ? and {_OLDER}"
                 execute(moved, (now, end.namespace, *at))
@@ -102,7 +118,7 @@ class LocalKeys:
         if self._until_cleaning > 0:
             return
         self._until_cleaning = _RECORDS_BETWEEN_CLEANINGS
-        oldest: Moment = max(0, self._newest - (_REMEMBERED_SECONDS << 32)), ""
+        oldest: Moment = max(0, self._newest - ClusterTime.of(_REMEMBERED_SECONDS)), ""
         ends.forget_before(oldest)
         table.flush()
         table.connection.execute(f"delete from documents where operation = 'delete' and {_OLDER}", oldest)
@@ -119,7 +135,8 @@ class LocalKeys:
             with connection:
                 _take_over_bare_keys(table)
             rows = connection.execute("select time, token, operation, namespace, renamed_to from ends")
-            self._opened = table, Ends(End((time, token), *rest) for time, token, *rest in rows)
+            known = (End((time, token), *rest) for time, token, *rest in rows)
+            self._opened = table, Ends(known, is_followed=self._is_followed)
         return self._opened
 
     @contextmanager
@@ -136,7 +153,12 @@ def _take_over_bare_keys(table: DocumentTable) -> None:
     if found is None:
         return
     for namespace, key in table.connection.execute("select namespace, key from keys"):
-        id_ = id_of(bson.decode(BY_ID.of(key)))
-        table.take((namespace, id_), Told((0, ""), "read", key), with_documents=False)
+        table.take((namespace, _id_of(key)), DocumentChange((0, ""), "read", key), with_documents=False)
     table.flush()
     table.connection.execute("drop table keys")
+
+
+def _id_of(document_key: bytes) -> bytes:
+    value = raw.field(document_key, b"_id")
+    assert value is not None  # every documentKey has one
+    return id_of_value(value)

@@ -49,7 +49,7 @@ class RecoveryEvent(StrEnum):
     LOST = "lost"
     """The server has no history at the position any more."""
     DELIVERED = "delivered"
-    """The last row of the snapshot under way is safe in the sink."""
+    """The sink has acknowledged the last row of the snapshot under way."""
     ASK_SNAPSHOT = "ask snapshot"
     ASK_RECOVER = "ask recover"
     ASK_START_NOW = "ask start now"

@@ -12,14 +12,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import bson
 import orjson
 
 from tailrace.capture.formats.stored_records import RecordDecoder, StoredRecord
-from tailrace.capture.recovery.document_table import DocumentTable, Known, Told
-from tailrace.capture.recovery.topic_reader import TopicMessage
+from tailrace.capture.recovery.document_table import DocumentChange, DocumentTable, Known
 from tailrace.fold import END_OPERATIONS, End, Ends, Moment, Spelling, id_of
+
+if TYPE_CHECKING:
+    from tailrace.capture.recovery.topic_reader import TopicMessage
 
 _JSON = Spelling(orjson.loads, orjson.dumps)
 _LATER = "create table later (namespace text, id blob, primary key (namespace, id)) without rowid"
@@ -37,11 +40,18 @@ class Document:
 class RebuiltState:
     """The documents after a set of records, as of a cluster time."""
 
-    def __init__(self, *, with_documents: bool = True, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        with_documents: bool = True,
+        limit: int | None = None,
+        is_followed: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """`is_followed` tells which collections are captured: what is renamed to another name is gone."""
         self._with_documents = with_documents
         self._limit = limit
         """The cluster time up to which records count; of later ones only their documents are noted."""
-        self._ends = Ends()
+        self._ends = Ends(is_followed=is_followed)
         self._folder = tempfile.TemporaryDirectory(prefix="tailrace-state-")
         self._open()
         self.newest = 0
@@ -58,21 +68,37 @@ class RebuiltState:
             self._table.connection.close()
             self._open()
 
+    @property
+    def ends(self) -> Ends:
+        """The ends of collections that the records tell."""
+        return self._ends
+
+    def add_ends(self, ends: Iterable[End]) -> bool:
+        """Take ends into account that no record tells; when they are new, all records have to be read again."""
+        before = len(self._ends)
+        for end in ends:
+            self._ends.add(end)
+        if len(self._ends) == before:
+            return False
+        self._table.connection.close()
+        self._open()
+        return True
+
     def apply(self, record: StoredRecord, moment: Moment) -> None:
         """Take one record of a document into account."""
         if record.document_key is None:
             return
         if self._limit is not None and moment[0] > self._limit:
-            place = record.namespace, id_of(record.document_key)
-            self._table.connection.execute("insert or ignore into later values (?, ?)", place)
+            address = record.namespace, id_of(record.document_key)
+            self._table.connection.execute("insert or ignore into later values (?, ?)", address)
             return
         self.newest = max(self.newest, moment[0])
-        namespace = self._ends.place_of(record.namespace, moment)
+        namespace = self._ends.location_of(record.namespace, moment)
         if namespace is None:
             return
-        told = Told(moment, record.operation, bson.encode(record.document_key), *self._parts(record))
-        place = namespace, id_of(record.document_key)
-        self._table.take(place, told, with_documents=self._with_documents)
+        change = DocumentChange(moment, record.operation, bson.encode(record.document_key), *self._parts(record))
+        address = namespace, id_of(record.document_key)
+        self._table.take(address, change, with_documents=self._with_documents)
 
     def get(self, namespace: str, id_: bytes) -> Document | None:
         """Give a document; None when there is none, or it was deleted."""

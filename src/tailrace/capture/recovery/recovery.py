@@ -14,22 +14,26 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
-import structlog
 from bson.timestamp import Timestamp
 
+from tailrace.capture.formats import recovered_rename
 from tailrace.capture.positions import Cells, Counts, Position
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.recovery.gaps import Gap, GapLedger, GapState
 from tailrace.capture.recovery.inventory import KeyInventory, in_background
 from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer, state_of
-from tailrace.capture.snapshot import KeyCheck, SnapshotProgress, plan_collection
+from tailrace.capture.snapshot import Chunk, FoundEvents, KeyCheck, SnapshotProgress, plan_collection
 from tailrace.capture.snapshot.backfill import Piece
 from tailrace.capture.snapshot.planner import CHUNK_BYTES, estimated_documents
-from tailrace.capture.source.source import EventSource, captured_collections
+from tailrace.capture.source.source import EventSource, captured_collections, captured_uuids
+from tailrace.errors import SettingsError
+from tailrace.event import ChangeEvent
+from tailrace.fold import End, Ends
+from tailrace.logs import get_logger
 from tailrace.token import ResumeToken
 
 _KEYS_PER_CHECK = 1_000
-_log = structlog.get_logger("tailrace.capture")
+_log = get_logger("tailrace.capture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class Recovery:
         elif action is Action.OPEN_GAP:
             gap = self.ledger.record(reason, position, lost_token=token)
         if gap is not None:
-            what = "history was lost" if gap.turns == 1 else "history was lost again before the gap was closed"
+            what = "history_lost" if gap.turns == 1 else "history_lost_again"
             _log.warning(what, gap=gap.number, turn=gap.turns, reason=reason, last_good=_shown(gap.last_good))
         return gap
 
@@ -159,11 +163,19 @@ class Recovery:
         lost = ResumeToken.parse(position.token).hex if position and position.token else None
         gap = self.ledger.record(reason, position, lost_token=lost)
         self.progress.begin("recovery", gap.number)
+        before = captured_uuids(client, self._source.selection)
         began = self._move_to_now(leader, f"gap {gap.number}: {reason}")
         names = tuple(captured_collections(client, self._source.selection))
-        gap = self.ledger.change(gap, first_known=began.cluster_time, state=GapState.RECOVERING, namespaces=names)
+        after = captured_uuids(client, self._source.selection)
+        gap = self.ledger.change(
+            gap,
+            first_known=began.cluster_time,
+            state=GapState.RECOVERING,
+            namespaces=names,
+            collections=tuple((uuid.hex(), name) for uuid, name in after.items() if before.get(uuid) == name),
+        )
         _log.warning(
-            "the gap is in the ledger and a snapshot begins",
+            "gap_recorded",
             gap=gap.number,
             turn=gap.turns,
             reason=reason,
@@ -181,13 +193,41 @@ class Recovery:
         if state is None:
             return
         if not state.planned:
-            self._plan(chunk_bytes, state.only)
+            yield from self._plan(chunk_bytes, state.only)
         yield from self.progress.chunks_left()
         if state.gap is not None and not state.deletes_checked:
-            yield from in_background(self._key_checks())
+            yield from in_background(self._key_checks(self.ledger.open_gap()))
+
+    def renamed(self, event: ChangeEvent) -> bool:
+        """Note what a rename leaves to be read, before the position moves behind it.
+
+        Documents that come from a name which is not captured were never told; those of a collection whose snapshot is
+        under way are read under its new name from here on. Gives whether the reading has to begin anew.
+        """
+        old, new = event.namespace, event.new_namespace
+        chosen = self._source.selection.namespaces
+        to = new if new is not None and chosen.contains_name(new) else None
+        if not chosen.contains_name(old):
+            return to is not None and self._read_also(old, to)
+        if self.progress.is_left(old):
+            self.progress.rename(old, to)
+            return True
+        state = self.progress.unfinished
+        # Keys are looked for under the names that their collections had when the inventory was read.
+        return state is not None and state.gap is not None and not state.deletes_checked
+
+    def _read_also(self, old: str, to: str) -> bool:
+        try:
+            client = self._source.documents()
+        except SettingsError as error:
+            _log.warning("renamed_documents_not_read", renamed_from=old, namespace=to, error=error.message)
+            return False
+        self.progress.also(to, plan_collection(client, to), f"rename of {old}")
+        _log.info("reading_renamed_documents", renamed_from=old, namespace=to)
+        return True
 
     def finish(self, position: Position | None, deletes: int) -> Gap | None:
-        """Note that every row is safe in the sink: with a gap open, it equals the source again."""
+        """Note that the sink has acknowledged every row: with a gap open, it equals the source again."""
         action, _ = answer(self.state(position), RecoveryEvent.DELIVERED)
         gap = self.ledger.open_gap()
         if action is Action.FINISH:
@@ -218,22 +258,43 @@ class Recovery:
         found = self.progress.state
         deletes = found.deletes if found else 0
         closed = self.ledger.close(gap, records=self.progress.summary()["read"], deletes=deletes)
-        _log.info("the gap is closed", gap=gap.number, turns=gap.turns, records=closed.records, deletes=deletes)
+        _log.info("gap_closed", gap=gap.number, turns=gap.turns, records=closed.records, deletes=deletes)
         return closed
 
-    def _plan(self, chunk_bytes: int, only: tuple[str, ...]) -> None:
-        client = self._source.documents()
-        captured = captured_collections(client, self._source.selection)
-        names = [name for name in captured if not only or name in only]
-        chunks = {name: plan_collection(client, name, chunk_bytes) for name in names}
-        self.progress.plan(chunks, {name: estimated_documents(client, name) for name in names})
+    def _plan(self, chunk_bytes: int, only: tuple[str, ...]) -> Iterator[None]:
+        """Plan all collections, which may take longer than a lease lasts; gives None meanwhile."""
+        planned: list[tuple[str, list[Chunk], int]] = []
+        for each in in_background(self._plans(chunk_bytes, only)):
+            if each is None:
+                yield None
+            else:
+                planned.append(each)
+        self.progress.plan(
+            {name: chunks for name, chunks, _ in planned}, {name: documents for name, _, documents in planned}
+        )
 
-    def _key_checks(self) -> Iterator[KeyCheck]:
-        """Give every key that was captured before, collection by collection; workers find which are gone."""
-        for namespace, found in groupby(self._inventory.keys(), key=itemgetter(0)):
+    def _plans(self, chunk_bytes: int, only: tuple[str, ...]) -> Iterator[tuple[str, list[Chunk], int]]:
+        client = self._source.documents()
+        for name in captured_collections(client, self._source.selection):
+            if not only or name in only:
+                yield name, plan_collection(client, name, chunk_bytes), estimated_documents(client, name)
+
+    def _key_checks(self, gap: Gap | None) -> Iterator[Piece]:
+        """Give every key that was captured before, for workers to find which are gone; then the renames in the gap."""
+        renames: list[End] = []
+
+        def unseen(known: Ends) -> list[End]:
+            if gap is not None and gap.first_known is not None:
+                names = {bytes.fromhex(uuid): name for uuid, name in gap.collections}
+                renames.extend(known.unseen_renames(names, gap.first_known))
+            return renames
+
+        for namespace, found in groupby(self._inventory.keys(unseen), key=itemgetter(0)):
             keys = (key for _, key in found)
             while some := tuple(islice(keys, _KEYS_PER_CHECK)):
                 yield KeyCheck(namespace, some)
+        if renames:
+            yield FoundEvents(tuple(map(_event_of, renames)))
 
     def _move_to_now(self, leader: Leader, reason: str) -> Position:
         before = leader.position
@@ -242,6 +303,12 @@ class Recovery:
         position = replace(Position.behind(token, fingerprint=self._source.fingerprint), counts=counts)
         leader.save(position, reason=reason)
         return position
+
+
+def _event_of(rename: End) -> bytes:
+    assert rename.to is not None
+    token = ResumeToken.from_hex(rename.moment[1])
+    return recovered_rename(rename.namespace, rename.to, token.to_bson(), token.cluster_time)
 
 
 def _shown(time: Timestamp | None) -> str | None:

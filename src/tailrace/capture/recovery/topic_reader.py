@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, describe
 from tailrace.errors import SinkUnavailable
 from tailrace.fold import Moment, moment_of
+from tailrace.raw.cluster_time import ClusterTime
 
 _MESSAGES_AT_ONCE = 5_000
 _SECONDS_WITHOUT_A_MESSAGE = 60.0
@@ -54,7 +55,7 @@ class TopicContents:
     def __init__(self, address: KafkaAddress, topics: Sequence[str]) -> None:
         self._address = address
         self._topics = topics
-        self._ends: dict[tuple[str, int], int] = {}
+        self._end_offsets: dict[tuple[str, int], int] = {}
 
     def messages(self) -> Iterator[TopicMessage]:
         """Give the records from the beginning."""
@@ -67,9 +68,9 @@ class TopicContents:
             consumer.close()
 
     def _read(self, consumer: Consumer) -> Iterator[TopicMessage]:
-        if not self._ends:
-            self._ends = _ends_now(consumer, self._topics)
-        left = {part for part, end in self._ends.items() if end > 0}
+        if not self._end_offsets:
+            self._end_offsets = _end_offsets_now(consumer, self._topics)
+        left = {part for part, end in self._end_offsets.items() if end > 0}
         consumer.assign([TopicPartition(topic, number, 0) for topic, number in left])
         heard = time.monotonic()
         while left:
@@ -87,15 +88,15 @@ class TopicContents:
                     continue
                 if error is not None:
                     # Before the end that was seen only where a transaction is open: its records do not count.
-                    self._ends[part] = min(offset, self._ends[part])
+                    self._end_offsets[part] = min(offset, self._end_offsets[part])
                     left.discard(part)
-                elif offset < self._ends[part]:
+                elif offset < self._end_offsets[part]:
                     yield _understood(message)
-                if offset + 1 >= self._ends[part]:
+                if offset + 1 >= self._end_offsets[part]:
                     left.discard(part)
 
 
-def _ends_now(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+def _end_offsets_now(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], int]:
     found = consumer.list_topics(timeout=SECONDS_TO_ANSWER).topics
     parts = [(topic, number) for topic in topics if topic in found for number in found[topic].partitions]
     bounds = [consumer.get_watermark_offsets(TopicPartition(*part), timeout=SECONDS_TO_ANSWER) for part in parts]
@@ -116,7 +117,7 @@ def _consumer(address: KafkaAddress) -> Consumer:
 
 def _understood(message: Message) -> TopicMessage:
     headers: dict[str, Any] = dict(message.headers() or [])
-    seconds, _, increment = (headers.get("clusterTime") or b"0:0").partition(b":")
-    moment = moment_of(int(seconds) << 32 | int(increment), (headers.get("token") or b"").decode())
+    time = ClusterTime.from_text(headers.get("clusterTime") or b"0:0")
+    moment = moment_of(time, (headers.get("token") or b"").decode())
     operation, to = (headers.get("operationType") or b"").decode(), headers.get("to")
     return TopicMessage(message.key() or b"", message.value(), moment, operation, None if to is None else to.decode())

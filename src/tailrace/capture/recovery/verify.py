@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import bson
 import orjson
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from tailrace import raw
 from tailrace.capture.formats.stored_records import RecordDecoder
-from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
-from tailrace.capture.recovery.topic_reader import TopicContents, TopicMessage
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
 from tailrace.fold import id_of_value
+from tailrace.policy import NO_POLICY, Policy
+from tailrace.raw import extended_json
+from tailrace.raw.cluster_time import ClusterTime
+
+if TYPE_CHECKING:
+    from tailrace.capture.recovery.topic_reader import TopicMessage
 
 _EXAMPLES = 20
 
@@ -57,17 +61,29 @@ class Comparison:
         setattr(self, kind, getattr(self, kind) + 1)
         examples = self.examples.setdefault(kind, [])
         if len(examples) < _EXAMPLES:
-            examples.append(bson.decode(document_key)["_id"])
+            examples.append(extended_json.decode(document_key)["_id"])
 
 
 class Verification:
     """Rebuilds the state once and compares any number of collections with it."""
 
-    def __init__(self, client: MongoClient[Any], decoder: RecordDecoder, at: Timestamp) -> None:
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        decoder: RecordDecoder,
+        at: Timestamp,
+        policy: Policy = NO_POLICY,
+        is_followed: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        self._policy = policy
         self._reader = ChunkReader(client)
         self._decoder = decoder
         self._at = at
-        self._state = RebuiltState(with_documents=decoder.carries_documents, limit=at.time << 32 | at.inc)
+        self._state = RebuiltState(
+            with_documents=decoder.has_documents,
+            limit=ClusterTime.from_timestamp(at),
+            is_followed=is_followed,
+        )
         self.records = 0
 
     def close(self) -> None:
@@ -76,6 +92,8 @@ class Verification:
 
     def read(self, address: KafkaAddress, topics: list[str], show: Callable[[int], None]) -> None:
         """Rebuild the state of the time from the records of topics."""
+        from tailrace.capture.recovery.topic_reader import TopicContents
+
         contents = TopicContents(address, topics)
 
         def messages() -> Iterator[TopicMessage]:
@@ -93,16 +111,17 @@ class Verification:
     def compare(self, namespace: str) -> Comparison:
         """Compare one collection, as of the time, with what was rebuilt."""
         result = Comparison(namespace, self._at)
-        seen = 0
+        compared = 0
         for document in self._documents(namespace):
             result.documents += 1
-            seen += self._compare_document(result, document)
-        if seen != sum(1 for _ in self._state.keys(namespace)):
+            compared += self._compare_document(result, document)
+        if compared != sum(1 for _ in self._state.keys(namespace)):
             self._find_extra(result)
         return result
 
     def _documents(self, namespace: str) -> Iterator[bytes]:
-        return self._reader.documents(Chunk(namespace, 0, None, None), self._at)
+        found = self._reader.documents(Chunk(namespace, 0, None, None), self._at)
+        return (self._policy.document(namespace, document) for document in found)
 
     def _compare_document(self, result: Comparison, document: bytes) -> bool:
         """Compare one document; gives whether the topic has it at all."""
@@ -119,7 +138,7 @@ class Verification:
         return known is not None
 
     def _same(self, known: bytes | None, document: bytes) -> bool:
-        if not self._decoder.carries_documents:
+        if not self._decoder.has_documents:
             return True
         return known is not None and orjson.loads(known) == self._decoder.spelled(document)
 

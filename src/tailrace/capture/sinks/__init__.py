@@ -1,7 +1,7 @@
 """Where records go: Kafka, JSON lines, webhooks, Redis, or a user's own class.
 
-Belongs here: delivering records in order and saying what is safe. Does not: what a record holds (formats) and when
-the position moves (the producer).
+Belongs here: delivering records in order and saying what is acknowledged. Does not: what a record holds (formats) and
+when the position moves (the producer).
 """
 
 from tailrace.capture.sinks.open import SinkOptions, open_dead_letters, open_sink

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import orjson
+
 from tailrace.capture.record import Record
-from tailrace.capture.sinks.record_json import record_json
 from tailrace.capture.sinks.sink import Sink
 from tailrace.errors import SinkUnavailable
 
@@ -49,7 +51,7 @@ class JsonLinesSink(Sink):
         return self._added
 
     def acknowledged(self) -> int:
-        """Make what was written safe, if anything was."""
+        """Sync what was written, if anything was."""
         if self._acknowledged < self._added:
             with self._disk_errors():
                 if self._path is not None:
@@ -58,7 +60,7 @@ class JsonLinesSink(Sink):
         return self._acknowledged
 
     def flush(self, timeout: float) -> int:
-        """Make everything safe."""
+        """Sync everything."""
         return self.acknowledged()
 
     def close(self) -> None:
@@ -97,3 +99,27 @@ def _cut_torn_line(path: Path) -> None:
                 return
             end = begin
         file.truncate(0)
+
+
+def record_json(record: Record, *, is_json: bool) -> bytes:
+    """Write namespace, operation, token, cluster time, key and value.
+
+    Keys and values that are JSON are in it as they are, others (`bson`) as base64; a tombstone's value is null.
+    """
+    headers = dict(record.headers)
+    return orjson.dumps(
+        {
+            "ns": record.namespace,
+            "op": record.operation,
+            "token": headers.get("token", b"").decode(),
+            "clusterTime": headers.get("clusterTime", b"").decode(),
+            "key": _part(record.key, is_json),
+            "value": _part(record.value, is_json),
+        }
+    )
+
+
+def _part(data: bytes | None, is_json: bool) -> object:
+    if data is None:
+        return None
+    return orjson.Fragment(data) if is_json else base64.b64encode(data).decode()

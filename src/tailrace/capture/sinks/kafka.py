@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.kafka_client import KafkaAddress, describe, is_refused, unavailable
 from tailrace.capture.record import Record
+from tailrace.capture.sinks.kafka_handover import Batch, Handover, open_handover
 from tailrace.capture.sinks.kafka_topics import TopicCatalogue
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
 from tailrace.capture.sinks.topics import TopicRule
@@ -19,12 +20,10 @@ from tailrace.errors import Backpressure, RecordRefused, SinkUnavailable
 
 _LARGEST_BATCH = 1_000_000
 _PAUSE = 0.01
-_ANY_PARTITION = -1
-_NOW = 0
 _AROUND = 700
 """Bytes that a record takes beyond its key and value, which exist here and in the library, and its event: headers,
 token, and the objects around all of these. Seen by the memory of a process whose broker had stopped."""
-_HURRY = 0.001
+_FLUSH_SECONDS = 0.001
 """Seconds in which the library's own thread wakes up; when it does not, records linger as long as they always do."""
 
 PRODUCER_SETTINGS: Mapping[str, Any] = {
@@ -37,33 +36,6 @@ PRODUCER_SETTINGS: Mapping[str, Any] = {
     "queue_buffering_max_messages": 10_000_000,
     "queue_buffering_max_kbytes": 2_097_151,  # what is buffered is bounded by this sink
 }
-
-
-class Batch:
-    """Records that were added together; safe when each has its delivery report.
-
-    `count` is how many were added, `records` those of them that were sent.
-    """
-
-    __slots__ = ("count", "failures", "left", "records", "size")
-
-    def __init__(self, records: Sequence[Record], size: int, count: int) -> None:
-        self.records = records
-        self.size = size
-        self.count = count
-        self.left = len(records)
-        self.failures: list[tuple[KafkaError, Message]] = []
-
-    def report(self, error: KafkaError | None, message: Message) -> None:
-        """Take one delivery report."""
-        self.left -= 1
-        if error is not None:
-            self.failures.append((error, message))
-
-    def record_of(self, message: Message) -> Record:
-        """Find the record of a message that failed; that is rare, so searching will do."""
-        sent = message.key(), message.value()
-        return next(record for record in self.records if (record.key, record.value) == sent)
 
 
 class KafkaSink(Sink):
@@ -84,7 +56,7 @@ class KafkaSink(Sink):
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         seconds_to_deliver: float = 0.0,
     ) -> None:
-        """After `seconds_to_deliver` a record that no broker has taken is given up; 0 is never.
+        """After `seconds_to_deliver` a record that no broker has taken has failed; 0 is never.
 
         The library sends in a thread of its own, also when a process that was stopped is continued.
         """
@@ -95,10 +67,10 @@ class KafkaSink(Sink):
         self._buffer_bytes = buffer_bytes
         self._largest_batch = _LARGEST_BATCH
         self._batches: deque[Batch] = deque()
-        self._held = 0
+        self._buffered = 0
         self._added = 0
         self._acknowledged = 0
-        self._producer: Producer
+        self._handover: Handover
 
     @property
     def dead_letters(self) -> int:
@@ -108,65 +80,65 @@ class KafkaSink(Sink):
     def setup(self) -> None:
         """Check that the brokers answer."""
         self._topics.connect()
-        self._producer = self._connect()
+        self._handover = self._connect()
 
     def add(self, records: Sequence[Record]) -> int:
         """Hand the records to the client library, which sends them in the background."""
         size = _AROUND * len(records) + sum(
             [2 * (len(record[0] or b"") + len(record[1] or b"")) + len(record[5]) for record in records]
         )
-        self._make_room(size)
+        self._check_capacity(size)
         self._learn_topics(records)
         batch = Batch(self._deliverable(records), size, len(records))
         self._batches.append(batch)
-        self._held += size
+        self._buffered += size
         self._added += len(records)
-        self._send(batch)
+        self._handover.send(batch, self._topics.known)
         return self._added
 
     def acknowledged(self) -> int:
         """Look at the delivery reports that have come."""
-        self._producer.poll(0)
+        self._handover.poll(0)
         batches = self._batches
         while batches and not batches[0].left:
             batch = batches[0]
             if batch.failures:
-                self._settle(batch)
+                self._dead_letter_refused(batch)
             batches.popleft()
-            self._held -= batch.size
+            self._buffered -= batch.size
             self._acknowledged += batch.count
         return self._acknowledged
 
-    def hurry(self) -> None:
+    def start_flush(self) -> None:
         """Send what lingers: waiting for company pays only while more is coming."""
         if self._batches:
-            self._producer.flush(_HURRY)
+            self._handover.flush(_FLUSH_SECONDS)
 
     def flush(self, timeout: float) -> int:
         """Wait for all delivery reports."""
         deadline = time.monotonic() + timeout
-        self._producer.flush(0)  # sends what still lingers
+        self._handover.flush(0)  # sends what still lingers
         while self.acknowledged() < self._added:
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"Kafka at {self._address.servers} did not acknowledge in {timeout:g} seconds")
-            self._producer.poll(_PAUSE)
+            self._handover.poll(_PAUSE)
         return self._acknowledged
 
     def close(self) -> None:
         """Drop what is not sent."""
-        if hasattr(self, "_producer"):
-            self._producer.purge()
-            del self._producer
+        if hasattr(self, "_handover"):
+            self._handover.purge()
+            del self._handover
 
-    def _connect(self) -> Producer:
+    def _connect(self) -> Handover:
         timeout_ms = round(self._seconds_to_deliver * 1000)
         settings = {"batch_size": self._largest_batch, "message_timeout_ms": timeout_ms}
-        return Producer(self._address.config(**PRODUCER_SETTINGS, **settings))
+        return open_handover(self._address, {**PRODUCER_SETTINGS, **settings})
 
-    def _make_room(self, size: int) -> None:
+    def _check_capacity(self, size: int) -> None:
         self.acknowledged()
-        if self._batches and self._held + size > self._buffer_bytes:
-            raise Backpressure(f"{self._held} bytes wait for Kafka's acknowledgement", retry_after=_PAUSE)
+        if self._batches and self._buffered + size > self._buffer_bytes:
+            raise Backpressure(f"{self._buffered} bytes wait for Kafka's acknowledgement", retry_after=_PAUSE)
 
     def _learn_topics(self, records: Sequence[Record]) -> None:
         """Know every topic before sending; a topic with a low limit makes all batches smaller."""
@@ -179,34 +151,20 @@ class KafkaSink(Sink):
     def _reconnect(self) -> None:
         """Go on with a producer that makes smaller batches, after the old one has delivered everything."""
         self.flush(60.0)
-        self._producer = self._connect()
+        self._handover = self._connect()
 
     def _deliverable(self, records: Sequence[Record]) -> Sequence[Record]:
         """Give the records that are worth sending: here all, and the broker decides."""
         return records
 
-    def _send(self, batch: Batch) -> None:
-        """Hand over record after record; with arguments by position that takes a quarter less than by name."""
-        produce, report, topics = self._producer.produce, batch.report, self._topics.known
-        try:
-            for key, value, headers, namespace, _, _ in batch.records:
-                name = topics[namespace].name
-                try:
-                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)  # type: ignore[arg-type]
-                except BufferError:
-                    self._producer.poll(1.0)
-                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)  # type: ignore[arg-type]
-        except (KafkaException, BufferError) as error:
-            raise SinkUnavailable(f"Kafka at {self._address.servers} takes no records: {error}") from error
-
-    def _settle(self, batch: Batch) -> None:
+    def _dead_letter_refused(self, batch: Batch) -> None:
         """Put what was refused to the dead letters; anything else that failed cannot be mended here."""
         while batch.failures:
-            error, message = batch.failures[0]
-            self._bury(batch.record_of(message), error)
+            error, record = batch.failures[0]
+            self._dead_letter_record(record, error)
             batch.failures.pop(0)
 
-    def _bury(self, record: Record, error: KafkaError) -> None:
+    def _dead_letter_record(self, record: Record, error: KafkaError) -> None:
         if not is_refused(error):
             raise unavailable(self._address, error)
         topic = self._topics.known[record.namespace]

@@ -13,7 +13,8 @@ from tailrace.capture.positions.kafka import KafkaCells
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Lease, PositionStore
 from tailrace.capture.record import Record
-from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS, Batch, KafkaSink
+from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS, KafkaSink
+from tailrace.capture.sinks.kafka_handover import Batch, ClientHandover
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, TransactionalSink
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import SettingsError, SinkUnavailable
@@ -65,8 +66,8 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
 
     def add(self, records: Sequence[Record]) -> int:
         """Send the records inside the open transaction; nobody sees them before the commit."""
-        self._producer = self._cells.carry(self._name)
-        self._producer.poll(0)
+        self._open_transaction()
+        self._handover.poll(0)
         return super().add(records)
 
     def acknowledged(self) -> int:
@@ -76,23 +77,27 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
     def flush(self, timeout: float) -> int:
         """Wait until everything added has arrived; it is visible after `commit` only."""
         deadline = time.monotonic() + timeout
+        self._handover.flush(0)  # sends what still lingers
         while any(batch.left for batch in self._batches):
             failure = next((batch.failures[0] for batch in self._batches if batch.failures), None)
             if failure:
                 raise unavailable(self._address, failure[0])
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"Kafka at {self._address.servers} did not acknowledge in {timeout:g} seconds")
-            self._producer.poll(0.01)
+            self._handover.poll(0.01)
         return self._acknowledged
 
     def commit(self, position: Position, lease: Lease) -> Lease:
-        """Make the records and the position visible in one step."""
-        self._cells.carry(self._name)
-        self.flush(_SECONDS_TO_DELIVER)
+        """Make the records and the position visible in one step.
+
+        Nothing is waited for before: the position is sent right behind the records, and the client library commits
+        when all of them have arrived, or refuses to.
+        """
+        self._cells.begin_transaction(self._name)
         with self._cells.finishing(self._name):
             renewed = self._store.save(position, lease)
         self._batches.clear()
-        self._held = 0
+        self._buffered = 0
         self._acknowledged = self._added
         return renewed
 
@@ -107,7 +112,7 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
         if len(kept) < len(records):
             for record in records:
                 if limits[record.namespace].may_refuse(record):
-                    self._bury(record, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+                    self._dead_letter_record(record, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         return kept
 
     def _reconnect(self) -> None:
@@ -118,11 +123,14 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
         """
         self.flush(_SECONDS_TO_DELIVER)
         self._fence_again()
-        self._producer = self._cells.carry(self._name)
-        for place, batch in enumerate(self._batches):
+        self._open_transaction()
+        for index, batch in enumerate(self._batches):
             # A new batch, because reports about the old records may still come.
-            self._batches[place] = again = Batch(batch.records, batch.size, batch.count)
-            self._send(again)
+            self._batches[index] = again = Batch(batch.records, batch.size, batch.count)
+            self._handover.send(again, self._topics.known)
+
+    def _open_transaction(self) -> None:
+        self._handover = ClientHandover(self._address, self._cells.begin_transaction(self._name))
 
     def _fence_again(self) -> None:
         self._cells.abort(self._name)

@@ -18,7 +18,8 @@ from tailrace.capture.plugins import load_object
 from tailrace.capture.positions.store import PositionStore
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
 from tailrace.capture.sinks.topics import TopicRule
-from tailrace.errors import MissingExtra, SettingsError
+from tailrace.errors import SettingsError
+from tailrace.extras import missing_extra
 from tailrace.settings import masked
 
 
@@ -73,7 +74,7 @@ def open_sink(
         if scheme in ("redis", "rediss"):
             return _redis(url, dead_letters, options)
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"the sink {masked(url)} needs the Python package {error.name}") from None
+        raise missing_extra(error, f"the sink {masked(url)}") from None
     return _users_own(url)
 
 
@@ -85,7 +86,7 @@ def open_dead_letters(setting: str, sink_url: str, topics: TopicRule) -> DeadLet
     if setting == "stop":
         return NoDeadLetters()
     if setting == "topic" and urlsplit(sink_url).scheme == "kafka":
-        from tailrace.capture.kafka_client import KafkaAddress
+        from tailrace.capture.kafka_address import KafkaAddress
 
         return TopicDeadLetters(KafkaAddress.parse(sink_url), f"{topics.prefix}.{TOPIC}")
     if setting == "topic":
@@ -98,7 +99,7 @@ def open_dead_letters(setting: str, sink_url: str, topics: TopicRule) -> DeadLet
 def _kafka(
     url: str, dead_letters: DeadLetters, options: SinkOptions, exactly_once: tuple[PositionStore, str] | None
 ) -> Sink:
-    from tailrace.capture.kafka_client import KafkaAddress
+    from tailrace.capture.kafka_address import KafkaAddress
 
     address = KafkaAddress.parse(url)
     how: dict[str, Any] = {"partitions": options.partitions, "buffer_bytes": options.buffer_bytes}
@@ -129,7 +130,11 @@ def _users_own(url: str) -> Sink:
             f"no sink is known for {masked(url)!r}",
             hint="Use kafka://, file:, stdout:, http(s)://, redis:// or module:Class.",
         )
-    sink = load_object(name)(**dict(parse_qsl(query)))
+    try:
+        sink = load_object(name)(**dict(parse_qsl(query)))
+    except TypeError as error:  # methods that are not written, or arguments that it does not take
+        hint = "Write the methods of tailrace.capture.sinks.Sink; what stands behind ? goes to its constructor as text."
+        raise SettingsError(f"the sink {name} cannot be made: {error}", hint=hint) from error
     if not isinstance(sink, Sink):
         raise SettingsError(f"{name} is not a Sink", hint="Derive it from tailrace.capture.sinks.Sink.")
     return sink

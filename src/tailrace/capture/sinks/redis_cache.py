@@ -20,7 +20,7 @@ from tailrace.settings import masked
 
 DEFAULT_TEMPLATE = "{db}:{coll}:{_id}"
 _SECONDS = 10
-_PLACES = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
+_FIELDS = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
 _formatter = string.Formatter()
 
 
@@ -41,8 +41,8 @@ class KeyTemplate:
     def _value(self, event: Mapping[str, Any], name: str) -> str:
         if name in ("db", "coll"):
             return str(event.get("ns", {}).get(name, ""))
-        for place in _PLACES:
-            found = value_at(event.get(place), name)
+        for field in _FIELDS:
+            found = value_at(event.get(field), name)
             if not is_missing(found):
                 return str(plain_value(found))
         raise RecordRefused(

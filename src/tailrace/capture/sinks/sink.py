@@ -18,39 +18,30 @@ left unfinished.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
 
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Lease
 from tailrace.capture.record import Record
+from tailrace.owned.closeable import Closeable
 
 DEFAULT_BUFFER_BYTES = 64 * 1024 * 1024
 """How much a sink holds that is not yet acknowledged; one batch is always taken, however large."""
 
 
-class Sink(ABC):
+class Sink(Closeable):
     """Takes records in order and acknowledges them in order. Not for several threads at once."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @abstractmethod
     def setup(self) -> None:
         """Connect, and make what is missing (topics, files); raises SinkUnavailable when nobody answers."""
 
-    def bind(self, seconds_left: Callable[[], float]) -> None:  # noqa: B027 - most sinks write when they are called
+    def bind(self, seconds_left: Callable[[], float]) -> None:
         """Take what says how long this process still has the right to write; given before the first `add`.
 
-        A sink that writes later than in `add`, `hurry` and `flush`, in a thread of its own, asks it before each write:
-        when nothing is left, another process may deliver the same stream.
+        A sink that writes later than in `add`, `start_flush` and `flush`, in a thread of its own, asks it before each
+        write: when nothing is left, another process may deliver the same stream.
         """
 
     @abstractmethod
@@ -58,17 +49,17 @@ class Sink(ABC):
         """Take all of the records and give how many were ever added, or raise Backpressure and take none.
 
         Returning does not mean that they are delivered; see `acknowledged`. Records that the other side refuses
-        for good go to the dead letters and count as acknowledged when they are safe there.
+        for good go to the dead letters and count as acknowledged when they are durable there.
         """
 
     @abstractmethod
     def acknowledged(self) -> int:
-        """Give how many records, counted from the first that was added, are safe without a hole. Never waits.
+        """Give how many records, counted from the first that was added, are durable without a hole. Never waits.
 
         Raises SinkUnavailable when delivery failed in a way that only a new sink at the last position can mend.
         """
 
-    def hurry(self) -> None:  # noqa: B027 - a sink that sends at once has nothing to do
+    def start_flush(self) -> None:
         """Send what is held back for company: nothing more comes for the moment. Waits for no answer."""
 
     @abstractmethod

@@ -22,6 +22,10 @@ class TopicRule:
 
     prefix: str = "tailrace"
     template: str = DEFAULT_TEMPLATE
+    renames: tuple[tuple[str, str], ...] = ()
+    """Patterns that are searched in names, and what stands in their place."""
+    exact: tuple[tuple[str, str], ...] = ()
+    """Namespaces whose topics are called otherwise."""
 
     def __post_init__(self) -> None:
         try:
@@ -39,12 +43,20 @@ class TopicRule:
 
     def topic(self, namespace: str) -> str:
         """Give the topic of a namespace."""
+        if (own := dict(self.exact).get(namespace)) is not None:
+            return own
         database, _, collection = namespace.partition(".")
         name = self.template.format(prefix=self.prefix, db=database, coll=collection)
+        for pattern, replacement in self.renames:
+            name = re.sub(pattern, replacement, name)
         name = re.sub(r"\.{2,}", ".", _not_allowed.sub(_spelled, name)).strip(".")
         if not name or len(name) > _LONGEST:
             raise SettingsError(f"{name!r} cannot be the name of a topic", hint="Set capture.topic to a shorter one.")
         return name
+
+    def subject(self, namespace: str) -> str:
+        """Give the subject of a schema registry that the values of a namespace's topic have."""
+        return f"{self.topic(namespace)}-value"
 
 
 def _spelled(character: re.Match[str]) -> str:

@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.record import Record
-from tailrace.capture.sinks.record_json import record_json
+from tailrace.capture.sinks.json_lines import record_json
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
 from tailrace.capture.sinks.worker import WorkerSink
 from tailrace.errors import RecordRefused, SettingsError, SinkUnavailable
+from tailrace.http_client import connection_to
 from tailrace.masking import shown_url
 
 _TRY_AGAIN = {408, 425, 429}
@@ -53,8 +54,6 @@ class WebhookSink(WorkerSink):
             )
         self._url = url
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._make_connection = _https if parts.scheme == "https" else _http
-        self._host, self._port = parts.hostname, parts.port
         self._dead_letters = dead_letters
         self._secret = secret.encode() if secret else None
         self._is_json = is_json
@@ -129,21 +128,13 @@ class WebhookSink(WorkerSink):
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            self._connection = self._make_connection(self._host, self._port)
+            self._connection = connection_to(self._url, _SECONDS_TO_ANSWER)
         return self._connection
 
     def _forget_connection(self) -> None:
         if self._connection:
             self._connection.close()
             self._connection = None
-
-
-def _http(host: str, port: int | None) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(host, port, timeout=_SECONDS_TO_ANSWER)
-
-
-def _https(host: str, port: int | None) -> http.client.HTTPConnection:
-    return http.client.HTTPSConnection(host, port, timeout=_SECONDS_TO_ANSWER)
 
 
 def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:

@@ -22,9 +22,9 @@ _SECONDS_TO_END = 10.0
 class WorkerSink(Sink):
     """A sink whose subclass says how one batch is delivered, and may take its time for it.
 
-    `deliver` returns when the records are safe, raises SinkUnavailable when trying again may help, and any other error
-    when it will not. Tries are repeated with growing pauses until `retry_seconds` are over. Easiest base for a sink of
-    your own.
+    `deliver` returns when the records are acknowledged, raises SinkUnavailable when trying again may help, and any
+    other error when it will not. Tries are repeated with growing pauses until `retry_seconds` are over. Easiest base
+    for a sink of your own.
     """
 
     def __init__(self, *, buffer_bytes: int = DEFAULT_BUFFER_BYTES, retry_seconds: float = 60.0) -> None:
@@ -32,7 +32,7 @@ class WorkerSink(Sink):
         self._backoff = Backoff(RetryPolicy(budget=retry_seconds))
         self._waiting: queue.SimpleQueue[tuple[Sequence[Record], int] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._held = 0
+        self._buffered = 0
         self._added = 0
         self._acknowledged = 0
         self._failure: BaseException | None = None
@@ -46,7 +46,7 @@ class WorkerSink(Sink):
 
     @abstractmethod
     def deliver(self, records: Sequence[Record]) -> None:
-        """Deliver the records in order and wait until they are safe."""
+        """Deliver the records in order and wait until they are acknowledged."""
 
     def disconnect(self) -> None:
         """Give connections back; called once, when the thread has ended."""
@@ -74,9 +74,9 @@ class WorkerSink(Sink):
         self._raise_failure()
         size = sum(record.size for record in records)
         with self._lock:
-            if self._held and self._held + size > self._buffer_bytes:
-                raise Backpressure(f"{self._held} bytes wait to be delivered", retry_after=_PAUSE)
-            self._held += size
+            if self._buffered and self._buffered + size > self._buffer_bytes:
+                raise Backpressure(f"{self._buffered} bytes wait to be delivered", retry_after=_PAUSE)
+            self._buffered += size
             self._added += len(records)
         self._waiting.put((records, size))
         return self._added
@@ -91,7 +91,7 @@ class WorkerSink(Sink):
         deadline = time.monotonic() + timeout
         while self.acknowledged() < self._added:
             if time.monotonic() > deadline:
-                raise SinkUnavailable(f"{self._held} bytes were not delivered in {timeout:g} seconds")
+                raise SinkUnavailable(f"{self._buffered} bytes were not delivered in {timeout:g} seconds")
             time.sleep(_PAUSE)
         return self._acknowledged
 
@@ -108,18 +108,18 @@ class WorkerSink(Sink):
         while (item := self._waiting.get()) is not None and not self._closing.is_set():
             records, size = item
             try:
-                self._deliver_patiently(records)
+                self._deliver_with_retries(records)
             except BaseException as error:
                 self._failed(error)
                 return
             with self._lock:
-                self._held -= size
+                self._buffered -= size
                 self._acknowledged += len(records)
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
 
-    def _deliver_patiently(self, records: Sequence[Record]) -> None:
+    def _deliver_with_retries(self, records: Sequence[Record]) -> None:
         while True:
             self.check_lease()
             try:

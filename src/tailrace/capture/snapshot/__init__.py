@@ -5,8 +5,17 @@ keys are gone. Does not: delivering what was read (the producer), and why a snap
 """
 
 from tailrace.capture.snapshot.backfill import Backfill, Rows
-from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
+from tailrace.capture.snapshot.chunk import Chunk, FoundEvents, KeyCheck
 from tailrace.capture.snapshot.planner import plan_collection
 from tailrace.capture.snapshot.progress import SnapshotProgress, SnapshotState
 
-__all__ = ["Backfill", "Chunk", "KeyCheck", "Rows", "SnapshotProgress", "SnapshotState", "plan_collection"]
+__all__ = [
+    "Backfill",
+    "Chunk",
+    "FoundEvents",
+    "KeyCheck",
+    "Rows",
+    "SnapshotProgress",
+    "SnapshotState",
+    "plan_collection",
+]

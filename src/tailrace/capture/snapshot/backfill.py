@@ -9,6 +9,7 @@ same for any number of workers.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,19 +21,38 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from tailrace.capture.classifier import classify
-from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
+from tailrace.capture.snapshot.chunk import Chunk, FoundEvents, KeyCheck
 from tailrace.capture.snapshot.reading import ChunkReader, watermark
-from tailrace.capture.snapshot.throttle import Throttle
 from tailrace.errors import Outcome
 from tailrace.owned import OwnedThread
+from tailrace.policy import NO_POLICY, Policy
 from tailrace.retry import DEFAULT_POLICY, Backoff, RetryPolicy
 
-Piece = Chunk | KeyCheck
+
+class Throttle:
+    """Hands out turns so that the average stays at the limit; 0 means no limit."""
+
+    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._free_at = clock()
+        self._lock = threading.Lock()
+
+    def debt(self, documents: int) -> float:
+        """Note that so many documents were read; give the seconds to wait before more are."""
+        if self._per_second <= 0:
+            return 0.0
+        with self._lock:
+            self._free_at = max(self._free_at, self._clock()) + documents / self._per_second
+            return max(0.0, self._free_at - self._clock())
+
+
+Piece = Chunk | KeyCheck | FoundEvents
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What was read for a piece, as events: `read` for documents, recovered `delete` for keys that are gone."""
+    """What was read for a piece, as events: `read` for documents, recovered ones for what happened in a gap."""
 
     piece: Piece
     at: Timestamp
@@ -59,9 +79,10 @@ class Backfill:
         workers: int = 2,
         documents_per_second: float = 0,
         backoff: RetryPolicy = DEFAULT_POLICY,
+        policy: Policy = NO_POLICY,
     ) -> None:
         self._client = client
-        self._reader = ChunkReader(client)
+        self._reader = ChunkReader(client, policy)
         self._pieces: Iterator[Piece | None] = iter(pieces)
         self._again: deque[Piece] = deque()
         self._workers = workers
@@ -142,18 +163,23 @@ class Backfill:
 
     def _read(self, piece: Piece, at: Timestamp) -> None:
         try:
-            events = self._reader.deletes(piece, at) if isinstance(piece, KeyCheck) else self._reader.events(piece, at)
+            events = self._events(piece, at)
         except BaseException as error:
             self._results.put(_Failed(piece, error))
             return
         self._results.put(Rows(piece, at, events))
+
+    def _events(self, piece: Piece, at: Timestamp) -> list[bytes]:
+        if isinstance(piece, FoundEvents):
+            return list(piece.events)
+        return self._reader.deletes(piece, at) if isinstance(piece, KeyCheck) else self._reader.events(piece, at)
 
     def _take(self, result: Rows | _Failed) -> None:
         del self._under_way[id(result.piece)]
         if isinstance(result, Rows):
             self._backoff.progressed()
             self._ready.append(result)
-            self._hold(self._throttle.debt(len(result.events)))
+            self._pause(self._throttle.debt(len(result.events)))
             return
         if not isinstance(result.error, Exception):
             raise result.error
@@ -162,9 +188,9 @@ class Backfill:
         pause = self._backoff.failed()
         if pause is None:
             raise result.error
-        self._hold(pause)
+        self._pause(pause)
         self._again.append(result.piece)
 
-    def _hold(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         """Order nothing for some time; the producer's thread never sleeps here, it has a lease to keep."""
         self._not_before = max(self._not_before, time.monotonic() + seconds)

@@ -1,10 +1,9 @@
-"""Pieces of a snapshot: a range of `_id`, or a list of keys to look for."""
+"""Pieces of a snapshot: a range of `_id`, a list of keys to look for, or what was found out without reading."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import bson
 from bson import json_util
@@ -33,6 +32,13 @@ class KeyCheck:
     """documentKeys, as BSON documents."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundEvents:
+    """Events that happened in a gap and are known already: renames of collections."""
+
+    events: tuple[bytes, ...]
+
+
 def chunks_between(namespace: str, bounds: Sequence[bytes]) -> list[Chunk]:
     """Make the chunks that `bounds` cut a collection into: one more than there are bounds."""
     edges: list[bytes | None] = [None, *bounds, None]
@@ -40,15 +46,14 @@ def chunks_between(namespace: str, bounds: Sequence[bytes]) -> list[Chunk]:
 
 
 def bounds_to_json(bounds: Sequence[bytes]) -> list[str]:
-    """Give bounds as canonical Extended JSON, which keeps every type."""
-    return [json_util.dumps(bson.decode(bound), json_options=json_util.CANONICAL_JSON_OPTIONS) for bound in bounds]
+    """Give bounds as hexadecimal digits: every value of every type comes back as it was."""
+    return [bound.hex() for bound in bounds]
 
 
 def bounds_from_json(forms: Sequence[str]) -> list[bytes]:
-    """Read what `bounds_to_json` gave."""
-    options = json_util.CANONICAL_JSON_OPTIONS
-    return [bson.encode(_decoded(form, options)) for form in forms]
+    """Read what `bounds_to_json` gave, or what an older version wrote: canonical Extended JSON."""
+    return [_from_extended_json(form) if form.startswith("{") else bytes.fromhex(form) for form in forms]
 
 
-def _decoded(form: str, options: Any) -> Any:
-    return json_util.loads(form, json_options=options)
+def _from_extended_json(form: str) -> bytes:
+    return bson.encode(json_util.loads(form, json_options=json_util.CANONICAL_JSON_OPTIONS))

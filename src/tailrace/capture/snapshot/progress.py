@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tailrace.capture.positions.side_cell import SideCell
@@ -94,7 +94,7 @@ class SnapshotProgress:
 
     def plan(self, chunks: Mapping[str, list[Chunk]], estimated: Mapping[str, int]) -> None:
         """Keep the plan, so that chunk numbers mean the same after a restart."""
-        bounds = {name: bounds_to_json([chunk.upper for chunk in each if chunk.upper]) for name, each in chunks.items()}
+        bounds = {name: _bounds_of(each) for name, each in chunks.items()}
         self._plan_cell.update(lambda _: {"bounds": bounds})
         state = self._running()
         state.collections = {
@@ -102,6 +102,43 @@ class SnapshotProgress:
         }
         state.planned = True
         self._write(state)
+
+    def is_left(self, namespace: str) -> bool:
+        """Whether something of a collection is still to be read."""
+        state = self.unfinished
+        if state is None:
+            return False
+        if not state.planned:
+            return not state.only or namespace in state.only
+        return namespace in state.collections and state.collections[namespace].left > 0
+
+    def rename(self, namespace: str, to: str | None) -> None:
+        """Go on under the new name of a collection, at the chunks that are left; with none, leave it out."""
+        state = self._running()
+        if not state.planned:
+            names = (to if name == namespace else name for name in state.only)
+            state.only = tuple(name for name in names if name is not None)
+        elif (known := state.collections.get(namespace)) is not None:
+            if to is not None:
+                self._plan_cell.update(lambda form: _renamed(form or {}, namespace, to))
+                state.collections[to] = replace(known)
+            # Rows that are on their way are still noted under the old name.
+            state.collections[namespace] = replace(known, done=(1 << known.chunks) - 1)
+        self._write(state)
+
+    def also(self, namespace: str, chunks: list[Chunk], reason: str) -> None:
+        """Note that a collection has to be read, by the snapshot that is under way or by one of its own."""
+        state = self.unfinished
+        if state is None:
+            self._write(SnapshotState(reason, only=(namespace,)))
+        elif not state.planned:
+            state.only = (*state.only, namespace) if state.only else ()
+            self._write(state)
+        else:
+            bounds = _bounds_of(chunks)
+            self._plan_cell.update(lambda form: {"bounds": {**(form or {}).get("bounds", {}), namespace: bounds}})
+            state.collections[namespace] = _Collection(len(chunks))
+            self._write(state)
 
     def chunks_left(self) -> list[Chunk]:
         """Give the chunks that are not done, collection after collection."""
@@ -114,7 +151,7 @@ class SnapshotProgress:
         ]
 
     def chunks_done(self, chunks: Iterable[tuple[Chunk, int]]) -> None:
-        """Note chunks, with their number of documents, whose every document is safe in the sink."""
+        """Note chunks, with their number of documents, whose every document the sink has acknowledged."""
         state = self._running()
         for chunk, documents in chunks:
             collection = state.collections[chunk.namespace]
@@ -129,7 +166,7 @@ class SnapshotProgress:
         self._write(state)
 
     def finish(self) -> SnapshotState:
-        """Note that everything is safe in the sink."""
+        """Note that the sink has acknowledged everything."""
         state = self._running()
         state.finished = True
         return self._write(state)
@@ -153,3 +190,12 @@ class SnapshotProgress:
         self._state_cell.update(lambda _: state.to_json())
         self._state = state
         return state
+
+
+def _bounds_of(chunks: list[Chunk]) -> list[str]:
+    return bounds_to_json([chunk.upper for chunk in chunks if chunk.upper])
+
+
+def _renamed(form: Mapping[str, Any], namespace: str, to: str) -> dict[str, Any]:
+    bounds = form.get("bounds", {})
+    return {"bounds": {**bounds, to: bounds.get(namespace, [])}}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bson.max_key import MaxKey
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient, ReadPreference
+from pymongo.command_cursor import CommandCursor
+from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from tailrace import raw
@@ -16,6 +18,8 @@ from tailrace.capture.document_key import BY_ID, key_fields
 from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
 from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
 from tailrace.capture.snapshot.planner import RAW
+from tailrace.policy import NO_POLICY, Policy
+from tailrace.server_codes import SNAPSHOT_UNAVAILABLE
 from tailrace.token import ResumeToken, keystring
 
 _WIRE_VERSION_5_0 = 13
@@ -28,14 +32,15 @@ def watermark(client: MongoClient[Any]) -> Timestamp:
 
 
 class ChunkReader:
-    """Reads at an exact cluster time where the server can (5.0), else no earlier than it.
+    """Reads at an exact cluster time where the server can (5.0, but no capped collections), else no earlier than it.
 
     Read no earlier, a document may hold changes that come as events once more. Its version is still the watermark, so
     those events win, and end in the same state.
     """
 
-    def __init__(self, client: MongoClient[Any]) -> None:
+    def __init__(self, client: MongoClient[Any], policy: Policy = NO_POLICY) -> None:
         self._client = client
+        self._policy = policy
         self.exact = client.admin.command("isMaster")["maxWireVersion"] >= _WIRE_VERSION_5_0
 
     def events(self, chunk: Chunk, at: Timestamp) -> list[bytes]:
@@ -64,22 +69,36 @@ class ChunkReader:
         """
         ids = {key: value for key in check.keys if (value := raw.field(key, b"_id")) is not None}
         fields = key_fields(self._client, check.namespace)
-        wanted = raw.array(list(ids.values()))
-        query = RawBSONDocument(
-            raw.document(raw.element(raw.DOCUMENT, b"_id", raw.document(raw.element(raw.ARRAY, b"$in", wanted))))
-        )
+        # Keys that a policy changes cannot be asked for: then all keys of the collection are read.
+        query = {} if self._policy.changes_keys(check.namespace) else _with_ids(list(ids.values()))
         there: set[tuple[bytes, ...]] = set()
         for document in self._find(check.namespace, at, filter=query, projection=fields.projection):
-            there |= {_comparable(fields.of(document)), _comparable(BY_ID.of(document))}
+            known = (self._policy.document(check.namespace, key.of(document)) for key in (fields, BY_ID))
+            there |= {_comparable(key) for key in known}
         token = ResumeToken.high_water_mark(at).to_bson()
         gone = (key for key in ids if _comparable(key) not in there)
         return [recovered_delete(check.namespace, key, token, at) for key in gone]
 
     def _find(self, namespace: str, at: Timestamp, **command: Any) -> Iterator[bytes]:
+        with self._cursor(namespace, at, command) as cursor:
+            for document in cursor:
+                yield bytes(document.raw)
+
+    def _cursor(self, namespace: str, at: Timestamp, command: Mapping[str, Any]) -> CommandCursor[RawBSONDocument]:
+        if self.exact:
+            try:
+                return self._open_cursor(namespace, {"level": "snapshot", "atClusterTime": at}, command)
+            except OperationFailure as error:
+                if error.code != SNAPSHOT_UNAVAILABLE or not self._is_capped(namespace):
+                    raise
+        return self._open_cursor(namespace, _no_earlier_than(at), command)
+
+    def _open_cursor(
+        self, namespace: str, concern: Mapping[str, Any], command: Mapping[str, Any]
+    ) -> CommandCursor[RawBSONDocument]:
         database, _, collection = namespace.partition(".")
-        concern = {"level": "snapshot", "atClusterTime": at} if self.exact else _no_earlier_than(at)
         # pymongo decodes the first batch by the option of the call and all others by that of the database.
-        cursor = self._client.get_database(database, codec_options=RAW).cursor_command(
+        return self._client.get_database(database, codec_options=RAW).cursor_command(
             "find",
             collection,
             read_preference=ReadPreference.PRIMARY,
@@ -87,9 +106,17 @@ class ChunkReader:
             readConcern=concern,
             **command,
         )
-        with cursor:
-            for document in cursor:
-                yield bytes(document.raw)
+
+    def _is_capped(self, namespace: str) -> bool:
+        """Whether the server refuses to read a collection at an exact time."""
+        database, _, collection = namespace.partition(".")
+        found = self._client[database].list_collections(filter={"name": collection})
+        return any(info["options"].get("capped", False) for info in found)
+
+
+def _with_ids(ids: list[raw.Value]) -> RawBSONDocument:
+    wanted = raw.document(raw.element(raw.ARRAY, b"$in", raw.array(ids)))
+    return RawBSONDocument(raw.document(raw.element(raw.DOCUMENT, b"_id", wanted)))
 
 
 def _comparable(key: bytes) -> tuple[bytes, ...]:

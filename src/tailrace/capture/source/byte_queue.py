@@ -22,25 +22,25 @@ class ByteQueue(Generic[T]):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._items: deque[tuple[int, T]] = deque()
-        self._held = 0
+        self._buffered = 0
         self._error: BaseException | None = None
         self._closed = False
         self._changed = threading.Condition()
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes that wait to be taken."""
-        return self._held
+        return self._buffered
 
     def put(self, item: T, size: int) -> None:
         """Wait for room and add an item; raises Closed when nobody will take it."""
         with self._changed:
-            while self._items and self._held + size > self.limit and not self._closed:
+            while self._items and self._buffered + size > self.limit and not self._closed:
                 self._changed.wait()
             if self._closed:
                 raise Closed
             self._items.append((size, item))
-            self._held += size
+            self._buffered += size
             self._changed.notify_all()
 
     def get(self, timeout: float) -> T | None:
@@ -50,7 +50,7 @@ class ByteQueue(Generic[T]):
                 self._changed.wait(timeout)
             if self._items:
                 size, item = self._items.popleft()
-                self._held -= size
+                self._buffered -= size
                 self._changed.notify_all()
                 return item
             if self._error is not None:
@@ -69,5 +69,5 @@ class ByteQueue(Generic[T]):
         with self._changed:
             self._closed = True
             self._items.clear()
-            self._held = 0
+            self._buffered = 0
             self._changed.notify_all()

@@ -12,23 +12,21 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
 from tailrace.capture.source.event_filter import EventChoice
-from tailrace.capture.source.source import ClusterAccess, EventBatch, UnfinishedBatch
+from tailrace.capture.source.source import EVENTS_PER_BATCH, ClusterAccess, UnfinishedBatch
+from tailrace.cluster import ClusterHub, Order, config_uri, read_shards
+from tailrace.cluster.lookup import ShardedImages
+from tailrace.cluster.placement import Placements
+from tailrace.cluster.topology import CONFIG
 from tailrace.driver import Batch
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.images import ImageStore
 from tailrace.engine.live import LiveImages, Target, read_spec
-from tailrace.engine.stream import to_int, to_timestamp
 from tailrace.errors import HistoryLost, ServerUnreachable, SettingsError
-from tailrace.hub import ClusterHub
-from tailrace.router import Order, config_uri, read_shards
-from tailrace.router.lookup import ShardedImages
-from tailrace.router.placement import Placements
-from tailrace.router.topology import CONFIG
+from tailrace.event import EventBatch
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 from tailrace.token.shard_positions import read_positions, with_positions
 
-_EVENTS: Final = 1_000
-"""How many events a batch has at most, each batch with a position of its own."""
 _RING_BYTES: Final = 8 * 1024 * 1024
 _CHANNEL_BYTES: Final = 16 * 1024 * 1024
 """What is held of a shard while the stream is read slowly; then it is scanned again from its position."""
@@ -70,13 +68,13 @@ def shard_images(
 def _newest_position(hub: ClusterHub) -> ResumeToken:
     """Give a position behind everything that was written before the call, and to which every shard has come."""
     latest = hub.latest()
-    hub.want(latest)
+    hub.advance_to(latest)
     deadline = time.monotonic() + _SECONDS_TO_COME
     while hub.reached < latest:
         if time.monotonic() > deadline:
             raise ServerUnreachable(f"not all of the shards {', '.join(hub.shards)} come to the newest time")
         time.sleep(_CATCH_UP_PAUSE)
-    return ResumeToken.high_water_mark(to_timestamp(latest + 1))
+    return ResumeToken.high_water_mark(ClusterTime(latest).next.timestamp)
 
 
 def shard_left(name: str, position: ResumeToken) -> HistoryLost:
@@ -106,8 +104,8 @@ class ClusterStream:
         self._hub = hub
         self._choice = choice
         self._await_seconds = await_seconds
-        self._batch_size = 1 if one_by_one else _EVENTS
-        self._news = threading.Event()
+        self._batch_size = 1 if one_by_one else EVENTS_PER_BATCH
+        self._data_available = threading.Event()
         self._next_asked = 0.0
         positions = read_positions(options.get("startAfter"))
         try:
@@ -119,7 +117,7 @@ class ClusterStream:
             hub.close()
             raise
         self._stream.polled_events = self._batch_size
-        hub.on_news(lambda _: self._news.set())
+        hub.on_data(lambda _: self._data_available.set())
 
     def batches(self) -> Iterator[EventBatch]:
         """Give batch after batch, also those without events: their position is news."""
@@ -145,37 +143,37 @@ class ClusterStream:
     def _next_batch(self) -> EventBatch:
         deadline = time.monotonic() + self._await_seconds
         while True:
-            self._news.clear()
+            self._data_available.clear()
             batch = self._stream.poll(self._batch_size)
             if batch.events:
                 self._ask_for_positions()
                 if self._choice is not None:
-                    return self._choice.batch(batch.events, batch.resume_token, self._operation_time)
-                return Batch([event.raw for event in batch.events], batch.resume_token, self._operation_time)
+                    return self._choice.batch(batch.events, batch.token, self._operation_time)
+                return Batch([event.raw for event in batch.events], batch.token, self._operation_time)
             left = deadline - time.monotonic()
             if left <= 0 or self._stream.is_closed:
-                return self._empty(batch.resume_token)
+                return self._empty(batch.token)
             self._wait(left)
 
     def _empty(self, token: bytes) -> EventBatch:
-        waits = self._stream.holds_something or self._stream.is_catching_up
-        reached = to_int(ResumeToken.parse(token).cluster_time)
+        waits = self._stream.has_buffered or self._stream.is_catching_up
+        reached = ClusterTime.from_timestamp(ResumeToken.parse(token).cluster_time)
         if waits or reached < self._latest or self._operation_time is None:
             return UnfinishedBatch(token, self._operation_time)
         return Batch([], token, self._operation_time)
 
     def _wait(self, seconds: float) -> None:
         if self._stream.is_catching_up:
-            self._news.wait(min(seconds, _CATCH_UP_PAUSE))
-        elif not self._stream.has_news:
-            self._news.wait(seconds)
+            self._data_available.wait(min(seconds, _CATCH_UP_PAUSE))
+        elif not self._stream.has_data:
+            self._data_available.wait(seconds)
 
     def _ask_for_positions(self) -> None:
         """Have idle shards come along once in a while; where shards do not wait for each other nobody else asks."""
         now = time.monotonic()
         if now >= self._next_asked:
             self._next_asked = now + self._await_seconds
-            self._hub.want(self._reached)
+            self._hub.advance_to(self._reached)
 
     @property
     def _reached(self) -> int:
@@ -186,4 +184,4 @@ class ClusterStream:
         """How far the cluster is; None while a shard does not answer."""
         if self._hub.stalled or any(hub.error for hub in self._hub.hubs.values()):
             return None
-        return to_timestamp(self._reached)
+        return ClusterTime(self._reached).timestamp

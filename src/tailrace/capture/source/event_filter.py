@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import bson
 from bson.timestamp import Timestamp
 
-from tailrace import raw
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.source import EventBatch, UnfinishedBatch
+from tailrace.capture.source.source import UnfinishedBatch
 from tailrace.driver import Batch
-from tailrace.engine.event import NEW_SHARD, Event
+from tailrace.engine.event import NEW_SHARD, Event, EventColumns
+from tailrace.event import ChangeEvent, EventBatch
 
 
 class EventChoice:
@@ -28,20 +27,25 @@ class EventChoice:
 
         One of which nothing is left says nothing about what comes after it, unless it was at the end.
         """
-        kept = [event.raw for event in found if self._has(event)]
+        if isinstance(found, EventColumns) and all(map(self._has_namespace, found.namespaces)):
+            kept = found.raws
+        else:
+            kept = [event.raw for event in found if self._has(event)]
         return Batch(kept, token, operation_time) if kept or is_at_end else UnfinishedBatch(token, operation_time)
 
     def _has(self, event: Event) -> bool:
         if event.operation_type == NEW_SHARD:
             return False
-        known = self._known.get(event.namespace)
+        return self._has_namespace(event.namespace) or (
+            event.operation_type == "rename" and self._is_renamed_into(event.raw)
+        )
+
+    def _has_namespace(self, namespace: bytes) -> bool:
+        known = self._known.get(namespace)
         if known is None:
-            known = self._known[event.namespace] = self._namespaces.contains_event(event.namespace.decode())
-        return known or (event.operation_type == "rename" and self._is_renamed_into(event.raw))
+            known = self._known[namespace] = self._namespaces.contains_event(namespace.decode())
+        return known
 
     def _is_renamed_into(self, event: bytes) -> bool:
-        found = raw.field(event, b"to")
-        if found is None:
-            return False
-        new = bson.decode(found.data)
-        return self._namespaces.contains(new["db"], new["coll"])
+        to = ChangeEvent(event).new_namespace
+        return to is not None and self._namespaces.contains_name(to)

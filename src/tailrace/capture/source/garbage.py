@@ -6,14 +6,14 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_OBJECTS_BETWEEN_LOOKS = 50_000
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
+def fewer_garbage_collections() -> Iterator[None]:
     """Raise the collector's threshold while the block runs; a fifth of the time of `json` goes into it otherwise."""
     before = gc.get_threshold()
-    gc.set_threshold(max(_OBJECTS_BETWEEN_LOOKS, before[0]), *before[1:])
+    gc.set_threshold(max(_OBJECTS_BETWEEN_COLLECTIONS, before[0]), *before[1:])
     try:
         yield
     finally:

@@ -2,6 +2,9 @@
 
 The stream cannot give such an event: every resume would meet the same error. So it is read once more without its
 images, and the document is fetched by its key instead, as it is now.
+
+An `_id` of 6 MB makes an event that no form fits: its token has the `_id` in hexadecimal digits, and the documentKey
+has it too. 4.2, 4.4, 5.0 and 6.0.5 answer 10334 then, for ever, so that history is lost (`EventUnreadable`).
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from pymongo import MongoClient
 from tailrace import raw
 from tailrace.capture.classifier import Remedy, classify
 from tailrace.capture.snapshot.planner import RAW
-from tailrace.capture.source.source import EventBatch, EventSource, Start, UnfinishedBatch
+from tailrace.capture.source.source import EventSource, Start, UnfinishedBatch
 from tailrace.driver import Batch
-from tailrace.event import ChangeEvent
+from tailrace.errors import EventUnreadable
+from tailrace.event import ChangeEvent, EventBatch
 
 _WITH_DOCUMENT = ("insert", "replace", "update")
 
@@ -27,20 +31,26 @@ def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBa
     try:
         for batch in _batches(source, start):
             yield batch if batch.events else _unfinished(batch)
-            if batch.resume_token is not None:
-                start = Start(batch.resume_token)
+            if batch.token is not None:
+                start = Start(batch.token)
     except Exception as error:
         if classify(error).remedy is not Remedy.READ_SMALLER:
             raise
-    for batch in _batches(source, start, without_images=True):
-        if batch.events:
-            yield Batch([_with_document(source.documents(), batch.events[0])], batch.resume_token, batch.operation_time)
-            return
+    try:
+        for batch in _batches(source, start, without_images=True):
+            if batch.events:
+                event = _with_document(source.documents(), batch.events[0])
+                yield Batch([event], batch.token, batch.operation_time)
+                return
+    except Exception as error:
+        if classify(error).remedy is not Remedy.READ_SMALLER:
+            raise
+        raise EventUnreadable("an event is over 16 MB without its images too, so the stream cannot pass it") from error
 
 
 def _unfinished(batch: EventBatch) -> EventBatch:
     """Say of an empty batch that more is to come: the large event is, whatever the server gives before it."""
-    return batch if batch.resume_token is None else UnfinishedBatch(batch.resume_token, batch.operation_time)
+    return batch if batch.token is None else UnfinishedBatch(batch.token, batch.operation_time)
 
 
 def _batches(source: EventSource, start: Start, *, without_images: bool = False) -> Iterator[EventBatch]:

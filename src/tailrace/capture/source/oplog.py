@@ -1,8 +1,4 @@
-"""Events from the engine on the oplog, with the choice of namespaces made here.
-
-What only clusters need (`cluster_stream`) is imported for them: it takes as long as all the rest, and the process that
-helps a stream to catch up should be there at once.
-"""
+"""Events from the engine on the oplog, with the choice of namespaces made here."""
 
 from __future__ import annotations
 
@@ -19,24 +15,23 @@ from tailrace.capture.source.event_filter import EventChoice
 from tailrace.capture.source.source import (
     WITHOUT_IMAGES,
     ClusterAccess,
-    EventBatch,
     EventSource,
     Scope,
     Selection,
     Start,
-    Stream,
     UnfinishedBatch,
     target_of,
 )
 from tailrace.engine.images import ImageStore
 from tailrace.engine.live import OplogChangeStream, watch_oplog
-from tailrace.engine.stream import to_timestamp
 from tailrace.errors import SettingsError
+from tailrace.event import EventBatch, EventStream
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 
 
 class OplogSource(EventSource):
-    """The engine on the oplog: several times the throughput, and a fraction of the load on the primary.
+    """The engine on the oplog: at least the rate of a change stream, for a tenth of the primary's CPU.
 
     Through a router or a config server it reads the oplogs of all shards of the cluster, merged.
     """
@@ -47,12 +42,16 @@ class OplogSource(EventSource):
         selection: Selection,
         cluster: ClusterAccess | None = None,
         images: ImageStore | None = None,
+        *,
+        unproved: bool = False,
     ) -> None:
+        """`unproved`: whoever asks compares what the engine makes of a server that it was never compared with."""
         super().__init__(client, selection)
         self._cluster = cluster or ClusterAccess("")
         self._images = images
+        self._unproved = unproved
 
-    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
+    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> EventStream:
         """Open a stream that is made here; it needs the role `read` on the database `local`.
 
         The engine knows each event's namespace without looking into the event, so choosing by it here costs nothing.
@@ -60,8 +59,7 @@ class OplogSource(EventSource):
         """
         chosen = self.selection
         stages = [*(chosen.stages() if chosen.pipeline else []), *([WITHOUT_IMAGES] if without_images else [])]
-        shows_all = chosen.pipeline or (chosen.watched.everything and self._images is None)
-        choice = None if shows_all else EventChoice(chosen.watched)
+        choice = None if chosen.pipeline else EventChoice(chosen.watched)
         full_document = None if without_images else chosen.full_document
         before_change = None if without_images else chosen.full_document_before_change
         start_after = None if start.token is None else bson.decode(start.token)
@@ -92,8 +90,9 @@ class OplogSource(EventSource):
             start_after=start_after,
             start_at_operation_time=start_at,
             max_await_time_ms=chosen.max_await_ms,
-            batch_size=1 if one_by_one else None,
+            batch_size=1 if one_by_one else None,  # those of the oplog
             images=self._images,
+            unproved=self._unproved,
         )
         return _Chosen(stream, choice)
 
@@ -104,7 +103,7 @@ class OplogSource(EventSource):
         from tailrace.capture.source.cluster import open_cluster
 
         with open_cluster(self.client, self._cluster) as hub:
-            return to_timestamp(hub.latest())
+            return ClusterTime(hub.latest()).timestamp
 
     def now(self) -> tuple[bytes, Timestamp]:
         """Give a position behind everything that was written before the call; a cluster is asked for its time."""
@@ -185,12 +184,12 @@ class _Chosen:
         choice = self._choice
         for batch in self._stream.batches():
             if choice is not None:
-                token, time = batch.resume_token, batch.operation_time
+                token, time = batch.token, batch.operation_time
                 yield choice.batch(batch.found, token, time, is_at_end=batch.is_at_end)
             elif batch.found or batch.is_at_end:
                 yield batch
             else:
-                yield UnfinishedBatch(batch.resume_token, batch.operation_time)
+                yield UnfinishedBatch(batch.token, batch.operation_time)
 
     def close(self) -> None:
         """Free the cursor on the server."""

@@ -27,13 +27,13 @@ class Quarantine:
         for token in tokens:
             self.add(token)
 
-    def holds(self, token: bytes) -> bool:
+    def contains(self, token: bytes) -> bool:
         """Whether the token was answered with HistoryLost before."""
         return bool(self._keys) and ResumeToken.parse(token).key in self._keys
 
     def check(self, token: bytes) -> None:
         """Raise before a dead token is sent."""
-        if self.holds(token):
+        if self.contains(token):
             raise TokenQuarantined(
                 f"the server has already said that the history after {ResumeToken.parse(token)} is lost",
                 token=ResumeToken.parse(token).hex,

@@ -9,19 +9,19 @@ from typing import Final
 from bson.timestamp import Timestamp
 
 from tailrace.capture.classifier import Remedy, classify
-from tailrace.capture.record import Record
 from tailrace.capture.source.byte_queue import ByteQueue, Closed
 from tailrace.capture.source.large_events import read_past_large_event
 from tailrace.capture.source.quarantine import Quarantine
-from tailrace.capture.source.source import EventBatch, EventSource, Start, UnfinishedBatch
+from tailrace.capture.source.source import EVENTS_PER_BATCH, EventSource, Start, UnfinishedBatch, token_time
 from tailrace.driver import token_of
 from tailrace.errors import Outcome
+from tailrace.event import EventBatch
 from tailrace.owned import OwnedThread
 
-EVENTS_PER_PORTION: Final = 1_000
-"""Replies of up to 16 MB are cut into portions, so that delivery begins and the position moves inside of them."""
 _OVERHEAD: Final = 100
 """Bytes that an event takes in memory beyond its own, about."""
+_SECONDS_OF_THE_PRESENT: Final = 1
+"""Times of the server have whole seconds."""
 
 
 class StreamEnded(Exception):
@@ -29,8 +29,8 @@ class StreamEnded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """Some events of the stream, and where it stands after them."""
+class ReadBatch:
+    """A batch of the stream, and where the stream stands after it."""
 
     events: list[bytes]
     token: bytes | None
@@ -39,18 +39,13 @@ class Portion:
     caught_up: bool
     """Whether the server had nothing more to give."""
     operation_time: Timestamp | None
-    records: list[Record] | None = None
-    """What was made of exactly these events, when that was done elsewhere."""
 
-
-@dataclass(frozen=True, slots=True)
-class ConvertedBatch:
-    """A batch whose records were made elsewhere already."""
-
-    events: list[bytes]
-    resume_token: bytes
-    operation_time: Timestamp | None
-    records: list[Record]
+    @property
+    def is_recent(self) -> bool:
+        """Whether it ends with what has just happened, by the clock of the server that gave it."""
+        if self.token is None or self.operation_time is None:
+            return False
+        return self.operation_time.time - token_time(self.token).time <= _SECONDS_OF_THE_PRESENT
 
 
 class StreamReader:
@@ -60,18 +55,18 @@ class StreamReader:
         self._source = source
         self._start = start
         self._quarantine = quarantine
-        self._queue: ByteQueue[Portion] = ByteQueue(limit)
+        self._queue: ByteQueue[ReadBatch] = ByteQueue(limit)
         self._closing = False
         self._thread = OwnedThread(self._run, name="tailrace-reader", on_death=self._queue.fail)
         self._thread.start()
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes that were read and not taken yet."""
-        return self._queue.held
+        return self._queue.buffered
 
-    def get(self, timeout: float) -> Portion | None:
-        """Take the next portion; None when there is none in time. Raises what ended the reading."""
+    def get(self, timeout: float) -> ReadBatch | None:
+        """Take the next batch; None when there is none in time. Raises what ended the reading."""
         return self._queue.get(timeout)
 
     def close(self) -> None:
@@ -107,42 +102,41 @@ class StreamReader:
             self._quarantine.check(self._start.token)
         stream = self._source.open(self._start)
         try:
-            for batch in stream.batches():
-                for portion in _portions(batch):
-                    self._put(portion)
+            for found in stream.batches():
+                for batch in split(found):
+                    self._put(batch)
                 if self._closing:
                     return
         finally:
             stream.close()
         raise StreamEnded
 
-    def _put(self, portion: Portion) -> None:
-        self._queue.put(portion, portion.size)
-        if portion.token is not None:
-            self._start = Start(portion.token)
+    def _put(self, batch: ReadBatch) -> None:
+        self._queue.put(batch, batch.size)
+        if batch.token is not None:
+            self._start = Start(batch.token)
 
 
-def _portions(batch: EventBatch) -> Iterator[Portion]:
+def split(batch: EventBatch) -> Iterator[ReadBatch]:
+    """Cut a reply of up to 16 MB, so that delivery begins and the position moves inside of it."""
     events = batch.events
-    if len(events) <= EVENTS_PER_PORTION:
+    if len(events) <= EVENTS_PER_BATCH:
         yield _whole(batch)
         return
-    last = len(events) - EVENTS_PER_PORTION
-    for begin in range(0, len(events), EVENTS_PER_PORTION):
-        part = list(events[begin : begin + EVENTS_PER_PORTION])
-        token = batch.resume_token if begin >= last else token_of(part[-1])
-        yield Portion(part, token, _size(part), False, batch.operation_time)
+    last = len(events) - EVENTS_PER_BATCH
+    for begin in range(0, len(events), EVENTS_PER_BATCH):
+        part = list(events[begin : begin + EVENTS_PER_BATCH])
+        token = batch.token if begin >= last else token_of(part[-1])
+        yield ReadBatch(part, token, _size(part), False, batch.operation_time)
 
 
-def _whole(batch: EventBatch) -> Portion:
+def _whole(batch: EventBatch) -> ReadBatch:
     events = list(batch.events)
-    token = batch.resume_token
+    token = batch.token
     if token is None and events:
         token = token_of(events[-1])
     caught_up = not events and not isinstance(batch, UnfinishedBatch)
-    records = batch.records if isinstance(batch, ConvertedBatch) else None
-    size = _size(events) + (sum([len(record[1] or b"") for record in records]) if records else 0)
-    return Portion(events, token, size, caught_up, batch.operation_time, records)
+    return ReadBatch(events, token, _size(events), caught_up, batch.operation_time)
 
 
 def _size(events: list[bytes]) -> int:

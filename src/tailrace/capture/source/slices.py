@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from zlib import crc32
 
-from tailrace import raw
 from tailrace.errors import SettingsError
+from tailrace.event import ChangeEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,8 @@ class Slice:
         return [event for event in events if self._has(event)]
 
     def _has(self, event: bytes) -> bool:
-        found = raw.find(event, b"documentKey")
-        if found is None:
-            return self.number == 1
-        return self.has_key(event[found[1] : found[2]])
+        key = ChangeEvent(event).document_key
+        return self.number == 1 if key is None else self.has_key(key)
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final
+from uuid import UUID
 
 import bson
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tailrace.capture.source.fingerprint import fingerprint_of
-from tailrace.capture.source.namespaces import EVERYTHING, Namespaces
+from tailrace.capture.source.namespaces import EVERYTHING, INTERNAL_DATABASES, NOT_TEMPORARY, Namespaces
 from tailrace.capture.source.slices import WHOLE, Slice
 from tailrace.driver import watch
 from tailrace.errors import SettingsError
+from tailrace.event import EventStream
+from tailrace.families import Family, family_of, refuse_engine
 from tailrace.token import ResumeToken
 
-_EVENTS_PER_BATCH = 10_000
+EVENTS_PER_BATCH: Final = 1_000
+"""How many events go through capture together: from the engine, from a cluster, of a reply, of a snapshot."""
+_EVENTS_PER_REPLY: Final = 10_000
 """With batches of this many events a server uses about 15 % less CPU for each than with those of 16 MB that it makes if
 nothing is said, and the reader half of its own: both can use the same memory again."""
 
@@ -79,6 +84,12 @@ class Selection:
     """How long the server waits for an event before an empty batch moves the position on."""
     heartbeat: str | None = None
     """The collection of the marks, which is read along although it is not captured."""
+    expanded: bool = False
+    """Whether events about collections and indexes are told that no document is the subject of (6.0 and later)."""
+    family: str = "auto"
+    """Whose server it is, as `mongodb.family` says."""
+    soft_delete_field: str = "deleted"
+    """What marks a deleted document on Cosmos DB."""
 
     @property
     def watched(self) -> Namespaces:
@@ -101,43 +112,19 @@ class Selection:
 
     def stages(self) -> list[Mapping[str, Any]]:
         """Give the whole pipeline: the choice of namespaces, then the user's stages."""
-        match = self.watched.match() if self.scope is Scope.CLUSTER else None
-        return [*([match] if match else []), *self.pipeline]
-
-
-class EventBatch(Protocol):
-    """Some events in a row, or none, and the position behind them."""
-
-    @property
-    def events(self) -> Sequence[bytes]:
-        """The events as BSON documents."""
-
-    @property
-    def resume_token(self) -> bytes | None:
-        """Where to resume after the whole batch."""
-
-    @property
-    def operation_time(self) -> Timestamp | None:
-        """How far the server was."""
+        if self.scope is Scope.COLLECTION:
+            return list(self.pipeline)
+        match = self.watched.match() if self.scope is Scope.CLUSTER else {"$match": NOT_TEMPORARY}
+        return [match, *self.pipeline]
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedBatch:
     """A batch without events although more may be there: nothing was left of what was read, or a shard is awaited."""
 
-    resume_token: bytes
+    token: bytes
     operation_time: Timestamp | None
     events: Sequence[bytes] = ()
-
-
-class Stream(Protocol):
-    """An open stream, for one thread."""
-
-    def batches(self) -> Iterator[EventBatch]:
-        """Give batch after batch, empty ones too; ends when the stream was invalidated or closed."""
-
-    def close(self) -> None:
-        """Free the cursor on the server."""
 
 
 class EventSource(ABC):
@@ -152,8 +139,13 @@ class EventSource(ABC):
         """Which stream the tokens belong to."""
         return self.selection.fingerprint
 
+    @property
+    def gives_marks(self) -> bool:
+        """Whether an empty batch has a position of its own: a stream then says how far it is while nothing happens."""
+        return True
+
     @abstractmethod
-    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
+    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> EventStream:
         """Open a stream; `one_by_one` and `without_images` are the way past an event over 16 MB."""
 
     def documents(self) -> MongoClient[Any]:
@@ -180,13 +172,24 @@ class EventSource(ABC):
             batch = next(stream.batches())
         finally:
             stream.close()
-        if batch.resume_token is None:
+        if batch.token is None:
             raise SettingsError("the server gives no post-batch tokens", hint="MongoDB 4.0.7 or newer is needed.")
-        return batch.resume_token, ResumeToken.parse(batch.resume_token).cluster_time
+        return batch.token, ResumeToken.parse(batch.token).cluster_time
 
 
 class ChangeStreamSource(EventSource):
     """The server's own change streams: works everywhere."""
+
+    def __init__(
+        self, client: MongoClient[Any], selection: Selection, events_per_batch: int = _EVENTS_PER_REPLY
+    ) -> None:
+        super().__init__(client, selection)
+        self._events_per_batch = events_per_batch
+
+    @property
+    def _resumes_after(self) -> bool:
+        """Whether a stream goes on by `resumeAfter`, because `startAfter` is not known."""
+        return False
 
     def now(self) -> tuple[bytes, Timestamp]:
         """Give the newest position; an idle server shall not wait for an event before it answers."""
@@ -194,20 +197,22 @@ class ChangeStreamSource(EventSource):
             return ChangeStreamSource(self.client, replace(self.selection, max_await_ms=1)).now()
         return super().now()
 
-    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> Stream:
+    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> EventStream:
         """Open a change stream."""
         chosen = self.selection
         stages = [*chosen.stages(), *([WITHOUT_IMAGES] if without_images else [])]
-        stream: Stream = watch(
+        stream: EventStream = watch(
             target_of(self.client, chosen),
             stages,
             full_document=None if without_images else chosen.full_document,
             full_document_before_change=None if without_images else chosen.full_document_before_change,
             # startAfter crosses an invalidate event, and is the same as resumeAfter for every other token.
-            start_after=start.token,
+            start_after=None if self._resumes_after else start.token,
+            resume_after=start.token if self._resumes_after else None,
             start_at_operation_time=None if start.token is not None else start.time,
             max_await_time_ms=chosen.max_await_ms,
-            batch_size=1 if one_by_one else _EVENTS_PER_BATCH,
+            show_expanded_events=True if chosen.expanded else None,
+            batch_size=1 if one_by_one else self._events_per_batch,
             split_large_events=not without_images,
         )
         return stream
@@ -217,9 +222,19 @@ def make_source(
     kind: str, client: MongoClient[Any], selection: Selection, cluster: ClusterAccess | None = None
 ) -> EventSource:
     """Make the source that the settings name; `cluster` says how the oplogs of a sharded cluster are read."""
+    family = family_of(client, selection.family)
     if kind == "change-stream":
+        if family is Family.COSMOSDB:
+            from tailrace.capture.source.cosmosdb import CosmosDbSource
+
+            return CosmosDbSource(client, selection)
+        if family is Family.DOCUMENTDB:
+            from tailrace.capture.source.documentdb import DocumentDbSource
+
+            return DocumentDbSource(client, selection)
         return ChangeStreamSource(client, selection)
     if kind == "oplog":
+        refuse_engine(family)
         from tailrace.capture.source.oplog import OplogSource
 
         return OplogSource(client, selection, cluster)
@@ -227,18 +242,43 @@ def make_source(
 
 
 def captured_collections(client: MongoClient[Any], selection: Selection) -> list[str]:
-    """Give the full names of the collections that exist now and are chosen; views and system collections are not."""
+    """Give the full names of the collections that exist now and are chosen; views and system collections are not.
+
+    Databases that are named are asked themselves, and otherwise all of them are asked for: a list of those that the
+    user may see would leave out the others silently, and a recovery would take their documents for deleted.
+    """
+    return sorted(name for name, _ in _captured(client, selection))
+
+
+def captured_uuids(client: MongoClient[Any], selection: Selection) -> dict[bytes, str]:
+    """Give the same names by the UUIDs of their collections, where the server tells these."""
+    found = ((name, info.get("info", {}).get("uuid")) for name, info in _captured(client, selection))
+    return {uuid.bytes if isinstance(uuid, UUID) else bytes(uuid): name for name, uuid in found if uuid is not None}
+
+
+def _captured(client: MongoClient[Any], selection: Selection) -> list[tuple[str, Mapping[str, Any]]]:
     if "configsvr" in client.admin.command("isMaster"):
         hint = "Give the URI of a mongos, through which the documents of a cluster are read."
         raise SettingsError("config servers hold no documents", hint=hint)
     chosen = selection.namespaces
-    databases: Sequence[str] = client.list_database_names()
-    return sorted(
-        f"{database}.{info['name']}"
+    databases = chosen.named_databases
+    if databases is None:
+        databases = _all_databases(client, selection)
+    return [
+        (f"{database}.{info['name']}", info)
         for database in databases
         for info in _collections(client[database])
         if chosen.contains(database, info["name"])
-    )
+    ]
+
+
+def _all_databases(client: MongoClient[Any], selection: Selection) -> set[str]:
+    """List every database that can be captured; a user who may not see all of them is refused."""
+    command: dict[str, Any] = {"listDatabases": 1, "nameOnly": True}
+    if family_of(client, selection.family) is Family.MONGODB:
+        command["authorizedDatabases"] = False
+    answer = client.admin.command(command)
+    return {each["name"] for each in answer["databases"]} - INTERNAL_DATABASES
 
 
 def _collections(database: Database[Any]) -> Iterator[Mapping[str, Any]]:
@@ -269,6 +309,14 @@ def token_time(token: bytes) -> Timestamp:
     return ResumeToken.parse(token).cluster_time
 
 
-def time_token(time: Timestamp) -> bytes:
-    """Give the high-water mark just before the events of a time."""
-    return bson.encode({"_data": ResumeToken.high_water_mark(time).hex})
+def fingerprint_of(namespaces: Sequence[str], pipeline: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    """Give a short text that changes when the stream that a token belongs to changes.
+
+    Order matters in a pipeline and inside its stages, and in nothing else.
+    """
+    document = {
+        "namespaces": sorted(namespaces),
+        "pipeline": list(pipeline),
+        "options": dict(sorted(options.items())),
+    }
+    return hashlib.sha256(bson.encode(document)).hexdigest()[:16]

@@ -9,10 +9,10 @@ from tailrace.owned import run_guarded
 
 PROGRAM = """
 import ctypes, sys, threading
-from tailrace.capture.producer.heap import share_one_heap
+from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
 
 if sys.argv[1] == "one":
-    share_one_heap()
+    limit_malloc_arenas()
 together = threading.Barrier(4)
 kept = []
 
@@ -38,6 +38,6 @@ def heaps(which: str) -> int:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library is not glibc")
-def test_threads_share_one_heap_when_told_to() -> None:
+def test_threads_share_one_malloc_arena() -> None:
     assert heaps("one") == 1
     assert heaps("own") > 1

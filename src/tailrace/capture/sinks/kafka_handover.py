@@ -1,0 +1,196 @@
+"""How batches of records are handed to Kafka's client library, and what became of them.
+
+Two ways with one contract: record by record through Python's client, which transactions need; and whole batches
+through the compiled kernel, which calls the same library. `docs/performance.md` says what each costs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tailrace import kernel
+from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.record import Record
+from tailrace.capture.sinks.kafka_topics import Topic
+from tailrace.errors import SettingsError, SinkUnavailable
+from tailrace.logs import get_logger
+
+_ANY_PARTITION = -1
+_NOW = 0
+_SECONDS_FOR_CAPACITY = 1.0
+_SYSLOG_LEVELS = (logging.CRITICAL,) * 3 + (logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
+_log = logging.getLogger("tailrace.kafka")
+
+
+class Batch:
+    """Records that were added together; acknowledged when each has its delivery report.
+
+    `count` is how many were added, `records` those of them that were sent.
+    """
+
+    __slots__ = ("count", "failures", "left", "records", "size")
+
+    def __init__(self, records: Sequence[Record], size: int, count: int) -> None:
+        self.records = records
+        self.size = size
+        self.count = count
+        self.left = len(records)
+        self.failures: list[tuple[KafkaError, Record]] = []
+
+    def report(self, error: KafkaError | None, message: Message) -> None:
+        """Take the delivery report of one record; those that failed are few, so they are searched for."""
+        self.left -= 1
+        if error is not None:
+            sent = message.key(), message.value()
+            record = next(record for record in self.records if (record.key, record.value) == sent)
+            self.failures.append((error, record))
+
+
+class Handover(ABC):
+    """Takes batches in order, and writes into each what became of its records."""
+
+    @abstractmethod
+    def send(self, batch: Batch, topics: Mapping[str, Topic]) -> None:
+        """Hand over the records of a batch; SinkUnavailable when the library takes no more."""
+
+    @abstractmethod
+    def poll(self, timeout: float) -> None:
+        """Take the delivery reports that have come; wait up to `timeout` seconds for the first."""
+
+    @abstractmethod
+    def flush(self, timeout: float) -> None:
+        """Send at once what lingers, and wait up to `timeout` seconds for its delivery."""
+
+    @abstractmethod
+    def purge(self) -> None:
+        """Drop what is not sent."""
+
+
+def open_handover(address: KafkaAddress, settings: Mapping[str, Any]) -> Handover:
+    """Connect by the kernel where it runs and may call the library, else by Python's client.
+
+    The kernel refuses a library whose version it does not know, or that does not give back a record as it was given.
+    """
+    config = address.config(**settings)
+    compiled, library = kernel.module(), _library()
+    try:
+        if compiled is not None and library is not None:
+            try:
+                return CompiledHandover(address, compiled, library, config)
+            except NotImplementedError as refusal:
+                get_logger("tailrace.kafka").warning("kernel_handover_refused", why=str(refusal))
+        return ClientHandover(address, Producer(config))
+    except (KafkaException, ValueError) as error:
+        raise SettingsError(
+            f"Kafka's client library refuses its settings: {error}", hint="Correct the parameters of the sink's URL."
+        ) from error
+
+
+@cache
+def _library() -> str | None:
+    """Find the library inside the wheel of Python's client."""
+    folder = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
+    return next((str(file) for file in sorted(folder.glob("librdkafka*.so*"))), None)
+
+
+class ClientHandover(Handover):
+    """Record by record through Python's client."""
+
+    def __init__(self, address: KafkaAddress, producer: Producer) -> None:
+        self._address = address
+        self._producer = producer
+
+    def send(self, batch: Batch, topics: Mapping[str, Topic]) -> None:
+        """Hand over record after record; with arguments by position that takes a quarter less than by name."""
+        produce, report = self._producer.produce, batch.report
+        try:
+            for key, value, headers, namespace, _, _ in batch.records:
+                name = topics[namespace].name
+                try:
+                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)  # type: ignore[arg-type]
+                except BufferError:
+                    self._producer.poll(_SECONDS_FOR_CAPACITY)
+                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)  # type: ignore[arg-type]
+        except (KafkaException, BufferError) as error:
+            raise SinkUnavailable(f"Kafka at {self._address.servers} takes no records: {error}") from error
+
+    def poll(self, timeout: float) -> None:
+        """Let the library call `Batch.report`."""
+        self._producer.poll(timeout)
+
+    def flush(self, timeout: float) -> None:
+        """Send at once what lingers."""
+        self._producer.flush(timeout)
+
+    def purge(self) -> None:
+        """Drop what is not sent."""
+        self._producer.purge()
+
+
+class CompiledHandover(Handover):
+    """Whole batches through the kernel, which counts their delivery reports."""
+
+    def __init__(self, address: KafkaAddress, compiled: Any, library: str, config: Mapping[str, Any]) -> None:
+        self._address = address
+        settings = [(name, _text(value)) for name, value in config.items() if name != "logger"]
+        self._producer = compiled.KafkaProducer(library, [*settings, ("log.queue", "true")])
+        self._batches: dict[int, Batch] = {}
+        self._numbers = itertools.cycle(range(1, 2**32))
+
+    def send(self, batch: Batch, topics: Mapping[str, Topic]) -> None:
+        """Hand over a batch; while the library's queue is full, delivery reports make room."""
+        if not batch.records:
+            return
+        number = next(self._numbers)
+        self._batches[number] = batch
+        records, sent, is_second_try = list(batch.records), 0, False
+        while True:
+            before = sent
+            sent, code = self._producer.send(number, records, topics, sent)
+            if not code:
+                return
+            is_second_try = is_second_try and sent == before
+            if code != self._producer.QUEUE_FULL or is_second_try:
+                error = KafkaError(code)
+                raise SinkUnavailable(f"Kafka at {self._address.servers} takes no records: {error}", kafka_code=code)
+            is_second_try = True
+            self.poll(_SECONDS_FOR_CAPACITY)
+
+    def poll(self, timeout: float) -> None:
+        """Count what was delivered and note what failed."""
+        delivered, failures, lines = self._producer.poll(timeout)
+        for number, index, code in failures:
+            batch = self._batches[number]
+            batch.failures.append((KafkaError(code), batch.records[index]))
+            self._count(number, 1)
+        for number, count in delivered:
+            self._count(number, count)
+        for level, line in lines:
+            _log.log(_SYSLOG_LEVELS[level], "%s", line)
+
+    def _count(self, number: int, reports: int) -> None:
+        batch = self._batches[number]
+        batch.left -= reports
+        if not batch.left:
+            del self._batches[number]
+
+    def flush(self, timeout: float) -> None:
+        """Send at once what lingers."""
+        self._producer.flush(timeout)
+
+    def purge(self) -> None:
+        """Drop what is not sent."""
+        self._producer.purge()
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

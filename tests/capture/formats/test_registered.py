@@ -1,0 +1,197 @@
+"""Avro and JSON Schema: stock consumers read every record, and the registry's word on compatibility counts."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import bson
+import fastavro
+import pytest
+from bson import Binary, Code, DatetimeMS, Decimal128, Int64, ObjectId, Regex, Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+from pymongo.database import Database
+
+from bson_strategies import DOCUMENTS as ANY
+from schema_keeping import KeepingRegistry
+from tailrace.capture.formats import Format, decoder_of, make_format
+from tailrace.capture.formats.document_schema import DocumentSchema
+from tailrace.capture.formats.registry import SchemaRegistry
+from tailrace.errors import EventUnconvertible, SchemaDrifted, SettingsError, SinkUnavailable
+from tailrace.raw import extended_json
+from tailrace.stand import Registry
+from tailrace.token import ResumeToken
+from tailrace.token.resume_token import TokenData
+
+KINDS = pytest.mark.parametrize("kind", ["avro", "jsonschema"])
+
+
+def event(document: dict[str, Any] | None, operation: str = "insert", **parts: Any) -> bytes:
+    key = {"_id": (document or {"_id": 1}).get("_id", 1)}
+    data = TokenData(Timestamp(7, 3), uuid=bytes(16), event_identifier=bson.encode(key))
+    shown: dict[str, Any] = {"_id": ResumeToken.encode(data).to_document(), "operationType": operation}
+    shown |= {"clusterTime": Timestamp(7, 3), "ns": {"db": "shop", "coll": "people"}, "documentKey": key}
+    return bson.encode(shown | ({} if document is None else {"fullDocument": document}) | parts)
+
+
+def made(kind: str, registry: SchemaRegistry, prefix: str = "t", **options: Any) -> Format:
+    return make_format(kind, registry=registry, subject_of=lambda namespace: f"{prefix}.{namespace}-value", **options)
+
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"_id": 1, "a": "x", "n": 5, "empty": {}, "list": []},
+    {"_id": 2, "n": Int64(2**40), "nested": {"é-1": 1.5, "l": [1, "two", {"k": True}, None, [1]]}, "list": [[]]},
+    {"_id": ObjectId(), "when": DatetimeMS(1_700_000_000_000), "d": Decimal128("12.50"), "b": Binary(b"abc", 5)},
+    {"_id": "s", "rx": Regex("a"), "ts": Timestamp(5, 5), "code": Code("f()", {"x": 1}), "none": None, "b": b"plain"},
+    {"_id": 4, "when": Int64(77), "a": 7, "1st": 1, "a b": 1, "a_x20_b": 2},
+]
+
+
+def test_documents_under_a_schema_are_what_avro_reads() -> None:
+    schema = DocumentSchema("Document")
+    for document in DOCUMENTS:
+        schema.grow(extended_json.decode(bson.encode(document)))
+    parsed = fastavro.parse_schema(json.loads(json.dumps(schema.avro())))
+    read = [_read(schema, parsed, document) for document in DOCUMENTS]
+    assert (
+        read[0]["n"] == 5 and read[1]["n"] == 2**40 and read[0]["empty"]["k"] is None
+        if "k" in read[0]["empty"]
+        else True
+    )
+    assert read[1]["nested"] == {"_xe9__x2d_1": 1.5, "l": [1, "two", {"k": True}, None, [1]]}
+    assert read[2]["d"] == "12.50"
+    assert read[2]["b"] == b"abc"
+    assert read[3]["ts"] == '{"$timestamp":{"t":5,"i":5}}'
+    assert (read[4]["when"], read[4]["_1st"], read[4]["a_x20_b"], read[4]["a_x20_b_"]) == (
+        '{"$numberLong":"77"}', 1, 1, 2,
+    )  # fmt: skip
+
+
+def _read(schema: DocumentSchema, parsed: Any, document: dict[str, Any]) -> Any:
+    out = bytearray()
+    schema.write(extended_json.decode(bson.encode(document)), out)
+    stream = io.BytesIO(bytes(out))
+    read = fastavro.schemaless_reader(stream, parsed)
+    assert not stream.read(), "bytes are left"
+    return read
+
+
+@given(st.lists(ANY, min_size=1, max_size=4))
+def test_any_documents_are_read_under_one_schema_and_it_survives_the_registry(found: list[dict[str, Any]]) -> None:
+    decoded = [extended_json.decode(bson.encode(document)) for document in found]
+    schema = DocumentSchema("Document")
+    for document in decoded:
+        schema.grow(document)
+    parsed = fastavro.parse_schema(json.loads(json.dumps(schema.avro())))
+    again = DocumentSchema.of_avro("Document", "", json.loads(json.dumps(schema.avro())))
+    plain = DocumentSchema.of_json_schema("Document", "", json.loads(json.dumps(schema.json_schema())))
+    for document in decoded:
+        out, other = bytearray(), bytearray()
+        schema.write(document, out)
+        again.write(document, other)
+        assert out == other
+        stream = io.BytesIO(bytes(out))
+        fastavro.schemaless_reader(stream, parsed)
+        assert not stream.read()
+        assert plain.plain(document) == schema.plain(document)
+        assert not list(schema.unfit(document))
+
+
+@KINDS
+def test_a_schema_grows_with_what_is_seen_and_a_restart_goes_on_with_it(kind: str) -> None:
+    registry = KeepingRegistry()
+    first = made(kind, registry)
+    ids = [first.records(event(document))[0].value[:5] for document in DOCUMENTS[:2] for _ in range(2)]
+    assert ids == [b"\0\0\0\0\1", b"\0\0\0\0\1", b"\0\0\0\0\2", b"\0\0\0\0\2"]
+    assert made(kind, registry).records(event(DOCUMENTS[0]))[0].value[:5] == ids[-1]
+    two = made(kind, registry)
+    two.records(event(DOCUMENTS[2]))
+    assert first.records(event(DOCUMENTS[2]))[0].value[:5] == b"\0\0\0\0\3", "what another process made is taken over"
+
+
+@KINDS
+def test_what_the_registry_refuses_is_named_and_costs_nobody_else(kind: str) -> None:
+    registry = KeepingRegistry("FULL")
+    strict, stopping = made(kind, registry), made(kind, registry, stops_when_incompatible=True)
+    strict.records(event({"_id": 1, "n": 1}))
+    for _ in range(2):
+        with pytest.raises(EventUnconvertible, match=r"shop\.people cannot take n of the type string under FULL"):
+            strict.records(event({"_id": 1, "n": "one"}))
+    with pytest.raises(SchemaDrifted, match="n of the type string"):
+        stopping.records(event({"_id": 1, "n": "one"}))
+    assert strict.records(event({"_id": 2, "n": 2}))
+
+
+@KINDS
+def test_the_heads_of_records_can_be_read_back(kind: str) -> None:
+    record = made(kind, KeepingRegistry()).records(event(None, "delete"))[0]
+    state = decoder_of(kind).read(record.key or b"", record.value or b"")
+    assert (state.namespace, state.operation, state.document_key) == ("shop.people", "delete", {"_id": 1})
+
+
+def test_a_format_without_its_registry_is_refused_and_an_absent_one_is_waited_for() -> None:
+    with pytest.raises(SettingsError, match="registry"):
+        make_format("avro")
+    with pytest.raises(SinkUnavailable, match="does not answer"):
+        made("avro", SchemaRegistry("http://127.0.0.1:9")).records(event(DOCUMENTS[0]))
+
+
+def test_cloud_events_have_their_attributes_and_can_be_read_back() -> None:
+    record = make_format("cloudevents", server_name="shop").records(event({"_id": 1, "a": 2}))[0]
+    value = json.loads(record.value or b"")
+    data = value.pop("data")
+    assert value == {
+        "specversion": "1.0", "id": dict(record.headers)["token"].decode(), "source": "shop/shop.people",
+        "type": "com.mongodb.changestream.insert", "subject": '{"_id":1}', "time": "1970-01-01T00:00:07Z",
+        "datacontenttype": "application/json",
+    }  # fmt: skip
+    assert data["fullDocument"] == {"_id": 1, "a": 2}
+    assert dict(record.headers)["content-type"].startswith(b"application/cloudevents+json")
+    assert decoder_of("cloudevents").read(record.key or b"", record.value or b"").document == {"_id": 1, "a": 2}
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with Registry.start(folder=tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+@pytest.mark.long
+@KINDS
+@pytest.mark.parametrize("compatibility", ["BACKWARD", "FULL"])
+def test_stock_deserializers_read_every_record_of_a_real_registry(
+    registry: Registry, database: Database[Any], implementation: str, kind: str, compatibility: str
+) -> None:
+    """`make registry`: events of a real server, every type; Confluent's own client reads what was not refused."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    prefix = f"{kind}-{compatibility}-{implementation}"
+    writer = made(kind, SchemaRegistry(registry.url, compatibility), prefix)
+    client = SchemaRegistryClient({"url": registry.url})
+    read = AvroDeserializer(client) if kind == "avro" else JSONDeserializer(None, schema_registry_client=client)
+    with database.people.watch(full_document="updateLookup") as stream:
+        for document in DOCUMENTS:
+            database.people.insert_one(document)
+            database.people.update_one({"_id": document["_id"]}, {"$set": {"seen": True}})
+            database.people.delete_one({"_id": document["_id"]})
+        events = [bson.encode(next(stream)) for _ in range(3 * len(DOCUMENTS))]
+    refused = found = 0
+    for each in events:
+        try:
+            record = writer.records(each)[0]
+        except EventUnconvertible as error:
+            refused += "cannot take" in str(error)
+            continue
+        context = SerializationContext(f"{prefix}.{database.name}.people", MessageField.VALUE)
+        envelope = read(record.value, context)
+        assert envelope["operationType"] == record.operation
+        assert (envelope["after"] is None) == (bson.decode(each).get("fullDocument") is None)
+        found += 1
+    assert found == len(events) - refused
+    assert bool(refused) == (compatibility == "FULL")
