@@ -1,0 +1,55 @@
+"""How a durable watch behaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.capture.positions import PositionStore
+from tailrace.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableOptions:
+    """How a durable watch behaves. Only `store` is required."""
+
+    store: str | PositionStore
+    """Where the position is kept: file:folder, postgresql://, mongodb://, kafka://, redis://, or an open store."""
+    name: str | None = None
+    """The stream's name in the store; default the namespace. Of one name one process delivers, others stand by."""
+    pipeline: Sequence[Mapping[str, Any]] = ()
+    """Stages that the server applies to events; keep `_id`."""
+    batch_size: int = 1
+    """The most events that are handed over, and acknowledged, together."""
+    start: str = "now"
+    """Where a stream without a position begins: `now`, or `snapshot`, which gives every document first."""
+    full_document: str | None = None
+    """updateLookup, whenAvailable or required, as for `watch`."""
+    full_document_before_change: str | None = None
+    """whenAvailable or required, as for `watch`."""
+    recover: bool = False
+    """Whether lost history is recovered by a snapshot; needs `inventory`. Otherwise the stream ends with `GapOpen`."""
+    inventory: str | None = None
+    """File that keeps the captured keys, with which a recovery finds the deletes made in a gap."""
+    until_idle: bool = False
+    """End when everything up to the moment of the start was handed over, instead of following the stream."""
+    buffer_mb: int = 16
+    """Size of the read-ahead buffer."""
+    commit_interval: float = 0.1
+    """Least seconds between two saves of the position."""
+    lease_seconds: float = 30.0
+    """Lease time-to-live: after so long without a sign of life another process takes over."""
+    lease_timeout: float = float("inf")
+    """How long to stand by for a lease that another process holds, before `LeaseHeld` is raised."""
+    retry_seconds: float = 600.0
+    """Retry budget of an outage of MongoDB or of the store."""
+
+    def __post_init__(self) -> None:
+        if self.start not in ("now", "snapshot"):
+            raise SettingsError(f"start is 'now' or 'snapshot', not {self.start!r}", hint="Choose one of them.")
+        if self.batch_size < 1:
+            raise SettingsError(f"batch_size is at least 1, not {self.batch_size!r}", hint="Leave it out for 1.")
+        if self.recover and self.inventory is None:
+            hint = "Give inventory='orders.keys', a file that this stream alone uses from its first event on."
+            raise SettingsError("recover needs an inventory to find the deletes made in a gap", hint=hint)

@@ -1,0 +1,49 @@
+"""A source whose batches are no larger than what an application takes at once, so that positions stand between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bson.timestamp import Timestamp
+
+from tailrace.capture.source.source import ChangeStreamSource, Start
+from tailrace.driver import token_of
+from tailrace.event import EventBatch, EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    events: Sequence[bytes]
+    token: bytes | None
+    operation_time: Timestamp | None
+
+
+class SmallSteps(ChangeStreamSource):
+    """The server's own change streams, in batches of at most `step` events."""
+
+    step = 1
+
+    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> EventStream:
+        """Open a change stream."""
+        return _Cut(super().open(start, one_by_one=one_by_one, without_images=without_images), self.step)
+
+
+class _Cut:
+    def __init__(self, stream: EventStream, step: int) -> None:
+        self._stream = stream
+        self._step = step
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Give the parts of each batch, with the token behind each part."""
+        for batch in self._stream.batches():
+            events, step = list(batch.events), self._step
+            for begin in range(0, len(events) - step, step):
+                part = events[begin : begin + step]
+                yield _Part(part, token_of(part[-1]), None)
+            last = (len(events) - 1) // step * step if events else 0
+            yield _Part(events[last:], batch.token, batch.operation_time)
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
