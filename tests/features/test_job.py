@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 from feature_load import USERS, Load, equal_now, transactions
 from spark_queries import SECONDS, run_to_end, wait_until
 from tailrace.capture.formats import make_format
-from tailrace.dashboard.sources.job_letters import FeatureLetters
-from tailrace.errors import FeaturesLost
+from tailrace.dashboard.sources.job_dead_letters import FeatureDeadLetters
+from tailrace.errors import FeaturesLost, FormatMismatch
 from tailrace.features import read
 from tailrace.features.job import COLUMNS, FeatureJob
 from tailrace.spark import error_of, from_kafka
@@ -86,7 +86,7 @@ def test_from_topics_with_duplicates_and_updates_without_documents(
     assert equal_now(client, database.tx, "topics")
     (bad,) = spark.read.parquet(f"{letters}/topics").collect()
     assert (bytes(bad.bad_record), "is not of the format canonical" in bad.cause) == (b"no JSON", True)
-    (shown,) = FeatureLetters(letters).look().newest
+    (shown,) = FeatureDeadLetters(letters).poll().newest
     assert (shown.cause, shown.bytes) == ("event-unconvertible", len(b"no JSON"))
     client.flushall()
     produce_one(kafka, database.name)
@@ -139,3 +139,38 @@ def test_values_decay_after_the_job_has_ended(spark, mongodb, database, redis_se
     assert read(client, "u0", "decay", at=at.timestamp() + 61)["n_1m"] == 0
     assert read(client, "u0", "decay", at=at.timestamp() + 61)["sum_1h"] == 5.0
     assert read(client, "u0", "decay", at=at.timestamp() + 3601)["sum_1h"] == 0.0
+
+
+def test_another_format_stops_it_and_dead_letters_come_back(spark, kafka, database, redis_server, client, tmp_path):
+    start: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
+    load = Load(database.tx, 4)
+    load.run(20)
+    written(kafka, database, database.name, bson.Timestamp(start.time, start.inc + 1), "json")
+    definition, letters = transactions(f"{database.name}.tx", "formats"), str(tmp_path / "dead")
+
+    def read_as(format: str) -> FeatureJob:
+        return FeatureJob(definition, redis_server.url, letters, in_driver=True, format=format)
+
+    def run_as(format: str) -> None:
+        job = read_as(format)
+        records = job.records(spark, kafka.bootstrap_servers, [database.name])
+        query = job.start(records, str(tmp_path / "c"), availableNow=True)
+        try:
+            assert query.awaitTermination(SECONDS)
+        finally:
+            query.stop()
+
+    with pytest.raises(Exception, match="they look like json") as failure:
+        run_as("bson")
+    assert isinstance(error_of(failure.value), FormatMismatch)
+    again: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
+    load.run(20)
+    written(kafka, database, database.name, bson.Timestamp(again.time, again.inc + 1), "bson")
+    last: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
+    load.run(5)
+    written(kafka, database, database.name, bson.Timestamp(last.time, last.inc + 1), "json")
+    run_as("json")
+    done, left = read_as("bson").replay_dead_letters(spark)
+    assert (done >= 20, left) == (True, 0)
+    assert equal_now(client, database.tx, "formats")
+    assert read_as("bson").replay_dead_letters(spark) == (0, 0)

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from tailrace.errors import FeaturesLost
-from tailrace.features.progress import Progress, ProgressKeeper
+from tailrace.features.progress import Progress, ProgressStore
 from tailrace.stand import Redis
 
 
@@ -20,7 +20,7 @@ def forgetful(start_server: Callable[..., Any]) -> Any:
 
 
 def test_work_is_done_again_when_the_server_was_started_again(forgetful) -> None:
-    keeper = ProgressKeeper.connect(forgetful.url, "shop")
+    progress_store = ProgressStore.connect(forgetful.url, "shop")
     done: list[str] = []
     with redis.Redis.from_url(forgetful.url) as client:
 
@@ -29,26 +29,26 @@ def test_work_is_done_again_when_the_server_was_started_again(forgetful) -> None
             if not done:
                 forgetful.kill()
                 forgetful.restart()
-            keeper.save(Progress(0, "82", 1))
+            progress_store.save(Progress(0, "82", 1))
             done.append("once")
             return "result"
 
-        assert keeper.undisturbed(work) == "result"
+        assert progress_store.undisturbed(work) == "result"
         assert len(done) == 2
         assert client.get("feature") == b"right"
-        assert keeper.undisturbed(lambda: done.append("more")) is None
+        assert progress_store.undisturbed(lambda: done.append("more")) is None
         assert done == ["once", "once", "more"]
 
 
 def test_a_batch_is_refused_when_the_one_before_is_not_there(forgetful) -> None:
-    keeper = ProgressKeeper.connect(forgetful.url, "shop")
-    keeper.check(0)
+    progress_store = ProgressStore.connect(forgetful.url, "shop")
+    progress_store.check(0)
     for batch in range(3):
-        keeper.save(Progress(batch, "82", 1))
-    keeper.check(3)
+        progress_store.save(Progress(batch, "82", 1))
+    progress_store.check(3)
     with pytest.raises(FeaturesLost, match="batch 4 comes next, and Redis knows of batch 2"):
-        keeper.check(4)
+        progress_store.check(4)
     forgetful.kill()
     forgetful.restart()
     with pytest.raises(FeaturesLost, match="Redis knows of nothing"):
-        keeper.check(3)
+        progress_store.check(3)

@@ -15,7 +15,7 @@ from feature_changes import delete, every_kind, moment, put, version
 from feature_recomputation import recomputed
 from tailrace.errors import FeaturesMixed, FeaturesUnknown
 from tailrace.features import Definition, FeatureStore, read
-from tailrace.features.definition import parse_definition
+from tailrace.features.declaration import parse_definition
 from tailrace.features.store import Change
 
 NOON = 1_780_000_000_000
@@ -115,7 +115,7 @@ def test_a_drop_is_complete_although_the_connection_breaks_while_documents_are_l
         broken = FeatureStore(client, store.store.definition, clock=lambda: NOON / 1000)
         client.ping()
         proxy.cut_after(10)
-        broken.forget_before(version(6))
+        broken.end_before(version(6), NOON // 1000)
     assert_equal(store.values("u1"), recomputed(every_kind(), [], NOON))
 
 

@@ -56,12 +56,12 @@ def test_a_range_is_read_by_shard_and_identically_each_time(shared_sharded, coun
     options = SourceOptions.parse(options_for(shared_sharded, counters, partitions="3"))
     parts = range_parts(Offset.from_json(start.to_json()), Offset.from_json(end.to_json()), options)
     assert [part.shard for part in parts if isinstance(part, ShardRange)] == ["s0", "s1", "s2"]
-    first, second = ([event for part in parts for some in part.portions(options) for event in some] for _ in range(2))
+    first, second = ([event for part in parts for some in part.batches(options) for event in some] for _ in range(2))
     assert first == second
     assert len(first) == KEYS + 40
     cut = Offset.from_bson(sorted(map(token_of, first))[20]).on_shards_of(end)
     halves = [*range_parts(start, cut, options), *range_parts(cut, end, options)]
-    assert sorted(event for part in halves for some in part.portions(options) for event in some) == sorted(first)
+    assert sorted(event for part in halves for some in part.batches(options) for event in some) == sorted(first)
 
 
 def test_a_collections_own_stream_is_read_merged(shared_sharded, counters: Counters) -> None:
@@ -72,7 +72,7 @@ def test_a_collections_own_stream_is_read_merged(shared_sharded, counters: Count
     options = SourceOptions.parse(options_for(shared_sharded, counters, partitions="3", scope="collection"))
     parts = range_parts(start, end, options)
     assert {type(part) for part in parts} == {Range}
-    events = [event for part in parts for some in part.portions(options) for event in some]
+    events = [event for part in parts for some in part.batches(options) for event in some]
     assert numbers_by_key(events) == everything(counters)
 
 
@@ -80,7 +80,7 @@ def test_a_failed_batch_is_read_again_from_each_shard_and_nothing_is_lost(
     spark, shared_sharded, counters: Counters, tmp_path: Path
 ) -> None:
     time = now(shared_sharded).token.cluster_time
-    more = {"startAtOperationTime": f"{time.time}:{time.inc}", "carryBytes": "0"}
+    more = {"startAtOperationTime": f"{time.time}:{time.inc}", "inlineBytes": "0"}
     given = options_for(shared_sharded, counters, partitions="3", **more)
     stream: Any = spark.readStream.format("tailrace").options(**given).load()
     stream = stream.select("token", "raw", spark_partition_id().alias("part"))

@@ -38,7 +38,7 @@ def test_a_burst_is_divided_between_the_parts(start_mongodb) -> None:
         burst(client)
         end = now(mongodb.uri)
         parts = range_parts(start, end, options)
-        counts = [sum(len(some) for some in part.portions(options)) for part in parts]
+        counts = [sum(len(some) for some in part.batches(options)) for part in parts]
         assert len(counts) == 4
         assert sum(counts) == EVENTS
         assert min(counts) > EVENTS / 4 * 0.5, counts

@@ -10,7 +10,7 @@ from bson.timestamp import Timestamp
 from pymongo.database import Database
 
 from tailrace.spark.offset import Offset
-from tailrace.spark.parts import _last_time, _promises
+from tailrace.spark.parts import _is_past, last_time
 from tailrace.token import ResumeToken
 
 
@@ -23,12 +23,12 @@ def test_an_idle_server_is_known_to_have_nothing_before_its_mark(database: Datab
     source: Any = SimpleNamespace(client=database.client)
     expected = Timestamp(time.time, time.inc - 1) if time.inc else None
     assert mark.decode().is_high_water_mark
-    assert _last_time(source, Offset(mark)) == expected
+    assert last_time(source, Offset(mark)) == expected
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_shard_that_was_read_up_to_a_mark_has_nothing_before_it(version: int) -> None:
     end = ResumeToken.high_water_mark(Timestamp(100, 5), version)
     assert end.version == version
-    assert _promises(Timestamp(100, 4), end.key)
-    assert not _promises(Timestamp(100, 3), end.key)
+    assert _is_past(Timestamp(100, 4), end.key)
+    assert not _is_past(Timestamp(100, 3), end.key)

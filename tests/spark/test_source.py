@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 
 from spark_queries import SECONDS, Collected, run_to_end, running, wait_until
 from tailrace.errors import HistoryLost, SettingsError
-from tailrace.spark import error_of
+from tailrace.spark import drain, error_of, position_now
 from tailrace.spark.columns import ENVELOPE
 from tailrace.spark.source import TailraceDataSource
 
@@ -310,3 +310,71 @@ def test_wrong_options_say_what_is_wrong(spark, mongodb, database, options):
     with pytest.raises(Exception, match="hint: ") as failure:
         reading(spark, mongodb, database, **options).load().collect()
     assert isinstance(error_of(failure.value), SettingsError)
+
+
+def test_a_policy_holds_for_rows_and_for_an_inferred_schema(spark, mongodb, database, tmp_path):
+    file = tmp_path / "governed.toml"
+    file.write_text(
+        '[policy]\nkey = "0123456789abcdef"\n[[policy.rules]]\nfields = ["user"]\naction = "hash"\n'
+        '[[policy.rules]]\nfields = ["amount"]\naction = "drop"\n'
+    )
+    start = now(database)
+    change_things(database, 10)
+    frame = reading(spark, mongodb, database, startAtOperationTime=start, settingsFile=str(file)).load()
+    shown = [row.full_document for row in frame.collect() if row.full_document]
+    assert shown
+    assert all(len(json.loads(text)["user"]) == 64 and "amount" not in json.loads(text) for text in shown)
+    documents = reading(spark, mongodb, database, snapshot="true", settingsFile=str(file), inferSchema="true").load()
+    assert {field.name for field in documents.schema["full_document"].dataType} == {"_id", "user"}
+    plan = documents._jdf.queryExecution().toString()
+    assert "0123456789abcdef" not in plan
+
+
+def test_a_snapshot_goes_through_the_pipeline(spark, mongodb, database):
+    change_things(database)
+    stages = [{"$match": {"fullDocument.user": "u1"}}, {"$project": {"fullDocument.amount": 0}}]
+    frame = reading(spark, mongodb, database, snapshot="true", pipeline=json.dumps(stages)).load()
+    documents = [json.loads(row.full_document) for row in frame.collect()]
+    assert {document["_id"] for document in documents} == {one["_id"] for one in database.orders.find({"user": "u1"})}
+    assert not any("amount" in document for document in documents)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"pipeline": '[{"$nonsense": 1}]'}, "stream-refused"),
+        ({"fullDocument": "sometimes"}, "stream-refused"),
+        ({"uri": "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200"}, "server-unreachable"),
+        ({"uri": "mongodb://127.0.0.1:x/"}, "settings-invalid"),
+    ],
+)
+def test_what_is_wrong_with_an_option_or_the_server_has_a_code(spark, mongodb, database, options, code):
+    frame = reading(spark, mongodb, database, **{"startAtOperationTime": now(database), **options})
+    with pytest.raises(Exception, match="error") as failure:
+        frame.load().collect()
+    error = error_of(failure.value)
+    assert error is not None, str(failure.value)
+    assert error.code == code
+
+
+def test_a_stream_with_an_end_is_drained_in_limited_batches(spark, mongodb, database, tmp_path):
+    """What AvailableNow cannot do: several batches up to a position that was fixed before, and on from there."""
+    start, got = now(database), Collected()
+    source = {"uri": mongodb.uri, "namespaces": database.name}
+
+    def drained() -> None:
+        until = position_now(source)
+        database.orders.insert_one({"after": until.token.hex})  # behind the end: it is left to the next run
+        end = {"startAtOperationTime": start, "endAt": until.token.hex, "maxEventsPerBatch": "20"}
+        frame = reading(spark, mongodb, database, "readStream", **end).load()
+        drain(frame.writeStream.foreachBatch(got).option("checkpointLocation", str(tmp_path / "c")), until)
+
+    database.orders.insert_many([{"_id": n} for n in range(45)])
+    drained()
+    assert [len(rows) for _, rows in sorted(got.batches.items()) if rows] == [20, 20, 5]
+    database.orders.insert_many([{"_id": n} for n in range(100, 130)])
+    drained()
+    assert [len(rows) for _, rows in sorted(got.batches.items()) if rows] == [20, 20, 5, 20, 11]
+    drained()
+    expected = [event["_id"]["_data"] for event in server_events(database, start)]
+    assert [row.token for row in got.rows] == expected[:-1], "nothing twice, nothing left out but what came last"

@@ -25,19 +25,19 @@ from tailrace.warehouse.catalogs import catalog_properties
 )
 def test_a_catalog_that_cannot_be_read_is_an_error_and_not_empty(settings):
     with pytest.raises(SettingsError) as refused:
-        TablesSource(WarehouseSettings(**settings)).look()
+        TablesSource(WarehouseSettings(**settings)).poll()
     assert "tailrace warehouse tables" in refused.value.hint
 
 
 def test_a_catalog_that_does_not_answer_is_an_error_and_not_empty():
     settings = WarehouseSettings(catalog_config={"type": "jdbc", "uri": "jdbc:postgresql://127.0.0.1:1/lake"})
     with pytest.raises(Exception, match="refused"):
-        TablesSource(settings).look()
+        TablesSource(settings).poll()
 
 
 @pytest.mark.parametrize("config", [{}, {"type": "hadoop"}, {"io-impl": "org.example.Io"}])
 def test_a_folder_needs_no_catalog(config, tmp_path: Path):
-    assert TablesSource(WarehouseSettings(folder=str(tmp_path), catalog_config=config)).look() == []
+    assert TablesSource(WarehouseSettings(folder=str(tmp_path), catalog_config=config)).poll() == []
 
 
 def test_the_properties_of_java_become_those_of_pyiceberg():

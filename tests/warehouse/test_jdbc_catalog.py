@@ -25,7 +25,7 @@ import sys
 from tailrace.cli.app import run
 
 topic, servers, checkpoint = sys.argv[1:]
-source = ["--topics", topic, "--servers", servers, "--once", "--checkpoint", checkpoint]
+source = ["--topics", topic, "--servers", servers, "--once", "--checkpoint", checkpoint, "--format", "bson"]
 assert run(["warehouse", "run", *source]) == 0
 assert run(["warehouse", "tables", "--json"]) == 0
 """
@@ -57,7 +57,7 @@ def test_the_documented_catalog_keeps_the_tables(postgres, kafka, database, tmp_
     assert rows[f"{database.name}.orders"] == database.orders.count_documents({})
     assert rows[f"{database.name}.orders_history"] > 0
     source = TablesSource(Settings.load(tmp_path / "tailrace.toml", {}).warehouse)
-    seen = json.loads(json.dumps([asdict(table) for table in source.look()], default=str))
+    seen = json.loads(json.dumps([asdict(table) for table in source.poll()], default=str))
     assert seen == sorted(tables, key=lambda table: table["name"]), "the dashboard sees what Spark sees"
     source.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 import bson
 import pyarrow as pa
 import pytest
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as examples
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from bson_strategies import DOCUMENTS
+from tailrace import raw
 from tailrace.capture.formats.made_events import snapshot_event
-from tailrace.capture.source.namespaces import EVERYTHING
-from tailrace.dashboard.sources.job_letters import WarehouseLetters
+from tailrace.capture.source.namespaces import EVERYTHING, Namespaces
+from tailrace.dashboard.sources.job_dead_letters import WarehouseDeadLetters
 from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
 from tailrace.settings import WarehouseSettings
 from tailrace.spark import from_kafka
@@ -38,6 +40,7 @@ from warehouse_load import Load, Topic, differences, mirrored, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 SECONDS = 600.0
+NO_TEXT = (3).to_bytes(4, "little") + b"\xff\xfe\0"
 
 
 @pytest.fixture
@@ -108,7 +111,7 @@ def test_deltas_duplicates_and_replays(spark, kafka, database, settings, tmp_pat
         (b"no BSON", True)
     ]
     tables = {table.name: table for table in read_tables(chosen.folder)}
-    (shown,) = WarehouseLetters(str(chosen.folder), lambda: tables["tailrace.dead_letters"].rows).look().newest
+    (shown,) = WarehouseDeadLetters(str(chosen.folder), lambda: tables["tailrace.dead_letters"].rows).poll().newest
     assert (shown.cause, shown.bytes) == ("event-unconvertible", len(b"no BSON"))
     newest = tables[f"{database.name}.orders"].snapshots[-1].properties
     assert json.loads(newest["tailrace.offsets.end"]) == {topic.name: {"0": 2 * count + 1}}
@@ -313,3 +316,34 @@ def test_a_mirror_is_rebuilt_from_the_topics(spark, kafka, database, settings):
     with pytest.raises(RebuildIncomplete):
         list(rebuild_mirrors(topic_events(spark, kafka, topic.name), chosen, [namespace]))
     assert differences(spark.table(f"{chosen.catalog}.{namespace}"), database.orders) == []
+
+
+def nested(levels: int) -> dict[str, Any]:
+    document: dict[str, Any] = {"x": 1}
+    for _ in range(levels - 1):
+        document = {"a": document}
+    return document
+
+
+def test_documents_that_no_table_can_hold_do_not_stop_it(spark, mongodb, database, settings, tmp_path):
+    """One nested deeper than Arrow allows, and one with a text that is no UTF-8; both were accepted by the server."""
+    chosen = settings()
+    broken, also_broken = (
+        raw.document(raw.element(0x10, b"_id", number.to_bytes(4, "little")), raw.element(raw.STRING, b"s", NO_TEXT))
+        for number in (3, 5)
+    )
+    database.orders.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 2, "deep": nested(97)}])
+    database.orders.insert_one(RawBSONDocument(broken))
+    job = WarehouseJob(chosen, Namespaces.parse([database.name]))
+    start = job.backfill(spark, mongodb.uri, [database.name])
+    database.orders.insert_one({"_id": 4, "deep": nested(97)})
+    database.orders.insert_one(RawBSONDocument(also_broken))
+    options = {"uri": mongodb.uri, "namespaces": database.name, "startAtOperationTime": start}
+    run(job, spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load(), tmp_path / "c")
+    rows = {row._id: row for row in spark.table(f"{chosen.catalog}.{database.name}.orders").collect()}
+    assert rows.keys() == {1, 2, 4}
+    assert json.loads(rows[2]._rest) == {"deep": nested(97)}
+    letters = spark.table(f"{chosen.catalog}.tailrace.dead_letters").collect()
+    assert {bytes(row.record) for row in letters} == {broken, also_broken}
+    assert all("cannot be decoded" in row.cause for row in letters)
+    assert spark.table(f"{chosen.catalog}.{database.name}.orders_history").count() >= 5

@@ -5,8 +5,9 @@ Belongs here: the definition, the windows, what an event contributes, the script
 (`spark`).
 """
 
-from tailrace.features.definition import Definition, Feature, Kind, load_definition
-from tailrace.features.reading import FeatureValues, read
+from tailrace.features.declaration import load_definition
+from tailrace.features.definition import Definition, Feature, Kind, Source
+from tailrace.features.reading import FeatureValues, read, read_named
 from tailrace.features.store import FeatureStore
 from tailrace.features.windows import FOREVER, Window
 
@@ -17,7 +18,9 @@ __all__ = [
     "FeatureStore",
     "FeatureValues",
     "Kind",
+    "Source",
     "Window",
     "load_definition",
     "read",
+    "read_named",
 ]

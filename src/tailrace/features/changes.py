@@ -8,25 +8,29 @@ from tailrace import raw
 from tailrace.event import ChangeEvent
 from tailrace.features import Definition
 from tailrace.features.store import Change
-from tailrace.raw import extended_json
-
-_ENDS = {"drop", "rename", "dropDatabase"}
+from tailrace.fold import END_OPERATIONS, End, Ends, end_of, id_of_value
 
 
 class Collected:
     """The changes in a part of a batch, and how far it reaches."""
 
     def __init__(self, definition: Definition) -> None:
-        self._namespaces = {definition.namespace, definition.namespace.partition(".")[0]}
+        self._first, *others = definition.namespaces
+        self._namespaces = frozenset((self._first, *others))
+        self._ends = Ends()
         self.changes: list[Change] = []
         self.position = ""
         """The newest token."""
         self.as_of = 0
         """Its cluster time, in seconds."""
-        self.drops = ""
-        """The token of the newest event that took the collection away."""
         self.bad = 0
         """Rows without an event: records that cannot be read."""
+
+    @property
+    def ends(self) -> dict[str, End]:
+        """The newest event that took a collection away, or put another one in its place, by the collection."""
+        newest = ((namespace, self._ends.newest_of(namespace)) for namespace in sorted(self._namespaces))
+        return {namespace: end for namespace, end in newest if end is not None}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of a record batch, each with the BSON of its event in the column `raw`."""
@@ -41,22 +45,23 @@ class Collected:
         token, as_of = view.token_text.decode(), view.cluster_time.seconds
         if token > self.position:
             self.position, self.as_of = token, as_of
-        if view.namespace not in self._namespaces:
-            return
         operation = view.required_operation_type
+        if operation in END_OPERATIONS:
+            self._ends.add(end_of(view))
+            return
         key = view.document_key
-        if operation in _ENDS:
-            self.drops = max(self.drops, token)
-        elif key is not None:
+        if key is not None and view.namespace in self._namespaces:
             document = view.full_document
             # A lookup that found nothing is no delete: what the update says is then all that is known.
             update = view.update_description if document is None else None
             is_delete = operation == "delete"
-            self.changes.append(Change(_key_text(key), token, document, update, is_delete, as_of, view.wall_time))
+            namespace = "" if view.namespace == self._first else view.namespace
+            self.changes.append(
+                Change(id_text(key), token, document, update, is_delete, as_of, view.wall_time, namespace)
+            )
 
 
-def _key_text(key: bytes) -> str:
-    """Give the documentKey as text: the `_id` alone, which is what identifies a document."""
-    span = raw.find(key, b"_id")
-    identity = key if span is None else raw.document(raw.element(span[0], b"_id", key[span[1] : span[2]]))
-    return extended_json.relaxed(extended_json.decode(identity)["_id"], identity).decode()
+def id_text(key: bytes) -> str:
+    """Give the `_id` as text that is equal for equal `_id`s and sorts like them, as members of equal score do."""
+    id_ = raw.field(key, b"_id")
+    return id_of_value(id_ if id_ is not None else raw.Value(raw.DOCUMENT, key)).hex()

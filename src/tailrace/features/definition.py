@@ -1,22 +1,25 @@
-"""What a set of features is: declared in TOML or in Python, checked once."""
+"""What a set of features is, checked once; `declaration` reads it from TOML."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, dataclass, fields
 from enum import StrEnum
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
-from tailrace.capture.plugins import load_object
 from tailrace.errors import SettingsError
-from tailrace.features.windows import Window, parse_duration
+from tailrace.features.arithmetic import names_in, parse_expression
+from tailrace.features.conditions import fields_of
+from tailrace.features.windows import Window
 
 _RESERVED = {"as_of", "updated_at", "freshness_ms", "position", "computed_at", "valid_until"}
 DAY_MS = 86_400_000
+_LAYOUT = 2
+"""How keys and rows in Redis look; state of another layout is refused like that of another definition."""
 
 
 class Kind(StrEnum):
@@ -27,6 +30,10 @@ class Kind(StrEnum):
     MEAN = "mean"
     MIN = "min"
     MAX = "max"
+    STDDEV = "stddev"
+    """Of a sample, as $stdDevSamp."""
+    PERCENTILE = "percentile"
+    """The value of a rank, within 1 %."""
     DISTINCT = "distinct"
     VELOCITY = "velocity"
     """Events per minute."""
@@ -34,9 +41,16 @@ class Kind(StrEnum):
     """The value of the newest document."""
     SINCE_LAST = "since_last"
     """Seconds since the newest document."""
+    EXPRESSION = "expression"
+    """Arithmetic over other features."""
 
 
-_WITHOUT_FIELD = {Kind.COUNT, Kind.VELOCITY, Kind.SINCE_LAST}
+_WITHOUT_FIELD = {Kind.COUNT, Kind.VELOCITY, Kind.SINCE_LAST, Kind.EXPRESSION}
+BY_ROW = {Kind.COUNT, Kind.VELOCITY, Kind.LAST, Kind.SINCE_LAST}
+"""Kinds that look at rows as a whole; the others look at single values of them."""
+_MARKS = {Kind.STDDEV: "^", Kind.PERCENTILE: "%"}
+MOST_LAST = 1_000
+Default = str | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +65,31 @@ class Feature:
     approximate: bool = False
     """distinct: count with bounded memory, within about 2 %."""
 
+    where: str = ""
+    """Only documents that fulfil this condition count: Extended JSON, as for find()."""
+    namespace: str = ""
+    """Only documents of this source count; empty is all."""
+    q: float | None = None
+    """percentile: which one, such as 0.95."""
+    n: int | None = None
+    """last: the values of this many documents, the newest first."""
+    expression: str = ""
+    default: Default = None
+    """What stands for no value."""
+
+    @property
+    def condition(self) -> str:
+        """How the documents that count are called in the state; empty when all do."""
+        if not self.where and not self.namespace:
+            return ""
+        return hashlib.blake2b(f"{self.namespace}\0{self.where}".encode(), digest_size=4).hexdigest()
+
     @property
     def source(self) -> str:
         """How the values it is computed of are called in the state."""
-        return f"{self.of}~" if self.approximate else self.of or ""
+        mark = "~" if self.approximate else _MARKS.get(self.kind, "")
+        condition = f"?{self.condition}" if self.condition and self.kind not in BY_ROW else ""
+        return f"{self.of}{mark}{condition}" if self.of else ""
 
     def problem(self) -> str | None:
         """Say what is wrong with it."""
@@ -68,19 +103,47 @@ class Feature:
             return "is a velocity, which needs a rolling window"
         if self.approximate and self.kind is not Kind.DISTINCT:
             return "is approximate, which only distinct can be"
+        if (self.kind is Kind.PERCENTILE) != (self.q is not None) or not 0 < (self.q or 0.5) <= 1:
+            return "is a percentile without a q above 0 and up to 1, or has a q without being one"
+        if self.n is not None and (self.kind is not Kind.LAST or not 0 < self.n <= MOST_LAST):
+            return f"has an n, which only last has, from 1 to {MOST_LAST:,}"
+        if (self.kind is Kind.EXPRESSION) != bool(self.expression):
+            return "is an expression without one, or has an expression without being one"
+        if self.default is not None and not isinstance(
+            self.default, str | float | int if self.kind is Kind.LAST and self.n is None else float | int
+        ):
+            return "has a default that its values cannot be"
+        if self.kind is Kind.EXPRESSION and (self.where or self.namespace):
+            return "is an expression, which is of features and not of documents"
         return None
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A collection whose documents belong to entities."""
+
+    namespace: str
+    entity: str | tuple[str, ...]
+    """The field whose value is the entity, or the fields whose values together are."""
+    time: str
+    """The field with the time of the event."""
+
+    @property
+    def entity_fields(self) -> tuple[str, ...]:
+        """The fields of the entity."""
+        return (self.entity,) if isinstance(self.entity, str) else self.entity
+
+
+@dataclass(frozen=True)
 class Definition:
-    """A set of features of one kind of entity, from one collection (or table, or topic)."""
+    """A set of features of one kind of entity, from one collection (or table, or topic) or several."""
 
     name: str
     """The prefix of its keys in Redis. A changed definition needs a new one, and is filled beside the old."""
     namespace: str
     """`db.collection`."""
-    entity: str
-    """The field whose value is the entity, such as `user_id`."""
+    entity: str | tuple[str, ...]
+    """The field whose value is the entity, such as `user_id`, or the fields whose values together are."""
     time: str
     """The field with the time of the event."""
     features: tuple[Feature, ...]
@@ -88,27 +151,81 @@ class Definition:
     """How late an event, or the repetition of one, may come."""
     ttl_ms: int | None = None
     """How long an entity without events is kept; by default as long as a window reaches, or for ever with `forever`."""
+    others: tuple[Source, ...] = ()
+    """More collections whose documents belong to the same entities."""
 
     def __post_init__(self) -> None:
         names = [feature.name for feature in self.features]
         if not names:
             raise SettingsError(f"the definition {self.name} has no features", hint="Add a table [[feature]].")
-        if len(set(names)) != len(names) or not self.name or ":" in self.name:
-            raise SettingsError(f"the names in the definition {self.name!r} are not good", hint="Each once, no colon.")
+        if len(set(names)) != len(names) or not self.name or {":", "#"} & set(self.name):
+            raise SettingsError(f"the names in the definition {self.name!r} are not good", hint="Each once, no : or #.")
         for feature in self.features:
             problem = feature.problem()
             if problem:
                 raise SettingsError(f"feature {feature.name} {problem}", hint="See docs/spark.md for the kinds.")
+        self._check_sources()
+        self._check_expressions()
 
-    @property
+    def _check_sources(self) -> None:
+        known = [source.namespace for source in self.sources]
+        if len(set(known)) != len(known):
+            raise SettingsError(f"the definition {self.name} names a collection twice", hint="Name each source once.")
+        for feature in self.features:
+            if feature.namespace and feature.namespace not in known:
+                raise SettingsError(
+                    f"feature {feature.name} is of {feature.namespace}, which is no source",
+                    hint=f"The sources are {', '.join(known)}.",
+                )
+
+    def _check_expressions(self) -> None:
+        """An expression is of features that are declared before it, so none is of itself."""
+        before: list[str] = []
+        for feature in self.features:
+            missing = (
+                [name for name in names_in(parse_expression(feature.expression)) if name not in before]
+                if (feature.expression)
+                else []
+            )
+            if missing:
+                hint = suggestion(missing[0], before) or "An expression names features that are declared before it."
+                raise SettingsError(
+                    f"feature {feature.name} is of {missing[0]}, which is no feature before it", hint=hint
+                )
+            before.append(feature.name)
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The collections, the first one first."""
+        return (Source(self.namespace, self.entity, self.time), *self.others)
+
+    @cached_property
+    def namespaces(self) -> list[str]:
+        """Their names."""
+        return [source.namespace for source in self.sources]
+
+    @cached_property
+    def conditions(self) -> dict[str, tuple[str, str]]:
+        """Namespace and filter of the conditions that features of whole rows have, by their names in the state."""
+        return {
+            one.condition: (one.namespace, one.where) for one in self.features if one.condition and one.kind in BY_ROW
+        }
+
+    def source_of(self, namespace: str) -> Source:
+        """Give the source of a namespace; the first one when that is empty."""
+        return next((source for source in self.sources if source.namespace == namespace), self.sources[0])
+
+    @cached_property
     def windows(self) -> list[Window]:
         """The windows of its features, each once."""
-        return list(dict.fromkeys(feature.window for feature in self.features))
+        return list(dict.fromkeys(one.window for one in self.features if one.kind is not Kind.EXPRESSION))
 
-    @property
-    def paths(self) -> list[str]:
-        """The fields that are looked at."""
-        return list(dict.fromkeys([self.entity, self.time, *(feature.of for feature in self.features if feature.of)]))
+    def paths(self, source: Source) -> list[str]:
+        """The fields that are looked at in the documents of a source; conditions look at whole top-level fields."""
+        mine = [one for one in self.features if one.namespace in ("", source.namespace)]
+        conditions = (name for one in mine if one.where for name in fields_of(one.where))
+        fields = [*source.entity_fields, source.time, *(one.of for one in mine if one.of), *conditions]
+        return list(dict.fromkeys(fields))
 
     @property
     def has_forever(self) -> bool:
@@ -132,17 +249,20 @@ class Definition:
 
     def to_json(self) -> str:
         """Give the form in which a job leaves it in Redis for readers."""
-        return json.dumps(asdict(self), sort_keys=True)
+        form = {**_form_of(self), "features": [_form_of(feature) for feature in self.features], "layout": _LAYOUT}
+        return json.dumps(form, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Definition:
         """Read what `to_json` gave."""
         form = json.loads(text)
+        form.pop("layout", None)
         features = tuple(
             Feature(**{**feature, "kind": Kind(feature["kind"]), "window": Window(**feature["window"])})
             for feature in form.pop("features")
         )
-        return cls(**form, features=features)
+        others = tuple(Source(**{**one, "entity": _names(one["entity"])}) for one in form.pop("others", ()))
+        return cls(**{**form, "entity": _names(form["entity"])}, features=features, others=others)
 
     def values_of(self, window: Window, kinds: set[Kind]) -> list[str]:
         """Give the sources that features of these kinds have in a window, each once."""
@@ -150,54 +270,23 @@ class Definition:
         return list(dict.fromkeys(chosen))
 
 
-def load_definition(name: str) -> Definition:
-    """Read a TOML file, or take the object that `module:name` stands for."""
-    if not name.endswith(".toml") and ":" in name:
-        found = load_object(name)
-        if not isinstance(found, Definition):
-            raise SettingsError(f"{name} is no Definition", hint="Make it with tailrace.features.Definition(...).")
-        return found
-    try:
-        form = tomllib.loads(Path(name).read_text())
-    except OSError as error:
-        raise SettingsError(f"cannot read {name}: {error.strerror}", hint="Name a TOML file or module:name.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{name} is not TOML: {error}", hint="Correct the line it names.") from None
-    return parse_definition(form)
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Give a question for the word that was meant, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"Did you mean {close[0]}?" if close else ""
 
 
-def parse_definition(form: Mapping[str, Any]) -> Definition:
-    """Read a definition from the tables of a TOML file."""
-    keys = {"name", "namespace", "entity", "time", "time_zone", "lateness", "ttl", "feature"}
-    _refuse_unknown("the definition", form, keys)
-    missing = [key for key in ("name", "namespace", "entity", "time") if not form.get(key)]
-    if missing:
-        raise SettingsError(f"the definition has no {', '.join(missing)}", hint="See examples/fraud_signals.")
-    return Definition(
-        name=form["name"],
-        namespace=form["namespace"],
-        entity=form["entity"],
-        time=form["time"],
-        features=tuple(_features(form.get("feature", ()), form.get("time_zone"))),
-        lateness_ms=parse_duration(form.get("lateness", "1d")),
-        ttl_ms=parse_duration(form["ttl"]) if "ttl" in form else None,
+def _form_of(value: Definition | Feature) -> dict[str, Any]:
+    """Give the fields of a value; those that came later are left out where nobody sets them, as they were before."""
+    form = asdict(value)
+    since_layout_2 = (
+        {"where", "namespace", "q", "n", "expression", "default"} if isinstance(value, Feature) else {"others"}
     )
+    for one in fields(value):
+        if one.name in since_layout_2 and one.default is not MISSING and getattr(value, one.name) == one.default:
+            form.pop(one.name)
+    return form
 
 
-def _features(forms: Sequence[Mapping[str, Any]], time_zone: str | None) -> list[Feature]:
-    features = []
-    for form in forms:
-        _refuse_unknown("a feature", form, {"name", "kind", "of", "window", "time_zone", "approximate"})
-        kind = form.get("kind")
-        if kind not in set(Kind):
-            raise SettingsError(f"there is no kind of feature {kind!r}", hint=f"Choose {', '.join(Kind)}.")
-        window = Window.parse(form.get("window", "forever"), form.get("time_zone", time_zone))
-        name = form.get("name", "")
-        features.append(Feature(name, Kind(kind), window, form.get("of"), bool(form.get("approximate", False))))
-    return features
-
-
-def _refuse_unknown(what: str, form: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(form.keys() - known)
-    if unknown:
-        raise SettingsError(f"{what} has no key {', '.join(unknown)}", hint=f"It has {', '.join(sorted(known))}.")
+def _names(entity: Any) -> str | tuple[str, ...]:
+    return entity if isinstance(entity, str) else tuple(entity)

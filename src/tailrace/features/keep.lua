@@ -6,7 +6,7 @@
 -- ARGV[3]  and on: what to do with each entity: {ops, news}
 --
 -- A row is what one document contributes: v its version (a token), t its time, n numbers, s texts to tell apart, l values
--- as JSON. Rows enter and leave windows; each window keeps running totals, so that an update costs what it
+-- as JSON, c the conditions it fulfils. Rows enter and leave windows; each window keeps running totals, so that an update costs what it
 -- changes and not what the window holds. Versions make every step repeatable: an older or equal one does nothing.
 
 local shared = cjson.decode(ARGV[1])
@@ -20,14 +20,23 @@ local function exact(number)
   return string.format('%.17g', number)
 end
 
+-- The product of two numbers, and what its rounding lost (Dekker).
+local function product(left, right)
+  local function halves(number)
+    local scaled = 134217729 * number
+    local high = scaled - (scaled - number)
+    return high, number - high
+  end
+  local rounded = left * right
+  local a, b = halves(left)
+  local c, d = halves(right)
+  return rounded, ((a * c - rounded) + a * d + b * c) + b * d
+end
+
 -- Applies what happened to one entity and publishes what its features are then.
 local function keep(base, ops, news)
   local rows_key, times_key, gone_key = base .. ':rows', base .. ':times', base .. ':gone'
   local totals_key, features_key = base .. ':totals', base .. ':features'
-
-  if #ops == 0 and redis.call('EXISTS', totals_key) == 0 then
-    return {}
-  end
 
   local totals, touched = {}, {}
   local flat = redis.call('HGETALL', totals_key)
@@ -58,6 +67,11 @@ local function keep(base, ops, news)
     set_total(name .. '~', total(name .. '~') + lost)
   end
 
+  -- The times of the rows that fulfil a condition, or of all.
+  local function times_of(condition)
+    return condition and times_key .. '?' .. condition or times_key
+  end
+
   local function order_key(window, field)
     return base .. ':order:' .. window.name .. ':' .. field
   end
@@ -70,6 +84,10 @@ local function keep(base, ops, news)
   local function shift(window, id, row, sign)
     local name = window.name
     set_total(name .. '|rows', total(name .. '|rows') + sign)
+    for _, condition in ipairs(row.c or {}) do
+      local rows = name .. '|rows?' .. condition
+      set_total(rows, total(rows) + sign)
+    end
     for _, field in ipairs(window.sums) do
       local number = row.n[field]
       if number then
@@ -79,6 +97,19 @@ local function keep(base, ops, news)
         if total(count) == 0 then
           set_total(sum, 0)
           set_total(sum .. '~', 0)
+        end
+      end
+    end
+    for _, field in ipairs(window.squares) do
+      local number = row.n[field]
+      if number then
+        local squares = name .. '|squares|' .. field
+        local high, low = product(number, number)
+        add(squares, sign * high)
+        add(squares, sign * low)
+        if total(name .. '|count|' .. field) == 0 then
+          set_total(squares, 0)
+          set_total(squares .. '~', 0)
         end
       end
     end
@@ -148,11 +179,17 @@ local function keep(base, ops, news)
     if old and old.t then
       shift_everywhere(id, old, -1)
       redis.call('ZREM', times_key, id)
+      for _, condition in ipairs(old.c or {}) do
+        redis.call('ZREM', times_of(condition), id)
+      end
     end
     local row = text ~= '' and cjson.decode(text)
     if row and not (shared.horizon and row.t <= shared.horizon) then
       redis.call('HSET', rows_key, id, text)
       redis.call('ZADD', times_key, exact(row.t), id)
+      for _, condition in ipairs(row.c or {}) do
+        redis.call('ZADD', times_of(condition), exact(row.t), id)
+      end
       redis.call('ZREM', gone_key, id)
       shift_everywhere(id, row, 1)
     else
@@ -182,14 +219,25 @@ local function keep(base, ops, news)
   end
   if shared.horizon then
     forget(times_key, shared.horizon)
+    for _, condition in ipairs(shared.conditions) do
+      redis.call('ZREMRANGEBYSCORE', times_of(condition), '-inf', exact(shared.horizon))
+    end
   end
   forget(gone_key, shared.at - shared.lateness)
 
   -- What is published.
 
-  local function newest(window)
-    local range = {exact(window.upper), '(' .. exact(window.lower), 'WITHSCORES', 'LIMIT', 0, 1}
-    return redis.call('ZREVRANGEBYSCORE', times_key, unpack(range))
+  local function newest(feature, window, count)
+    local range = {exact(window.upper), '(' .. exact(window.lower), 'WITHSCORES', 'LIMIT', 0, count}
+    return redis.call('ZREVRANGEBYSCORE', times_of(feature.condition), unpack(range))
+  end
+
+  local function rows_in(feature, window)
+    return total(window.name .. '|rows' .. (feature.condition and '?' .. feature.condition or ''))
+  end
+
+  local function value_of(id, field)
+    return cjson.decode(redis.call('HGET', rows_key, id)).l[field]
   end
 
   local function extreme(command, key)
@@ -197,8 +245,8 @@ local function keep(base, ops, news)
   end
 
   local compute = {
-    count = function(_, window) return exact(total(window.name .. '|rows')) end,
-    velocity = function(_, window) return exact(total(window.name .. '|rows') * 60000 / window.length) end,
+    count = function(feature, window) return exact(rows_in(feature, window)) end,
+    velocity = function(feature, window) return exact(rows_in(feature, window) * 60000 / window.length) end,
     sum = function(feature, window)
       local sum = window.name .. '|sum|' .. feature.source
       return exact(total(sum) + total(sum .. '~'))
@@ -206,6 +254,43 @@ local function keep(base, ops, news)
     mean = function(feature, window)
       local sum, count = window.name .. '|sum|' .. feature.source, total(window.name .. '|count|' .. feature.source)
       return count > 0 and exact((total(sum) + total(sum .. '~')) / count) or ''
+    end,
+    stddev = function(feature, window)
+      local sum, squares = window.name .. '|sum|' .. feature.source, window.name .. '|squares|' .. feature.source
+      local count = total(window.name .. '|count|' .. feature.source)
+      if count < 2 then
+        return ''
+      end
+      -- (squares - sum * sum / count) in twice the precision, since both may be far greater than their difference.
+      local high, low = total(sum), total(sum .. '~')
+      local square, lost = product(high, high)
+      lost = lost + 2 * high * low
+      local scaled, scaled_lost = product(total(squares), count)
+      local difference = (scaled - square) + (scaled_lost - lost + total(squares .. '~') * count)
+      return exact(math.sqrt(math.max(difference, 0) / count / (count - 1)))
+    end,
+    percentile = function(feature, window)
+      local flat = redis.call('HGETALL', values_key(window, feature.source))
+      local buckets, count = {}, 0
+      for i = 1, #flat, 2 do
+        local here = tonumber(flat[i + 1])
+        buckets[#buckets + 1] = {tonumber(flat[i]), here}
+        count = count + here
+      end
+      table.sort(buckets, function(left, right) return left[1] < right[1] end)
+      local rank = math.max(math.ceil(feature.q * count), 1)
+      for _, bucket in ipairs(buckets) do
+        rank = rank - bucket[2]
+        if rank <= 0 then
+          local number = bucket[1]
+          if number == 0 then
+            return '0'
+          end
+          local size = 2 * feature.gamma ^ (math.abs(number) - feature.one) / (feature.gamma + 1)
+          return exact(number > 0 and size or -size)
+        end
+      end
+      return ''
     end,
     min = function(feature, window) return extreme('ZRANGE', order_key(window, feature.source)) end,
     max = function(feature, window) return extreme('ZREVRANGE', order_key(window, feature.source)) end,
@@ -219,14 +304,58 @@ local function keep(base, ops, news)
       return exact(math.floor(feature.buckets * math.log(feature.buckets / free) + 0.5))
     end,
     last = function(feature, window)
-      local found = newest(window)[1]
-      return found and cjson.decode(redis.call('HGET', rows_key, found)).l[feature.source] or ''
+      local found = newest(feature, window, feature.n or 1)
+      if not feature.n or #found == 0 then
+        return found[1] and value_of(found[1], feature.source) or ''
+      end
+      local values = {}
+      for i = 1, #found, 2 do
+        values[#values + 1] = value_of(found[i], feature.source) or 'null'
+      end
+      return '[' .. table.concat(values, ',') .. ']'
     end,
-    since_last = function(_, window)
-      local time = newest(window)[2]
+    since_last = function(feature, window)
+      local time = newest(feature, window, 1)[2]
       return time and exact((shared.at - tonumber(time)) / 1000) or ''
     end,
   }
+
+  -- An expression over the features before it: numbers, names, and operators that begin with a colon.
+  local function evaluate(steps, values)
+    local stack, size = {}, 0
+    for _, step in ipairs(steps) do
+      if type(step) == 'number' then
+        size = size + 1
+        stack[size] = step
+      elseif string.sub(step, 1, 1) ~= ':' then
+        size = size + 1
+        stack[size] = tonumber(values[step]) or false
+      elseif step == ':abs' then
+        stack[size] = stack[size] and math.abs(stack[size])
+      else
+        local left, right = stack[size - 1], stack[size]
+        size = size - 1
+        if step == ':coalesce' then
+          stack[size] = left or right
+        elseif not left or not right or (step == ':/' and right == 0) then
+          stack[size] = false
+        elseif step == ':+' then
+          stack[size] = left + right
+        elseif step == ':-' then
+          stack[size] = left - right
+        elseif step == ':*' then
+          stack[size] = left * right
+        elseif step == ':/' then
+          stack[size] = left / right
+        elseif step == ':min' then
+          stack[size] = math.min(left, right)
+        else
+          stack[size] = math.max(left, right)
+        end
+      end
+    end
+    return stack[1] and exact(stack[1]) or ''
+  end
 
   -- Until when the values stay as they are if nothing comes: the next row to leave or to enter, or midnight.
   local function next_change()
@@ -249,9 +378,13 @@ local function keep(base, ops, news)
   end
 
   local published = {'computed_at', exact(shared.at), 'valid_until', exact(next_change() or 1e18)}
+  local values = {}
   for _, feature in ipairs(features) do
+    local value = feature.steps and evaluate(feature.steps, values)
+      or compute[feature.kind](feature, windows[feature.window])
+    values[feature.name] = value == '' and feature.default or value
     published[#published + 1] = feature.name
-    published[#published + 1] = compute[feature.kind](feature, windows[feature.window])
+    published[#published + 1] = values[feature.name]
   end
   if changed > 0 and news.position > (redis.call('HGET', features_key, 'position') or '') then
     for _, name in ipairs({'position', 'as_of', 'updated_at', 'freshness_ms'}) do
@@ -273,6 +406,9 @@ local function keep(base, ops, news)
     for _, key in ipairs({rows_key, times_key, gone_key, totals_key, features_key}) do
       redis.call('PEXPIRE', key, shared.lifetime)
     end
+    for _, condition in ipairs(shared.conditions) do
+      redis.call('PEXPIRE', times_of(condition), shared.lifetime)
+    end
     for _, window in ipairs(shared.windows) do
       for _, field in ipairs(window.orders) do
         redis.call('PEXPIRE', order_key(window, field), shared.lifetime)
@@ -282,7 +418,7 @@ local function keep(base, ops, news)
       end
     end
   end
-  return #ops == 0 and redis.call('HGETALL', features_key) or changed
+  return changed
 end
 
 local answers = {}

@@ -7,7 +7,6 @@ batch that is noted as done is there itself; what needs care is a restart betwee
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ import redis
 
 from tailrace.errors import FeaturesLost
 from tailrace.features.store import retry_until_available
+from tailrace.logs import get_logger
 
 _Result = TypeVar("_Result")
-_log = logging.getLogger("tailrace.features")
+_log = get_logger("tailrace.features")
 _SAVE = """
 local number = tonumber(redis.call('HGET', KEYS[1], 'batch') or '-1')
 local new = tonumber(ARGV[1])
@@ -42,7 +42,7 @@ class Progress:
     """Cluster time of its newest event, in seconds."""
 
 
-class ProgressKeeper:
+class ProgressStore:
     """Reads and writes the hash `prefix:progress`."""
 
     def __init__(self, client: redis.Redis, prefix: str) -> None:
@@ -51,7 +51,7 @@ class ProgressKeeper:
         self._save = client.register_script(_SAVE)
 
     @classmethod
-    def connect(cls, url: str, prefix: str) -> ProgressKeeper:
+    def connect(cls, url: str, prefix: str) -> ProgressStore:
         """Open it at a Redis URL."""
         return cls(redis.Redis.from_url(url), prefix)
 
@@ -67,6 +67,24 @@ class ProgressKeeper:
         arguments: list[str | int] = [progress.batch, progress.position, progress.as_of, int(time.time() * 1000)]
         retry_until_available(lambda: self._save(keys=[self._key], args=arguments))
 
+    def filled(self, position: str, as_of: int) -> None:
+        """Say that everything up to a position is in the features; the batches behind it have not begun."""
+        values: dict[str, str | int] = {"position": position, "as_of": as_of, "updated_at": int(time.time() * 1000)}
+
+        def begin() -> None:
+            with self._redis.pipeline() as together:
+                together.delete(self._key)
+                together.hset(self._key, mapping=values)  # type: ignore[arg-type]
+                together.execute()
+
+        retry_until_available(begin)
+
+    def position(self) -> tuple[str, int] | None:
+        """Give the newest token in the features, and its time in seconds; None when there are no features."""
+        found: list[bytes | None] = retry_until_available(lambda: self._redis.hmget(self._key, "position", "as_of"))  # type: ignore[arg-type,return-value]
+        position, as_of = found
+        return None if position is None or as_of is None else (position.decode(), int(as_of))
+
     def undisturbed(self, work: Callable[[], _Result]) -> _Result:
         """Do repeatable work, again if Redis was started again meanwhile: what was written before may be gone."""
         while True:
@@ -74,7 +92,7 @@ class ProgressKeeper:
             result = work()
             if self._run() == run:
                 return result
-            _log.warning("Redis was started again, so what was being written is written again")
+            _log.warning("batch_written_again", why="Redis was started again")
 
     def _run(self) -> str:
         """Give the id of the server's run."""

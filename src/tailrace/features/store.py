@@ -16,13 +16,31 @@ import orjson
 import redis
 from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, TimeoutError
 
-from tailrace.errors import FeaturesMixed, StoreUnavailable
-from tailrace.features.contribution import BUCKETS, Seen, entity_of, from_text, row_of, seen_of, to_text, updated
-from tailrace.features.definition import Definition, Kind
+from tailrace.errors import FeaturesMixed, FeatureStoreUnavailable
+from tailrace.features.arithmetic import parse_expression
+from tailrace.features.contribution import (
+    BUCKET_OF_ONE,
+    BUCKETS,
+    GAMMA,
+    FieldValues,
+    document_id,
+    entity_of,
+    from_text,
+    row_of,
+    time_of,
+    to_text,
+    updated,
+    values_of,
+)
+from tailrace.features.definition import BY_ROW, Definition, Feature, Kind
+from tailrace.features.values import default_text
 from tailrace.features.windows import Window
+from tailrace.fold import KIND_BEGINS
 from tailrace.retry import RetryPolicy, retried
 
 T = TypeVar("T")
+_BEFORE_MARKS: Final = "28"
+"""Sorts before the kind of every token: of a high-water mark, which what is read has, and of an event."""
 _POLICY: Final = RetryPolicy(first=0.1, longest=1.0, budget=60.0)
 _AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, NoScriptError)
 _CALLS_PER_TRIP: Final = 20
@@ -31,6 +49,11 @@ _ENTITIES_PER_CALL: Final = 25
 _ROWS_PER_STEP: Final = 200
 _KEEP = Path(__file__).with_name("keep.lua").read_text()
 _CLAIM = Path(__file__).with_name("claim.lua").read_text()
+_END = """
+if ARGV[1] > (redis.call('GET', KEYS[1]) or '') then
+  redis.call('SET', KEYS[1], ARGV[1])
+end
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +72,13 @@ class Change:
     as_of: int = 0
     """Cluster time of the event, in seconds."""
     wall_ms: int | None = None
+    namespace: str = ""
+    """Its collection; empty is the first one of the definition."""
+
+    @property
+    def id(self) -> str:
+        """What the document is called in Redis: two collections may have documents of one `_id`."""
+        return document_id(self.namespace, self.key)
 
 
 @dataclass(slots=True)
@@ -61,6 +91,8 @@ class Outcome:
     """Documents of which something newer was known."""
     unknown: int = 0
     """Updates of documents that were never seen: their effect cannot be computed."""
+    untimed: int = 0
+    """Documents without a time that can be read: they count in windows that hold everything, and in no other."""
 
 
 class FeatureStore:
@@ -70,8 +102,10 @@ class FeatureStore:
         self._redis = client
         self.definition = definition
         self._clock = clock
+        self._known_paths: dict[str, list[str]] = {}
         self._keep = client.register_script(_KEEP)
         self._claim = client.register_script(_CLAIM)
+        self._end = client.register_script(_END)
 
     @classmethod
     def connect(cls, url: str, definition: Definition) -> FeatureStore:
@@ -93,7 +127,7 @@ class FeatureStore:
     def apply(self, changes: Iterable[Change]) -> Outcome:
         """Apply changes, in any order and any number of times."""
         outcome = Outcome()
-        newest = self._folded(changes, outcome)
+        newest = self._folded(self._living(changes, outcome), outcome)
         ops: dict[str, list[_Op]] = defaultdict(list)
         for state, before in zip(newest, self._claimed(newest), strict=True):
             if before is None:
@@ -102,36 +136,57 @@ class FeatureStore:
             for entity in before:
                 ops[entity].append(_Op(state, ""))
             if state.entity is not None:
-                assert state.seen is not None
-                ops[state.entity].append(_Op(state, row_of(self.definition, state.seen, state.version)))
+                assert state.values is not None
+                source = self.definition.source_of(state.change.namespace)
+                outcome.untimed += time_of(state.values.get(source.time)) is None
+                ops[state.entity].append(_Op(state, row_of(self.definition, source, state.values, state.version)))
         self._kept(ops)
         outcome.documents, outcome.entities = len(newest), len(ops)
         return outcome
 
-    def forget_before(self, version: str) -> None:
-        """Take away what documents contributed up to a version: their collection was dropped then."""
-        pattern = f"{_escaped(self.definition.name)}:doc:*"
+    def end_before(self, version: str, as_of: int, namespace: str = "") -> None:
+        """Take away what documents of a collection contributed before a version: it ended then.
+
+        The version is kept: what is told of that collection later, from another partition, changes nothing any more.
+        """
+        retry_until_available(lambda: self._end(keys=[self._ended(namespace)], args=[version]))
+        self.forget_before(version, as_of, namespace)
+
+    def forget_before(self, version: str, as_of: int = 0, namespace: str | None = None) -> None:
+        """Take away what documents contributed up to a version; those of one collection, or of all."""
+        pattern = f"{_escaped(self._document(''))}*"
         prefix = len(self._document(""))
         found = retry_until_available(lambda: list(self._redis.scan_iter(match=pattern, count=1_000)))
         keys = [key.decode()[prefix:] for key in found]
         for some in _pieces(keys, _CALLS_PER_TRIP * _DOCUMENTS_PER_CALL):
-            self.apply([Change(key, version, is_delete=True) for key in some])
-
-    def values_at(self, entity: str, at_ms: int) -> dict[str, str]:
-        """Let the windows of an entity slide to a moment and give what is published then."""
-        [flat] = retry_until_available(
-            lambda: self._keep(keys=[self._base(entity)], args=[*self._shared(at_ms), _told((), at_ms)])
-        )
-        texts = [item.decode() for item in flat]
-        return dict(zip(texts[::2], texts[1::2], strict=True))
+            known = self._known(some)
+            there = [_split(key) for key, one in known.items() if one.values is not None and one.version < version]
+            self.apply(
+                [
+                    Change(key, version, is_delete=True, as_of=as_of, namespace=its)
+                    for its, key in there
+                    if namespace is None or its == namespace
+                ]
+            )
 
     # --- one batch
+
+    def _living(self, changes: Iterable[Change], outcome: Outcome) -> Iterator[Change]:
+        """Leave out what happened to documents of a collection that has ended since."""
+        names = ["", *(source.namespace for source in self.definition.others)]
+        found: Any = retry_until_available(lambda: self._redis.mget([self._ended(name) for name in names]))
+        ended = {name: (version or b"").decode() for name, version in zip(names, found, strict=True)}
+        for change in changes:
+            if change.version < ended[change.namespace]:
+                outcome.stale += 1
+            else:
+                yield change
 
     def _folded(self, changes: Iterable[Change], outcome: Outcome) -> list[_State]:
         """Give the newest state of each document in the batch; updates without a document continue what is known."""
         by_key: dict[str, list[Change]] = defaultdict(list)
         for change in changes:
-            by_key[change.key].append(change)
+            by_key[change.id].append(change)
         for key in by_key:
             by_key[key].sort(key=lambda change: change.version)
         known = self._known([key for key, some in by_key.items() if some[0].update is not None])
@@ -143,29 +198,36 @@ class FeatureStore:
         return states
 
     def _fold(self, changes: Sequence[Change], known: _Known | None, outcome: Outcome) -> _State | None:
-        seen = known.seen if known else None
+        values = known.values if known else None
         is_known = known is not None
         last: Change | None = None
         for change in changes:
             if change.update is not None and known is not None and change.version <= known.version:
                 continue
             if change.document is not None:
-                seen, is_known = seen_of(self.definition, change.document), True
+                values, is_known = values_of(self._paths(change.namespace), change.document), True
             elif change.is_delete:
-                seen, is_known = None, True
-            elif change.update is not None and seen is not None:
-                after = updated(seen, change.update, self.definition.paths)
+                values, is_known = None, True
+            elif change.update is not None and values is not None:
+                after = updated(values, change.update, self._paths(change.namespace))
                 if after is None:
                     outcome.unknown += 1
                     continue
-                seen = after
+                values = after
             elif not is_known:
                 outcome.unknown += 1
                 continue
             last = change
         if last is None:
             return None
-        return _State(last, seen, None if seen is None else entity_of(self.definition, seen))
+        source = self.definition.source_of(last.namespace)
+        return _State(last, values, None if values is None else entity_of(source, values))
+
+    def _paths(self, namespace: str) -> list[str]:
+        """Give the fields that are looked at in the documents of a collection."""
+        if namespace not in self._known_paths:
+            self._known_paths[namespace] = self.definition.paths(self.definition.source_of(namespace))
+        return self._known_paths[namespace]
 
     def _known(self, keys: Sequence[str]) -> dict[str, _Known]:
         if not keys:
@@ -192,12 +254,12 @@ class FeatureStore:
         at = self._now()
         shared = self._shared(at)
         steps = [
-            (self._base(entity), _told(piece, at))
+            (self._base(entity), _script_argument(piece, at))
             for entity, some in ops.items()
             for piece in _pieces(some, _ROWS_PER_STEP)
         ]
         calls = [
-            ([base for base, _ in some], [*shared, *(told for _, told in some)])
+            ([base for base, _ in some], [*shared, *(argument for _, argument in some)])
             for some in _pieces(steps, _ENTITIES_PER_CALL)
         ]
         for piece in _pieces(calls, _CALLS_PER_TRIP):
@@ -232,7 +294,7 @@ class FeatureStore:
                     "kind": one.kind.value,
                     "window": one.window.name,
                     "source": one.source,
-                    **({"buckets": BUCKETS} if one.approximate else {}),
+                    **_script_options(one),
                 }
                 for one in self.definition.features
             ]
@@ -244,6 +306,7 @@ class FeatureStore:
         shared = {
             "at": at,
             "lateness": self.definition.lateness_ms,
+            "conditions": list(self.definition.conditions),
             "windows": [self._window(window, at) for window in self.definition.windows],
             **({"horizon": at - reach} if reach is not None else {}),
             **({"lifetime": lifetime} if lifetime is not None else {}),
@@ -256,9 +319,10 @@ class FeatureStore:
             "name": window.name,
             "lower": span.lower,
             "upper": span.upper,
-            "sums": self.definition.values_of(window, {Kind.SUM, Kind.MEAN}),
+            "sums": self.definition.values_of(window, {Kind.SUM, Kind.MEAN, Kind.STDDEV}),
+            "squares": self.definition.values_of(window, {Kind.STDDEV}),
             "orders": self.definition.values_of(window, {Kind.MIN, Kind.MAX}),
-            "distinct": self.definition.values_of(window, {Kind.DISTINCT}),
+            "distinct": self.definition.values_of(window, {Kind.DISTINCT, Kind.PERCENTILE}),
             **({"length": window.length} if window.length is not None else {}),
             **({"until": span.until} if span.until is not None else {}),
         }
@@ -267,7 +331,11 @@ class FeatureStore:
         return f"{self.definition.name}:{entity}"
 
     def _document(self, key: str) -> str:
-        return f"{self.definition.name}:doc:{key}"
+        """Give the key of a document: no entity has one like it, because no definition has a # in its name."""
+        return f"{self.definition.name}#doc:{key}"
+
+    def _ended(self, namespace: str) -> str:
+        return f"{self.definition.name}#ended" + (f":{namespace}" if namespace else "")
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -276,19 +344,19 @@ class FeatureStore:
 class _State:
     """The newest that a batch says about one document."""
 
-    __slots__ = ("change", "entity", "key", "seen", "version")
+    __slots__ = ("change", "entity", "key", "values", "version")
 
-    def __init__(self, change: Change, seen: Seen | None, entity: str | None) -> None:
+    def __init__(self, change: Change, values: FieldValues | None, entity: str | None) -> None:
         self.change = change
-        self.key = change.key
+        self.key = change.id
         self.version = change.version
-        self.seen = seen
+        self.values = values
         self.entity = entity
 
     @property
     def claim(self) -> tuple[str, str, str]:
         """What `claim.lua` is told of the document."""
-        return self.version, self.entity or "", "" if self.seen is None else to_text(self.seen)
+        return self.version, self.entity or "", "" if self.values is None else to_text(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +372,7 @@ class _Known:
     """What Redis knows of a document."""
 
     version: str
-    seen: Seen | None
+    values: FieldValues | None
 
     @classmethod
     def parse(cls, text: bytes) -> _Known:
@@ -312,21 +380,51 @@ class _Known:
         return cls(form["v"], from_text(form["s"]) if form["s"] else None)
 
 
+def version_before(token: str) -> str:
+    """Give a version before everything as of the cluster time of an event, and behind all that was earlier.
+
+    What ends a collection stands alone at its cluster time; documents that are read at that time come behind it.
+    """
+    return f"{token[:KIND_BEGINS]}{_BEFORE_MARKS}"
+
+
+def _script_options(feature: Feature) -> dict[str, Any]:
+    """Give what else a script needs of a feature, by its kind."""
+    options: dict[str, Any] = {}
+    if feature.condition and feature.kind in BY_ROW:
+        options["condition"] = feature.condition
+    if feature.approximate:
+        options["buckets"] = BUCKETS
+    if feature.kind is Kind.PERCENTILE:
+        options |= {"q": feature.q, "gamma": GAMMA, "one": BUCKET_OF_ONE}
+    if feature.n is not None:
+        options["n"] = feature.n
+    if feature.expression:
+        options["steps"] = parse_expression(feature.expression)
+    if feature.default is not None:
+        options["default"] = default_text(feature)
+    return options
+
+
+def _split(id_: str) -> tuple[str, str]:
+    """Give collection and key of a document; the key is hexadecimal."""
+    namespace, _, key = id_.rpartition("/")
+    return namespace.removeprefix("~"), key
+
+
 def _escaped(name: str) -> str:
     """Give a pattern of Redis that matches a name and nothing else."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", name)
 
 
-def _told(ops: Sequence[_Op], at: int) -> str:
+def _script_argument(ops: Sequence[_Op], at: int) -> str:
     """Give what a script is told of one entity."""
     rows = [[op.state.key, op.state.version, op.row] for op in ops]
-    return orjson.dumps({"ops": rows, "news": _news(ops, at)}).decode()
+    return orjson.dumps({"ops": rows, "news": _new_values(ops, at)}).decode()
 
 
-def _news(ops: Sequence[_Op], at: int) -> dict[str, str]:
+def _new_values(ops: Sequence[_Op], at: int) -> dict[str, str]:
     """Say how new the newest of the rows is."""
-    if not ops:
-        return {}
     newest = max((op.state.change for op in ops), key=lambda change: change.version)
     happened = newest.wall_ms if newest.wall_ms is not None else newest.as_of * 1000
     return {
@@ -347,5 +445,5 @@ def retry_until_available(call: Callable[[], T]) -> T:
     return retried(call, _POLICY, is_passing=lambda error: isinstance(error, _AWAY), spent=_unavailable)
 
 
-def _unavailable(error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(f"Redis does not answer: {error}", hint="Check that Redis runs.")
+def _unavailable(error: Exception) -> FeatureStoreUnavailable:
+    return FeatureStoreUnavailable(f"Redis does not answer: {error}")

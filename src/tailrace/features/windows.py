@@ -13,7 +13,7 @@ from tailrace.errors import SettingsError
 BEGINNING: Final = -(10**17)
 """Before every date that BSON can hold and that people use: where documents without a time are."""
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_FAR: Final = 10**18
+_FAR_FUTURE: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Window:
         if self.length is not None:
             return Span(at - self.length, at)
         if self.time_zone is None:
-            return Span(-_FAR, _FAR)
+            return Span(-_FAR_FUTURE, _FAR_FUTURE)
         midnight, next_midnight = _day(at, ZoneInfo(self.time_zone))
         return Span(midnight - 1, at, next_midnight)
 

@@ -7,17 +7,20 @@ Belongs here: the session, the data source `tailrace` and `from_kafka`; the jobs
 
 from tailrace.spark.failures import error_of
 from tailrace.spark.from_kafka import from_kafka
+from tailrace.spark.planner import position_now
 from tailrace.spark.session import CONNECTOR_CHECKSUMS, CONNECTORS, open_session
 from tailrace.spark.source import TailraceDataSource, register
-from tailrace.spark.supervising import supervise
+from tailrace.spark.supervising import drain, supervise
 
 __all__ = [
     "CONNECTORS",
     "CONNECTOR_CHECKSUMS",
     "TailraceDataSource",
+    "drain",
     "error_of",
     "from_kafka",
     "open_session",
+    "position_now",
     "register",
     "supervise",
 ]

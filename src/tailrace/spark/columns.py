@@ -164,7 +164,20 @@ def _document_column(name: str, kind: types.DataType) -> Column:
     if isinstance(kind, types.StringType):
         return lambda events: _texts(events, part)
     convert = converter(kind)
-    return _each(lambda event: convert(event.decoded(part), name, event.mismatches))
+
+    def value(event: _Event) -> Any:
+        return convert(_decoded(event, part, name), name, event.mismatches)
+
+    return _each(value)
+
+
+def _decoded(event: _Event, part: str, column: str) -> Any:
+    """Decode a part; text that is no UTF-8, which a server does store, fits no column but `raw`."""
+    try:
+        return event.decoded(part)
+    except EventUnconvertible:
+        event.mismatches.append(column)
+        return None
 
 
 def _field_value(field: types.StructField) -> Value:
@@ -173,7 +186,7 @@ def _field_value(field: types.StructField) -> Value:
 
     def value(event: _Event) -> Any:
         for part in ("fullDocument", "documentKey"):
-            document = event.decoded(part)
+            document = _decoded(event, part, name)
             if document is not None and name in document:
                 return convert(document[name], name, event.mismatches)
         return None
@@ -185,17 +198,30 @@ def _texts(events: Sequence[_Event], name: str) -> list[bytes | None]:
     """Write a part of every event as relaxed Extended JSON: what is not decoded yet all at once."""
     texts: list[bytes | None] = [None] * len(events)
     parts: list[bytes] = []
-    places: list[int] = []
+    indexes: list[int] = []
     for number, event in enumerate(events):
         if event.knows(name):
             document = event.fields.get(name)
             texts[number] = None if document is None else extended_json.relaxed(document, event.bytes)
         elif (part := event.part(name)) is not None:
             parts.append(part)
-            places.append(number)
-    for number, text in zip(places, extended_json.relaxed_documents(parts), strict=True):
+            indexes.append(number)
+    try:
+        written: Sequence[bytes | None] = extended_json.relaxed_documents(parts)
+    except EventUnconvertible:
+        written = [_text(part, events[number], name) for part, number in zip(parts, indexes, strict=True)]
+    for number, text in zip(indexes, written, strict=True):
         texts[number] = text
     return texts
+
+
+def _text(part: bytes, event: _Event, name: str) -> bytes | None:
+    """Write one part alone, since one of its batch cannot be written."""
+    try:
+        return extended_json.relaxed_document(part)
+    except EventUnconvertible:
+        event.mismatches.append(name)
+        return None
 
 
 def _cluster_time(event: _Event) -> ClusterTime:

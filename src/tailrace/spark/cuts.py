@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tailrace.logs import get_logger
 from tailrace.spark.offset import Offset
 
 _SAMPLES: Final = 1_000
 """So many random entries tell the middle of a range to about three percent of its entries."""
 _SAMPLES_PER_PART: Final = 25
 _SECONDS_TO_SAMPLE: Final = 5
-_log = logging.getLogger("tailrace.spark")
+_log = get_logger("tailrace.spark")
 
 
 def cuts(client: MongoClient[Any] | None, start: Offset, end: Offset, parts: int) -> list[Offset]:
@@ -47,5 +47,5 @@ def _sampled_times(client: MongoClient[Any], first: Timestamp, last: Timestamp) 
         found = client.local["oplog.rs"].aggregate(stages, maxTimeMS=_SECONDS_TO_SAMPLE * 1_000)
         return sorted(time for entry in found if first < (time := entry["ts"]) <= last)
     except PyMongoError as error:
-        _log.debug("the oplog cannot be sampled, so ranges are cut by duration: %s", error)
+        _log.debug("oplog_not_sampled", error=str(error), consequence="ranges are cut by duration")
         return []

@@ -10,11 +10,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tailrace import errors
+from pymongo.errors import OperationFailure, ServerSelectionTimeoutError
+
+from tailrace import errors, server_codes
 from tailrace.capture.classifier import classify
 from tailrace.errors import HistoryLost, Outcome, TailraceError
+from tailrace.masking import shown_failure
 
 _SNAPSHOT_TOO_OLD = {"mongodb-239", "mongodb-246"}
+_LOST_OFFSETS = ("KAFKA_DATA_LOSS", "OffsetOutOfRangeException", "failOnDataLoss")
+_NO_SPACE = "No space left on device"
 _NOTE = re.compile(r"^error\[([a-z-]+)\]: (.*?) hint: (.*)$", re.MULTILINE)
 
 
@@ -44,13 +49,45 @@ def error_of(failure: BaseException) -> TailraceError | None:
     return error
 
 
+def permanent_error(failure: BaseException) -> TailraceError | None:
+    """Give the error behind a failure of Spark's own that no repetition mends, or None when one may."""
+    text = str(failure)
+    if any(sign in text for sign in _LOST_OFFSETS):
+        return HistoryLost(
+            f"the topics no longer have what comes next: {cause_of(failure)}",
+            hint="Begin with a new checkpoint and --backfill, or leave the gap with fail_on_data_loss = false.",
+        )
+    if _NO_SPACE in text:
+        return errors.DiskFull(f"a disk of the job is full: {cause_of(failure)}")
+    return None
+
+
+def cause_of(failure: BaseException) -> str:
+    """Give the first line of the innermost cause that an exception of Spark names."""
+    innermost: BaseException = failure
+    while (cause := getattr(innermost, "cause", None)) is not None:
+        innermost = cause
+    causes = re.findall(r"^Caused by: (.+)$", str(failure), re.MULTILINE)
+    return causes[-1] if causes else str(innermost).strip().splitlines()[0]
+
+
 def _translated(error: Exception) -> TailraceError | None:
     verdict = classify(error)
+    if isinstance(error, ServerSelectionTimeoutError):
+        return errors.ServerUnreachable(f"no MongoDB server answers: {shown_failure(error)}")
+    is_final = verdict.outcome is Outcome.STOP and verdict.code not in _SNAPSHOT_TOO_OLD
+    if isinstance(error, OperationFailure) and is_final:
+        message = str((error.details or {}).get("errmsg", error))
+        if error.code == server_codes.UNAUTHORIZED:
+            return errors.NotAuthorized(message)
+        return errors.StreamRefused(message, server_code=error.code)
     if verdict.outcome is Outcome.RECOVER:
         return HistoryLost(
             f"the stream cannot go on: {error}",
             hint="Start the query with a new checkpoint from a snapshot (option snapshot), and enlarge the oplog.",
         )
+    if verdict.code == "network":
+        return errors.ServerUnreachable(f"MongoDB does not answer: {error}")
     if verdict.code in _SNAPSHOT_TOO_OLD:
         hint = "Raise the server parameter minSnapshotHistoryWindowInSeconds, or read with more partitions."
         return errors.CaptureError(f"the snapshot's time is gone: {error}", hint=hint)

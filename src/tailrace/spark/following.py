@@ -6,7 +6,7 @@ import time
 
 from tailrace.capture.classifier import classify
 from tailrace.capture.source.quarantine import Quarantine
-from tailrace.capture.source.reader import Portion, StreamEnded, StreamReader
+from tailrace.capture.source.reader import ReadBatch, StreamEnded, StreamReader
 from tailrace.capture.source.source import EventSource, Start
 from tailrace.errors import Outcome
 from tailrace.retry import Backoff, RetryPolicy
@@ -18,7 +18,7 @@ _POLICY = RetryPolicy(first=0.1, longest=1.0, budget=60.0)
 
 
 class Following:
-    """A reader that opens its stream again after passing errors, behind the last portion it gave."""
+    """A reader that opens its stream again after passing errors, behind the last batch it gave."""
 
     def __init__(self, source: EventSource, start: Offset) -> None:
         assert start.token is not None
@@ -27,22 +27,22 @@ class Following:
         self._reader: StreamReader | None = None
         self._outage = Backoff(_POLICY)
 
-    def get(self, timeout: float) -> Portion | None:
-        """Give the next portion, or None when there is none in time."""
+    def get(self, timeout: float) -> ReadBatch | None:
+        """Give the next batch, or None when there is none in time."""
         try:
             if self._reader is None:
                 self._reader = StreamReader(self._source, Start(self._token), Quarantine(), READ_AHEAD_BYTES)
-            portion = self._reader.get(timeout)
+            batch = self._reader.get(timeout)
         except StreamEnded:
             self.close()  # the position is behind the invalidate event now, which startAfter crosses
             return None
         except Exception as error:
             self._recover_from(error)
             return None
-        if portion is not None:
+        if batch is not None:
             self._outage.progressed()
-            self._token = portion.token or self._token
-        return portion
+            self._token = batch.token or self._token
+        return batch
 
     def close(self) -> None:
         """Free the cursor on the server."""

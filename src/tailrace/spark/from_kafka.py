@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tailrace.capture.formats import decoder_of
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, RecordDecoder
-from tailrace.errors import SettingsError
+from tailrace.errors import FormatMismatch, SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
+from tailrace.spark.kafka_options import kafka_options
 from tailrace.spark.task import task
 
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
@@ -36,10 +38,12 @@ def from_kafka(
 ) -> DataFrame:
     """Read topics as change events.
 
-    `topics` are names, or one pattern in slashes (`/shop\\..*/`). `format` is that of the capture (json, canonical,
-    bson, flat, debezium); `debezium` reads what Debezium's own connectors wrote too. `schema` declares columns as for
-    `format("tailrace")`. A record that cannot be read fails the query, unless `keep_bad_records` turns it into a row
-    with its bytes and the cause in place of an event. `options` are those of Spark's Kafka source.
+    `servers` is `host:9092,host:9092`, or the URL of a secured cluster as the producer has it
+    (`kafka://user:password@host:9092?ssl.ca.location=ca.pem`). `topics` are names, or one pattern in slashes
+    (`/shop\\..*/`). `format` is that of the capture (json, canonical, bson, flat, debezium); `debezium` reads what
+    Debezium's own connectors wrote too. `schema` declares columns as for `format("tailrace")`. A record that cannot be
+    read fails the query, unless `keep_bad_records` turns it into a row with its bytes and the cause in place of an
+    event. `options` are those of Spark's Kafka source.
     """
     wanted = _schema(schema)
     limit = max_events_per_batch if stream else None
@@ -75,10 +79,10 @@ def kafka_records(
     """
     is_value_enough = decoder_of(format).is_whole_in_value
     chosen = {
-        "kafka.bootstrap.servers": servers,
+        **kafka_options(servers),
         "includeHeaders": str(not is_value_enough).lower(),
         "startingOffsets": starting_offsets,
-        # Records of transactions that were given up never happened.
+        # Records of aborted transactions never happened.
         "kafka.isolation.level": "read_committed",
         **_subscription(topics),
         **({"maxOffsetsPerTrigger": str(limit)} if limit else {}),
@@ -92,6 +96,18 @@ def kafka_records(
 def event_reader(format: str, schema: StructType | str, *, keep_bad_records: bool = False) -> Conversion:
     """Give the function that makes rows of events out of rows of records, in tasks or elsewhere."""
     return _converter(decoder_of(format), _schema(schema), keep_bad_records=keep_bad_records)
+
+
+def from_dead_letters(records: DataFrame, format: str, schema: StructType | str) -> DataFrame:
+    """Make events of the values of records that could not be read before, which are in the column `bad_record`.
+
+    Only formats that put the whole event into the value can be read like this; the rest of a record is not kept.
+    """
+    if not decoder_of(format).is_whole_in_value:
+        raise SettingsError(f"dead letters of the format {format} cannot be read again", hint="Read the topics again.")
+    rows = records.selectExpr("'dead-letters' AS topic", "0 AS partition", "0L AS offset", "bad_record AS value")
+    result = _nullable(StructType([*_schema(schema).fields, *BAD_RECORD.fields]))
+    return rows.mapInArrow(event_reader(format, schema, keep_bad_records=True), result)
 
 
 def _schema(schema: StructType | str | None) -> StructType:
@@ -176,3 +192,33 @@ def _named(headers: pa.ListArray) -> Iterator[dict[str, bytes]]:
         end = first + (count or 0)
         yield dict(zip(names[first:end], values[first:end], strict=True))
         first = end
+
+
+MANY = 100
+"""So many records without one that can be read are no accident."""
+
+
+def check_format(format: str, bad: int, sample: bytes) -> None:
+    """Refuse a batch without a single readable record, when it looks like another format or there are many."""
+    likely = likely_format(sample)
+    if likely == format or (likely is None and bad < MANY):
+        return
+    seems = f"they look like {likely}" if likely else "they look like no format of ours"
+    hint = f"Run it with --format {likely}; nothing was skipped." if likely else None
+    raise FormatMismatch(f"none of {bad} records can be read as {format}: {seems}", hint=hint)
+
+
+def likely_format(value: bytes) -> str | None:
+    """Tell the format of a record by its value; None when it is none that is known."""
+    if len(value) >= 5 and int.from_bytes(value[:4], "little") == len(value) and not value[-1]:
+        return "bson"
+    try:
+        form = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(form, dict):
+        return None
+    if "operationType" in form and "ns" in form:
+        return "canonical" if b'"$numberInt"' in value or b'"$numberLong"' in value else "json"
+    inner = form.get("payload", form)
+    return "debezium" if isinstance(inner, dict) and {"op", "source"} <= inner.keys() else None

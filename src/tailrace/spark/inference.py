@@ -5,34 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bson.binary import Binary
-from bson.datetime_ms import DatetimeMS
-from bson.decimal128 import Decimal128
-from bson.int64 import Int64
 from pymongo import MongoClient
 from pyspark.sql import types
 
 from tailrace.capture.snapshot.planner import RAW
 from tailrace.errors import SettingsError
+from tailrace.policy import NO_POLICY, Policy
 from tailrace.raw import extended_json
+from tailrace.raw.bson_types import type_name
 from tailrace.spark.columns import ENVELOPE, MISMATCHES
 
 _DECIMAL = types.DecimalType(38, 18)
 _NUMBERS: tuple[types.DataType, ...] = (types.IntegerType(), types.LongType(), types.DoubleType(), _DECIMAL)
 
 
-def inferred_schema(client: MongoClient[Any], namespaces: Iterable[str], sampling_size: int) -> types.StructType:
+def inferred_schema(
+    client: MongoClient[Any], namespaces: Iterable[str], sampling_size: int, policy: Policy = NO_POLICY
+) -> types.StructType:
     """Give the envelope with both images as structs; later documents may not fit, so mismatches have a column."""
     document: types.DataType = types.NullType()
     for namespace in namespaces:
         database, _, name = namespace.partition(".")
         collection = client[database].get_collection(name, codec_options=RAW)
         for found in collection.aggregate([{"$sample": {"size": sampling_size}}]):
-            document = merged(document, type_of(extended_json.decode(bytes(found.raw))))
+            shown = policy.document(namespace, bytes(found.raw))
+            document = merged(document, type_of(extended_json.decode(shown)))
     if not isinstance(document, types.StructType):
         hint = "Name a collection that has documents in the option namespaces, or declare a schema."
         raise SettingsError("there is nothing to infer a schema from", hint=hint)
-    document = _settled(document)
+    document = _without_unknown(document)
     images = {"full_document", "full_document_before"}
     fields = [types.StructField(f.name, document) if f.name in images else f for f in ENVELOPE.fields]
     return types.StructType([*fields, types.StructField(MISMATCHES, types.StringType())])
@@ -49,22 +50,19 @@ def type_of(value: Any) -> types.DataType:
         for inner in value:
             element = merged(element, type_of(inner))
         return types.ArrayType(element)
-    for python, kind in _SCALARS:
-        if isinstance(value, python):
-            return kind
-    return types.StringType()
+    return _SCALARS.get(type_name(value), types.StringType())
 
 
-_SCALARS: tuple[tuple[type, types.DataType], ...] = (
-    (bool, types.BooleanType()),
-    (Int64, types.LongType()),
-    (int, types.IntegerType()),
-    (float, types.DoubleType()),
-    (Decimal128, _DECIMAL),
-    (DatetimeMS, types.TimestampType()),
-    (Binary, types.BinaryType()),
-    (bytes, types.BinaryType()),
-)
+_SCALARS: Mapping[str, types.DataType] = {
+    "bool": types.BooleanType(),
+    "long": types.LongType(),
+    "int": types.IntegerType(),
+    "double": types.DoubleType(),
+    "decimal": _DECIMAL,
+    "date": types.TimestampType(),
+    "binData": types.BinaryType(),
+}
+"""The columns of types that have one; all others are strings."""
 
 
 def merged(left: types.DataType, right: types.DataType) -> types.DataType:
@@ -89,12 +87,12 @@ def _merged_structs(left: types.StructType, right: types.StructType) -> types.St
     return types.StructType([types.StructField(name, kind) for name, kind in kinds.items()])
 
 
-def _settled(kind: types.DataType) -> types.DataType:
+def _without_unknown(kind: types.DataType) -> types.DataType:
     """Give a type without the unknown: what was always null or empty is a string."""
     if isinstance(kind, types.NullType):
         return types.StringType()
     if isinstance(kind, types.ArrayType):
-        return types.ArrayType(_settled(kind.elementType))
+        return types.ArrayType(_without_unknown(kind.elementType))
     if isinstance(kind, types.StructType):
-        return types.StructType([types.StructField(f.name, _settled(f.dataType)) for f in kind.fields])
+        return types.StructType([types.StructField(f.name, _without_unknown(f.dataType)) for f in kind.fields])
     return kind

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from bson import json_util
@@ -16,7 +18,9 @@ from bson.timestamp import Timestamp
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.source import Scope, Selection
 from tailrace.errors import SettingsError
-from tailrace.settings import Settings
+from tailrace.policy import NO_POLICY, Policy
+from tailrace.policy.configured import policy_of
+from tailrace.settings import Settings, file_in_use
 from tailrace.spark.offset import Offset
 
 MIB = 1024 * 1024
@@ -32,6 +36,12 @@ class PartitionBy(StrEnum):
     """By documentKey: all events of a document are in one partition, in their order."""
 
 
+def own_options(uri: str) -> dict[str, str]:
+    """Give the options of a job of ours: Spark's planner is another process, and has to know this one's settings."""
+    file = file_in_use()
+    return {"uri": uri, **({"settingsFile": str(file)} if file else {})}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """What a user may say about the source. Spark gives every option as text."""
@@ -45,10 +55,10 @@ class SourceOptions:
     start: Offset | None = None
     """Where to begin; None means now."""
     end: Offset | None = None
-    """Batch only: where to end; None means now."""
+    """Where to end. For a batch None means now; a stream reads nothing behind it, and without it goes on for ever."""
     max_events: int | None = None
     max_bytes: int | None = None
-    carry_bytes: int = 16 * MIB
+    inline_bytes: int = 16 * MIB
     """Batches up to this size travel inside their tasks, because the planner has read them anyway."""
     partitions: int
     partition_by: PartitionBy = PartitionBy.RANGE
@@ -58,6 +68,8 @@ class SourceOptions:
     sampling_size: int = 1_000
     fail_fast: bool = False
     """A value that does not fit its declared column fails the query instead of being null."""
+    policy: Policy = NO_POLICY
+    """What happens to fields before a row is made."""
 
     @property
     def is_limited(self) -> bool:
@@ -68,6 +80,10 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Read Spark's options; their names do not depend on case. Unknown ones are an error."""
         options = {name.lower(): value for name, value in given.items()}
+        for old, new in _RENAMED.items():
+            if old.lower() in options:
+                warnings.warn(f"the option {old} is called {new} now", DeprecationWarning, stacklevel=2)
+                options.setdefault(new.lower(), options.pop(old.lower()))
         unknown = sorted(options.keys() - _KNOWN.keys())
         if unknown:
             known = ", ".join(sorted(_KNOWN.values()))
@@ -80,9 +96,14 @@ _KNOWN = {
     for name in (
         "uri", "source", "namespaces", "scope", "pipeline", "fullDocument", "fullDocumentBeforeChange", "snapshot",
         "startAfter", "startAtOperationTime", "endAt", "endAtOperationTime", "maxEventsPerBatch", "maxBytesPerBatch",
-        "carryBytes", "partitions", "partitionBy", "heartbeatSeconds", "inferSchema", "samplingSize", "mode",
+        "inlineBytes", "partitions", "partitionBy", "heartbeatSeconds", "inferSchema", "samplingSize", "mode",
+        "settingsFile",
     )
 }  # fmt: skip
+
+
+_RENAMED = {"carryBytes": "inlineBytes"}
+"""Old names, which work for one release."""
 
 
 class _Parsed:
@@ -92,22 +113,26 @@ class _Parsed:
         self._options = options
 
     def result(self) -> SourceOptions:
+        file = self._text("settingsFile")
+        settings = Settings.load(Path(file) if file else None)
+        selection = replace(self._selection(), family=settings.mongodb.family)
         return SourceOptions(
-            uri=self._text("uri") or Settings.load().mongodb.uri.get_secret_value(),
+            uri=self._text("uri") or settings.mongodb.uri.get_secret_value(),
             source=self._one_of("source", ("change-stream", "oplog")),
-            selection=self._selection(),
+            selection=selection,
             snapshot=self._flag("snapshot"),
             start=self._position("startAfter", "startAtOperationTime"),
             end=self._position("endAt", "endAtOperationTime"),
             max_events=self._number("maxEventsPerBatch", None, least=1),
             max_bytes=self._number("maxBytesPerBatch", None, least=1),
-            carry_bytes=self._number("carryBytes", 16 * MIB) or 0,
+            inline_bytes=self._number("inlineBytes", 16 * MIB) or 0,
             partitions=min(self._number("partitions", os.cpu_count() or 1, least=1) or 1, _MOST_PARTITIONS),
             partition_by=PartitionBy(self._one_of("partitionBy", tuple(PartitionBy))),
             heartbeat_seconds=self._number("heartbeatSeconds", 10, least=1) or 1,
             infer_schema=self._flag("inferSchema"),
             sampling_size=self._number("samplingSize", 1_000, least=1) or 1,
             fail_fast=self._one_of("mode", ("permissive", "failfast")) == "failfast",
+            policy=policy_of(settings, selection.pipeline),
         )
 
     def _selection(self) -> Selection:

@@ -10,6 +10,7 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
+from pymongo.errors import ConfigurationError
 from pyspark.sql.datasource import InputPartition
 
 from tailrace.capture.snapshot.chunk import Chunk
@@ -18,7 +19,11 @@ from tailrace.capture.source.oplog import OplogSource
 from tailrace.capture.source.slices import WHOLE, Slice
 from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, make_source
 from tailrace.driver import token_of
-from tailrace.engine.stream import to_int, to_timestamp
+from tailrace.engine.expression.pipeline import compile_pipeline
+from tailrace.errors import SettingsError
+from tailrace.families import family_of, refuse_ends, refuse_ranges
+from tailrace.raw.cluster_time import ClusterTime
+from tailrace.settings import masked
 from tailrace.spark.cuts import cuts
 from tailrace.spark.following import Following
 from tailrace.spark.offset import Offset
@@ -27,18 +32,18 @@ from tailrace.token import ResumeToken
 
 _EVENTS_PER_TASK = 2_000
 """So many events are worth a task."""
-_SECONDS_BETWEEN_LOOKS = 1.0
+_POLL_SECONDS = 1.0
 _AWAIT_MS = 50
 """How long a task waits at the end of the oplog before it knows that it is the end."""
 
 
 @dataclass
-class Carried(InputPartition):
+class Inlined(InputPartition):
     """Events that the planner had read anyway."""
 
     events: Sequence[bytes]
 
-    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+    def batches(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
         """Give them all."""
         yield self.events
 
@@ -51,20 +56,20 @@ class Range(InputPartition):
     end: Offset
     slice: Slice = WHOLE
 
-    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+    def batches(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
         """Read from the server until the end is behind us."""
         source = event_source(_hasty(options))
         reader = Following(source, self.start)
-        end, last_time = self.end.key, _last_time(source, self.end)
+        end, last = self.end.key, last_time(source, self.end)
         try:
             while True:
-                portion = reader.get(_SECONDS_BETWEEN_LOOKS)
-                if portion is None:
+                read = reader.get(_POLL_SECONDS)
+                if read is None:
                     continue
-                events, is_done = _up_to(end, portion.events, portion.token)
+                events, is_done = up_to(end, read.events, read.token)
                 if events:
                     yield self.slice.keep(events)
-                if is_done or (portion.caught_up and _has_reached(portion.token, last_time)):
+                if is_done or (read.caught_up and has_reached(read.token, last)):
                     return
         finally:
             reader.close()
@@ -78,7 +83,7 @@ class ShardRange(InputPartition):
     start: Offset
     end: Offset
 
-    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+    def batches(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
         """Read until nothing more can come before the end; events up to the start are not of this range."""
         own = self.start.on_shard(self.shard)
         assert own.token is not None
@@ -87,14 +92,14 @@ class ShardRange(InputPartition):
         start, end = self.start.key, self.end.key
         try:
             while True:
-                portion = reader.get(_SECONDS_BETWEEN_LOOKS)
-                if portion is None:
+                read = reader.get(_POLL_SECONDS)
+                if read is None:
                     continue
-                events, is_done = _up_to(end, portion.events, portion.token)
+                events, is_done = up_to(end, read.events, read.token)
                 if events and _key_of(events[0]) <= start:
                     events = [event for event in events if _key_of(event) > start]
                 yield events
-                if is_done or (portion.caught_up and _promises(portion.operation_time, end)):
+                if is_done or (read.caught_up and _is_past(read.operation_time, end)):
                     return
         finally:
             reader.close()
@@ -107,22 +112,36 @@ class Documents(InputPartition):
     chunk: Chunk
     at: Timestamp
 
-    def portions(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
-        """Give them as events with the operation `read`."""
-        yield ChunkReader(connected(options.uri)).events(self.chunk, self.at)
+    def batches(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
+        """Give them as events with the operation `read`, and of those what the pipeline makes of them."""
+        client = connected(options.uri)
+        events = ChunkReader(client).events(self.chunk, self.at)
+        if options.selection.pipeline:
+            version = client.server_info()["version"]
+            stages = compile_pipeline(options.selection.pipeline, server_version=version, cluster_time=self.at)
+            events = [made for event in events if (made := stages(event)) is not None]
+        yield events
 
 
-Part = Carried | Range | ShardRange | Documents
+Part = Inlined | Range | ShardRange | Documents
 
 
 @lru_cache(maxsize=8)
 def connected(uri: str) -> MongoClient[Any]:
     """Give a client; workers are used again, and so are their connections."""
-    return MongoClient(uri, appname="tailrace-spark")
+    try:
+        return MongoClient(uri, appname="tailrace-spark")
+    except (ConfigurationError, ValueError) as error:
+        hint = "It looks like mongodb://host:27017/."
+        raise SettingsError(f"the option uri is no MongoDB URI: {masked(str(error))}", hint=hint) from None
 
 
 def event_source(options: SourceOptions) -> EventSource:
     """Give what opens streams of these options."""
+    family = family_of(connected(options.uri), options.selection.family)
+    refuse_ranges(family)
+    if options.start is not None:
+        refuse_ends(family, "the place to begin at")
     return make_source(options.source, connected(options.uri), options.selection, ClusterAccess(options.uri))
 
 
@@ -135,7 +154,7 @@ def _cluster_source(options: SourceOptions) -> OplogSource:
     return OplogSource(connected(options.uri), options.selection, ClusterAccess(options.uri))
 
 
-def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
+def last_time(source: EventSource, end: Offset) -> Timestamp | None:
     """Give the last time at which an event can lie before a high-water mark, where that is known.
 
     A stream that waits for news on an idle replica set stands at its last oplog entry, one increment before the mark
@@ -143,6 +162,8 @@ def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
     last entry of one shard says nothing about the others.
     """
     assert end.token is not None
+    if end.token.is_of_other_family:
+        return None  # such a range ends with an event
     time = end.token.cluster_time
     is_mark = end.token.decode().is_high_water_mark
     hello = source.client.admin.command("isMaster")
@@ -151,40 +172,41 @@ def _last_time(source: EventSource, end: Offset) -> Timestamp | None:
     return Timestamp(time.time, time.inc - 1)
 
 
-def _has_reached(token: bytes | None, time: Timestamp | None) -> bool:
+def has_reached(token: bytes | None, time: Timestamp | None) -> bool:
+    """Tell whether a stream that stands at a token has come to a time."""
     return token is not None and time is not None and ResumeToken.parse(token).cluster_time >= time
 
 
-def _promises(read_up_to: Timestamp | None, end: bytes) -> bool:
+def _is_past(read_up_to: Timestamp | None, end: bytes) -> bool:
     """Whether a shard whose oplog was read up to a time can have nothing more before the end."""
     if read_up_to is None:
         return False
     # A mark of another version would not be the same bytes as an end that is a mark of the same time.
     version = max(1, ResumeToken(end).version)
-    return ResumeToken.high_water_mark(to_timestamp(to_int(read_up_to) + 1), version).key >= end
+    return ResumeToken.high_water_mark(ClusterTime.from_timestamp(read_up_to).next.timestamp, version).key >= end
 
 
 def _key_of(event: bytes) -> bytes:
     return ResumeToken.parse(token_of(event)).key
 
 
-def _up_to(end: bytes, events: list[bytes], token: bytes | None) -> tuple[list[bytes], bool]:
+def up_to(end: bytes, events: list[bytes], token: bytes | None) -> tuple[list[bytes], bool]:
     """Give the events that are not behind the end, and whether nothing more can come before it."""
     if events and _key_of(events[-1]) > end:
         return [event for event in events if _key_of(event) <= end], True
     return events, token is not None and ResumeToken.parse(token).key >= end
 
 
-def carried_parts(events: Sequence[bytes], options: SourceOptions) -> list[Carried]:
+def inlined_parts(events: Sequence[bytes], options: SourceOptions) -> list[Inlined]:
     """Divide events between tasks; few events are not worth many tasks."""
     wanted = min(options.partitions, -(-len(events) // _EVENTS_PER_TASK))
     if wanted < 2:
-        return [Carried(events)]
+        return [Inlined(events)]
     if options.partition_by is PartitionBy.KEY:
         slices = [Slice(number + 1, wanted) for number in range(wanted)]
-        return [Carried(kept) for kept in (part.keep(list(events)) for part in slices) if kept]
+        return [Inlined(kept) for kept in (part.keep(list(events)) for part in slices) if kept]
     size = -(-len(events) // wanted)
-    return [Carried(events[begin : begin + size]) for begin in range(0, len(events), size)]
+    return [Inlined(events[begin : begin + size]) for begin in range(0, len(events), size)]
 
 
 def range_parts(start: Offset, end: Offset, options: SourceOptions) -> Sequence[Range | ShardRange]:
@@ -194,6 +216,8 @@ def range_parts(start: Offset, end: Offset, options: SourceOptions) -> Sequence[
     if options.partition_by is PartitionBy.KEY:
         slices = (Slice(number + 1, options.partitions) for number in range(options.partitions))
         return [Range(start, end, part) for part in slices]
+    if end.token is not None and end.token.is_of_other_family:
+        return [Range(start, end)]  # there is no oplog to find the middle of it by
     shards = _shards(start, end, options)
     wanted = options.partitions // max(1, len(shards))
     edges = [start, *cuts(None if shards else connected(options.uri), start, end, wanted), end]

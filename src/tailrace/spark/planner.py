@@ -8,16 +8,28 @@ After a restart nothing is held here, and the tasks read the range of the checkp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tailrace.capture.source.reader import Portion
+from bson.timestamp import Timestamp
+
+from tailrace.capture.source.reader import ReadBatch
 from tailrace.capture.source.source import EventSource
 from tailrace.driver import token_of
 from tailrace.errors import SettingsError
 from tailrace.spark.following import Following
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import MIB, SourceOptions
-from tailrace.spark.parts import Carried, Range, ShardRange, carried_parts, range_parts
+from tailrace.spark.parts import (
+    Inlined,
+    Range,
+    ShardRange,
+    event_source,
+    has_reached,
+    inlined_parts,
+    last_time,
+    range_parts,
+    up_to,
+)
 
 MOST_BYTES = 16 * MIB
 """Where a batch ends without limits of its own, except for the first, which takes all that was written before."""
@@ -25,6 +37,9 @@ _SECONDS_TO_WAIT = 0.02
 """How long a look for new events waits for one; Spark looks again at once."""
 _SECONDS_TO_BEGIN = 10.0
 """How long the first look waits until the stream is open and has told whether there are events."""
+
+
+_UNASKED = Timestamp(0, 0)
 
 
 class Planner:
@@ -35,25 +50,29 @@ class Planner:
         self._options = options
         self._position: Offset | None = None
         self._reader: Following | None = None
-        self._waiting: deque[Portion] = deque()
+        self._waiting: deque[ReadBatch] = deque()
         self._batch: _Batch | None = None
         self._is_first = True
         self._is_planned = False
+        self._last_time: Timestamp | None = _UNASKED
 
     def latest(self) -> Offset:
         """Say where the next batch ends; the same position again means that there is nothing to do."""
         start = self._position or self._options.start or Offset(None)
         is_first, self._is_first = self._is_first, False
-        if start.token is None or (is_first and not self._options.is_limited):
+        if start.token is None or (is_first and not self._options.is_limited and self._source.gives_marks):
             # All that was written so far is one batch: so ends a query of AvailableNow, whose trigger knows one.
             now = newest(self._source)
-            self._moved(start, max(start, now, key=lambda offset: offset.key), None)
+            last = min(now, self._options.end or now, key=lambda offset: offset.key)
+            self._moved(start, max(start, last, key=lambda offset: offset.key), None)
+        elif self._options.end is not None and start.key >= self._options.end.key:
+            self._position = start
         else:
             self._collect(start, _SECONDS_TO_BEGIN if is_first else _SECONDS_TO_WAIT)
         assert self._position is not None
         return self._position
 
-    def parts(self, start: Offset, end: Offset) -> Sequence[Carried | Range | ShardRange]:
+    def parts(self, start: Offset, end: Offset) -> Sequence[Inlined | Range | ShardRange]:
         """Divide (start, end] between tasks."""
         if not self._is_planned:
             self._is_planned = True
@@ -62,7 +81,7 @@ class Planner:
             self._jump(end)
         batch = self._batch
         if batch is not None and batch.events is not None and (batch.start, batch.end) == (start.key, end.key):
-            return carried_parts(batch.events, self._options) if batch.events else []
+            return inlined_parts(batch.events, self._options) if batch.events else []
         return range_parts(start, end, self._options)
 
     def _check_trigger(self, start: Offset, end: Offset) -> None:
@@ -72,9 +91,9 @@ class Planner:
         others tell it first. Then a limited end is one behind the first beginning, which may long have been passed.
         """
         first = self._options.start
-        is_told_late = not self._is_first and start.key == end.key
-        if is_told_late and self._options.is_limited and first is not None and start.key != first.key:
-            hint = "Leave out maxEventsPerBatch and maxBytesPerBatch, or use another trigger."
+        is_late = not self._is_first and start.key == end.key
+        if is_late and self._options.is_limited and first is not None and start.key != first.key:
+            hint = "Leave out maxEventsPerBatch and maxBytesPerBatch, or use tailrace.spark.drain()."
             raise SettingsError("AvailableNow cannot go on from a checkpoint with limits", hint=hint)
 
     def close(self) -> None:
@@ -94,23 +113,26 @@ class Planner:
         self._position = end
         self._batch = _Batch(start.key, end.key, events)
 
-    def _collect(self, start: Offset, patience: float) -> None:
+    def _collect(self, start: Offset, seconds: float) -> None:
         """Take what was read, up to the limits, and end the batch there."""
         if self._reader is None:
             self._reader = Following(self._source, start)
         batch = _Admission(self._options)
         end: bytes | None = None
-        rest: Portion | None = None
-        while True:
-            portion = self._next_portion(0 if batch.events else patience)
-            if portion is None:
+        rest: ReadBatch | None = None
+        is_last = False
+        while not is_last:
+            read = self._next_read(0 if batch.events else seconds)
+            if read is None:
                 break
-            if portion.caught_up:
-                patience = _SECONDS_TO_WAIT
-            rest = batch.admit(portion)
-            end = token_of(batch.events[-1]) if rest is not None else portion.token or end
+            read, is_last = self._up_to_the_end(read)
+            if read.caught_up:
+                seconds = _SECONDS_TO_WAIT
+            rest = batch.admit(read)
+            end = token_of(batch.events[-1]) if rest is not None else read.token or end
             if rest is not None:
                 self._waiting.appendleft(rest)
+                is_last = False
                 break
         if end is None:
             self._position = start
@@ -118,16 +140,28 @@ class Planner:
         found = Offset.from_bson(end)
         if rest is not None and rest.token is not None:
             found = found.on_shards_of(Offset.from_bson(rest.token))
-        if batch.events or self._is_due(start, found):
-            self._moved(start, found, batch.carried())
+        if batch.events or is_last or self._is_due(start, found):
+            self._moved(start, found, batch.inlined())
         else:
             self._position = start
 
-    def _next_portion(self, patience: float) -> Portion | None:
+    def _up_to_the_end(self, read: ReadBatch) -> tuple[ReadBatch, bool]:
+        """Leave out what is behind the end of the stream, where it has one, and tell whether that is reached."""
+        end = self._options.end
+        if end is None:
+            return read, False
+        if self._last_time is _UNASKED:
+            self._last_time = last_time(self._source, end)
+        events, is_done = up_to(end.key, read.events, read.token)
+        if not is_done and not (read.caught_up and has_reached(read.token, self._last_time)):
+            return read, False
+        return ReadBatch(events, end.to_bson(), sum(map(len, events)), read.caught_up, read.operation_time), True
+
+    def _next_read(self, seconds: float) -> ReadBatch | None:
         if self._waiting:
             return self._waiting.popleft()
         assert self._reader is not None
-        return self._reader.get(patience)
+        return self._reader.get(seconds)
 
     def _is_due(self, start: Offset, found: Offset) -> bool:
         """Whether an empty batch is worth its cost: when the position would become old without it."""
@@ -157,19 +191,19 @@ class _Admission:
         self.events: list[bytes] = []
         self._size = 0
 
-    def admit(self, portion: Portion) -> Portion | None:
+    def admit(self, read: ReadBatch) -> ReadBatch | None:
         """Take events; what is left over comes back for the next batch."""
-        for number, event in enumerate(portion.events):
+        for number, event in enumerate(read.events):
             if self.events and self._is_full(len(event)):
-                rest = portion.events[number:]
-                return Portion(rest, portion.token, sum(map(len, rest)), portion.caught_up, portion.operation_time)
+                rest = read.events[number:]
+                return ReadBatch(rest, read.token, sum(map(len, rest)), read.caught_up, read.operation_time)
             self.events.append(event)
             self._size += len(event)
         return None
 
-    def carried(self) -> list[bytes] | None:
+    def inlined(self) -> list[bytes] | None:
         """Give the events if they may travel inside the tasks."""
-        return self.events if self._size <= self._options.carry_bytes else None
+        return self.events if self._size <= self._options.inline_bytes else None
 
     def _is_full(self, more: int) -> bool:
         limit = self._options.max_events
@@ -182,3 +216,8 @@ def newest(source: EventSource) -> Offset:
     """Give the server's newest position: a high-water mark behind everything that was written before the call."""
     token, _ = source.now()
     return Offset.from_bson(token)
+
+
+def position_now(options: Mapping[str, str]) -> Offset:
+    """Give the position behind all that a source of these options has now: the `until` of `drain`, and its `endAt`."""
+    return newest(event_source(SourceOptions.parse(options)))

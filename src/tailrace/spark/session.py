@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
 from tailrace.settings import SparkSettings
+from tailrace.spark.jvm import start_jvm, without_checksum_files
+from tailrace.spark.kafka_options import REDACTED
 from tailrace.spark.source import register
 
 CONNECTORS = (
@@ -26,6 +28,9 @@ CONNECTORS = (
 CONNECTOR_CHECKSUMS = Path(__file__).with_name("connectors.sha256")
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
+_RELEASE = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+_CHECKPOINTING = "checkpointing." if _RELEASE >= (4, 1) else ""
+"""The package to which 4.1 moved what writes checkpoints."""
 _LOCAL: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -37,7 +42,7 @@ _LOCAL: Mapping[str, str] = {
     # Spark's usual writer of checkpoints asks Hadoop for the status of links, which Hadoop finds out by starting
     # programs: five for each file (one chmod, four readlink), ten for each micro-batch. This one needs a chmod.
     "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+        f"org.apache.spark.sql.execution.streaming.{_CHECKPOINTING}FileSystemBasedCheckpointFileManager"
     ),
 }
 _ALWAYS: Mapping[str, str] = {
@@ -48,6 +53,7 @@ _ALWAYS: Mapping[str, str] = {
     # Without it, AvailableNow ends after the batch that a crash left unfinished, instead of after all that is there.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.redaction.options.regex": REDACTED,
     # Small states and shuffles of one machine: 200 tasks a batch, the default, would take longer than the work.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",
@@ -65,32 +71,24 @@ def open_session(
     however that ends, because it watches our end of its standard input.
     """
     builder = SparkSession.builder.appName(settings.app_name)
-    for key, value in session_config(settings, jars, is_submitted=is_submitted()).items():
+    config = session_config(settings, jars, is_submitted=is_submitted())
+    for key, value in config.items():
         builder = builder.config(key, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if java_home is not None:
         os.environ["JAVA_HOME"] = str(java_home)
+    if not is_submitted():
+        start_jvm(config)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.log_level.upper())
     if not is_submitted():
-        _without_checksum_files(session)
+        without_checksum_files(session)
     register(session)
     try:
         yield session
     finally:
-        session.stop()
-
-
-def _without_checksum_files(session: SparkSession) -> None:
-    """Let Hadoop write local files alone: a checksum file beside each is one more to write, and one more chmod.
-
-    It is told so on its file system, because another class of file system would leave the checksum files of earlier
-    writers behind, and their readers would not get past those.
-    """
-    context = session.sparkContext
-    assert context._jvm is not None
-    here = context._jvm.java.net.URI("file:///")
-    context._jvm.org.apache.hadoop.fs.FileSystem.get(here, context._jsc.hadoopConfiguration()).setWriteChecksum(False)
+        with suppress(Exception):  # after an interrupted call it cannot be asked; the JVM ends with us anyway
+            session.stop()
 
 
 def is_submitted() -> bool:

@@ -26,7 +26,7 @@ from tailrace.spark.failures import explained
 from tailrace.spark.inference import inferred_schema
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
-from tailrace.spark.parts import Carried, Documents, Part, Range, ShardRange, connected, event_source, range_parts
+from tailrace.spark.parts import Documents, Inlined, Part, Range, ShardRange, connected, event_source, range_parts
 from tailrace.spark.planner import Planner, newest
 from tailrace.spark.task import task
 
@@ -50,7 +50,7 @@ class TailraceDataSource(DataSource):
         with explained():
             client = connected(options.uri)
             collections = captured_collections(client, options.selection)
-            return inferred_schema(client, collections, options.sampling_size)
+            return inferred_schema(client, collections, options.sampling_size, options.policy)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one batch."""
@@ -60,9 +60,9 @@ class TailraceDataSource(DataSource):
         """The reader of a stream."""
         options = self._options()
         with explained():
-            if options.snapshot or options.end is not None:
+            if options.snapshot:
                 raise SettingsError(
-                    "the options snapshot, endAt and endAtOperationTime are for spark.read",
+                    "the option snapshot is for spark.read",
                     hint="Read the snapshot as a batch, then stream from its cluster_time with startAtOperationTime.",
                 )
         return StreamReader(options, schema)
@@ -81,9 +81,10 @@ def _rows(options: SourceOptions, schema: StructType, part: Any) -> Iterator[pa.
     columns = EventColumns(schema, fail_fast=options.fail_fast)
     parts: Part = part
     with task():
-        for events in parts.portions(options):
+        for events in parts.batches(options):
             for begin in range(0, len(events), _EVENTS_PER_ROW_BATCH):
-                yield columns.batch(events[begin : begin + _EVENTS_PER_ROW_BATCH])
+                some = events[begin : begin + _EVENTS_PER_ROW_BATCH]
+                yield columns.batch(options.policy.events(some) if options.policy else some)
 
 
 class BatchReader(DataSourceReader):
@@ -147,7 +148,7 @@ class StreamReader(_SimpleStreamReaderWrapper):
         with explained():
             parts = self._planning().parts(begin, stop) or [_nothing()]
         match parts:
-            case [Carried(events)]:
+            case [Inlined(events)]:
                 self._sent = events
                 return [Range(begin, stop)] if events else parts
         self._sent = None
@@ -158,7 +159,7 @@ class StreamReader(_SimpleStreamReaderWrapper):
     ) -> Iterator[pa.RecordBatch] | None:
         """Give the rows that go along with the parts that were just planned, or None when the tasks read them."""
         sent, self._sent = self._sent, None
-        return None if sent is None else _rows(self._options, self._schema, Carried(sent))
+        return None if sent is None else _rows(self._options, self._schema, Inlined(sent))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""
@@ -178,6 +179,6 @@ class StreamReader(_SimpleStreamReaderWrapper):
         return self._planner
 
 
-def _nothing() -> Carried:
+def _nothing() -> Inlined:
     """A part without events: Spark wants at least one."""
-    return Carried(())
+    return Inlined(())

@@ -2,52 +2,77 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import time
 from collections.abc import Callable
 from typing import Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tailrace.errors import Outcome, QueryFailed
+from tailrace.logs import get_logger
 from tailrace.retry import RetryPolicy
-from tailrace.spark.failures import error_of
+from tailrace.spark.failures import cause_of, error_of, permanent_error
+from tailrace.spark.offset import Offset
 
 ATTEMPTS: Final = 10
 """How often a query may fail in a row without finishing a batch."""
 _POLICY: Final = RetryPolicy(first=0.5, longest=15.0)
 _FOR_PEOPLE: Final = {Outcome.STOP, Outcome.RECOVER}
-_log = logging.getLogger("tailrace.spark")
+_log = get_logger("tailrace.spark")
 
 
-def supervise(start: Callable[[], StreamingQuery], *, should_stop: Callable[[], bool] = lambda: False) -> None:
-    """Run a query until it ends by itself or `should_stop`, and start it again when it fails.
+def drain(frame: DataStreamWriter, until: Offset, *, should_stop: Callable[[], bool] = lambda: False) -> None:
+    """Run a query of `format("tailrace")` in limited batches until it has done everything up to a position.
+
+    It is what AvailableNow is to sources with admission control. Spark 4.0 and 4.1 have none for Python sources: that
+    trigger asks once where everything ends and makes one batch of it.
+    """
+    supervise(frame.start, should_stop=should_stop, until=until)
+
+
+def has_done(query: StreamingQuery, until: Offset) -> bool:
+    """Tell whether a query has finished the batch that ends at a position, by Spark's own report.
+
+    Its JSON is read: PySpark's object gives an offset that is a document as the text of a Python dictionary.
+    """
+    progress = query.lastProgress
+    if progress is None:
+        return False
+    ends = (source.get("endOffset") for source in json.loads(progress.json)["sources"])
+    return all(isinstance(end, dict) and Offset.from_json(end).key >= until.key for end in ends)
+
+
+def supervise(
+    start: Callable[[], StreamingQuery],
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    until: Offset | None = None,
+) -> None:
+    """Run a query until it ends by itself, has come to a position, or `should_stop`; start it again when it fails.
 
     An error of ours that a person has to look at is raised at once. Everything else (a killed worker, a server that is
     away for longer than its client waits) may pass: batches are repeatable, so starting again is always safe. It is
-    given up when it fails again and again without finishing one batch.
+    not started again when it fails again and again without finishing one batch.
     """
     failures = 0
     while True:
         query = start()
         try:
             while not query.awaitTermination(1):
-                if should_stop():
+                if should_stop() or (until is not None and has_done(query, until)):
                     return
             return
         except StreamingQueryException as failure:
             failures = 1 if query.lastProgress else failures + 1
-            error = error_of(failure)
+            error = error_of(failure) or permanent_error(failure)
             if error is not None and error.outcome in _FOR_PEOPLE:
                 raise error from failure
             if failures >= ATTEMPTS:
-                raise error or QueryFailed(f"the query failed {failures} times: {_first_line(failure)}") from failure
-            _log.warning("the query failed and starts again: %s", error or _first_line(failure))
+                raise error or QueryFailed(f"the query failed {failures} times: {cause_of(failure)}") from failure
+            _log.warning("query_restarts", error=str(error or cause_of(failure)))
         finally:
             query.stop()
         time.sleep(_POLICY.pause(failures - 1))
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().splitlines()[0]

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from zipimport import zipimporter
 
-from tailrace.capture.source.garbage import rare_collections
+from tailrace.capture.source.garbage import fewer_garbage_collections
 from tailrace.spark.failures import explained
 
 
 @contextmanager
 def task() -> Iterator[None]:
     """Surround the work of a task."""
-    with explained(), rare_collections():
+    with explained(), fewer_garbage_collections():
         try:
             yield
         finally:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from tailrace.errors import MissingExtra, SettingsError
+from tailrace.errors import FileUnusable, MissingExtra, SettingsError
 from tailrace.settings import WarehouseSettings
-from tailrace.warehouse.tables import TableState, read_tables, table_state
+from tailrace.warehouse.tables import TableState, newest_metadata_file, read_tables, table_names, table_state
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
 _SECONDS_TO_CONNECT: Final = 10
 _TYPES: Final = {"jdbc": "sql", "rest": "rest", "hive": "hive", "glue": "glue", "bigquery": "bigquery"}
@@ -29,7 +30,9 @@ _CLASSES: Final = {
 _DATABASES: Final = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite", "mysql": "mysql+pymysql"}
 """Databases as JDBC names them, and as SQLAlchemy does."""
 _JAVA_ONLY: Final = {"catalog-impl", "io-impl", "class", "type", "cache-enabled"}
-_HINT: Final = "`tailrace warehouse tables` lists them with the catalog that Spark has."
+_HINT: Final = (
+    "Spark has this catalog: `tailrace warehouse tables` lists its tables, `tailrace sql --engine spark` asks them."
+)
 
 
 class TableReader(Protocol):
@@ -37,6 +40,12 @@ class TableReader(Protocol):
 
     def read(self) -> list[TableState]:
         """Read what every table of ours says of itself."""
+
+    def names(self) -> list[tuple[str, str]]:
+        """Give database and name of every table, whoever made it."""
+
+    def load(self, database: str, table: str) -> Table:
+        """Give PyIceberg's own object of a table that is there."""
 
     def close(self) -> None:
         """Give connections back; the next read opens them again."""
@@ -65,6 +74,17 @@ class _Folder:
     def read(self) -> list[TableState]:
         return read_tables(self._folder)
 
+    def names(self) -> list[tuple[str, str]]:
+        return table_names(self._folder)
+
+    def load(self, database: str, table: str) -> Table:
+        from pyiceberg.table import StaticTable
+
+        file = newest_metadata_file(self._folder, database, table)
+        if file is None:
+            raise FileUnusable(f"the table {database}.{table} is no longer in {self._folder}")
+        return StaticTable.from_metadata(str(file.absolute()))
+
     def close(self) -> None:
         pass
 
@@ -78,15 +98,25 @@ class _OtherCatalog:
         self._catalog: Catalog | None = None
 
     def read(self) -> list[TableState]:
-        if self._catalog is None:
-            self._catalog = _loaded(self._name, self._properties)
-        states = (_state_of(self._catalog, name) for name in sorted(_names(self._catalog)))
+        catalog = self._opened()
+        states = (_state_of(catalog, name) for name in sorted(_names(catalog)))
         return [state for state in states if state is not None]
+
+    def names(self) -> list[tuple[str, str]]:
+        return sorted((".".join(name[:-1]), name[-1]) for name in _names(self._opened()))
+
+    def load(self, database: str, table: str) -> Table:
+        return self._opened().load_table((*database.split("."), table))
 
     def close(self) -> None:
         if self._catalog is not None:
             self._catalog.close()
             self._catalog = None
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = _loaded(self._name, self._properties)
+        return self._catalog
 
 
 def catalog_properties(kind: str, config: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from tailrace.errors import SettingsError
 from tailrace.settings import WarehouseSettings
+from tailrace.warehouse.evolution import MOST_LEVELS
 from tailrace.warehouse.shapes import Columns, parse_columns
 
 
@@ -38,12 +39,13 @@ class Rules:
 
     contract: Contract = Contract.EVOLVE
     declared: Columns = field(default_factory=dict)
-    letters_drift: bool = False
+    dead_letters_drift: bool = False
     """Whether `strict` makes dead letters instead of stopping."""
     marks_deletes: bool = False
     ends: Ends = Ends.FOLLOW
     max_columns: int = 400
     rewrite_rows: int = 5_000_000
+    max_levels: int = MOST_LEVELS
 
     @classmethod
     def of(cls, settings: WarehouseSettings, namespace: str) -> Rules:
@@ -56,6 +58,7 @@ class Rules:
             Ends(settings.ends),
             settings.max_columns,
             settings.rewrite_rows,
+            settings.max_levels,
         )
 
 

@@ -8,12 +8,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tailrace.warehouse.lake import Commit, Lake
-from tailrace.warehouse.names import LETTERS_TABLE, TableKind
+from tailrace.warehouse.names import DEAD_LETTERS_TABLE, TableKind
 
 COLUMNS: Final = "at timestamp, query string, batch bigint, namespace string, token string, cause string, record binary"
 
 
-class Letters:
+class DeadLetters:
     """Collects the letters of a batch and appends them in one commit."""
 
     def __init__(self, lake: Lake, commit: Commit) -> None:
@@ -37,7 +37,7 @@ class Letters:
         """Write them, unless the batch did so before."""
         if not self._frames:
             return
-        self._lake.create(LETTERS_TABLE, TableKind.DEAD_LETTERS, "", COLUMNS)
+        self._lake.create(DEAD_LETTERS_TABLE, TableKind.DEAD_LETTERS, "", COLUMNS)
         all_ = self._frames[0]
         for frame in self._frames[1:]:
             all_ = all_.unionByName(frame)
@@ -45,15 +45,15 @@ class Letters:
             all_ = self._without_known(all_)
             if all_.isEmpty():
                 return
-        all_.coalesce(1).writeTo(self._lake.sql_name(LETTERS_TABLE)).append()
+        all_.coalesce(1).writeTo(self._lake.sql_name(DEAD_LETTERS_TABLE)).append()
 
-    def _without_known(self, letters: DataFrame) -> DataFrame:
-        known = self._lake.table(LETTERS_TABLE).where(
+    def _without_known(self, dead_letters: DataFrame) -> DataFrame:
+        known = self._lake.table(DEAD_LETTERS_TABLE).where(
             (F.col("query") == self._commit.query) & (F.col("batch") == self._commit.batch)
         )
-        places = "namespace", "token", "cause", "record"
-        same = [letters[name].eqNullSafe(known[name]) for name in places]
-        return letters.join(known, same, "left_anti")
+        locations = "namespace", "token", "cause", "record"
+        same = [dead_letters[name].eqNullSafe(known[name]) for name in locations]
+        return dead_letters.join(known, same, "left_anti")
 
     def _add(self, rows: DataFrame, count: int, namespace: str, token: Column, cause: Column, record: Column) -> None:
         self.count += count

@@ -43,9 +43,9 @@ def add_drift(known: Iterable[Drift], found: Iterable[Drift]) -> list[Drift]:
     """Count what was found on top of what is known; the oldest entries leave when there are too many."""
     merged = {(one.field, one.change, one.found, one.column): one for one in known}
     for one in found:
-        place = one.field, one.change, one.found, one.column
-        before = merged.pop(place, None)
+        location = one.field, one.change, one.found, one.column
+        before = merged.pop(location, None)
         if before is not None:
             one = replace(one, count=before.count + one.count, first_seen=before.first_seen)
-        merged[place] = one
+        merged[location] = one
     return list(merged.values())[-_MOST_ENTRIES:]

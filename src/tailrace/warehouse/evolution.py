@@ -17,14 +17,20 @@ META: Final = {
     "_refused": "string",
     "_rest": "string",
     "_bson": "binary",
+    "_told_as": "string",
 }
-"""The columns that every mirror has beside those of its documents, with their types in Spark."""
+"""The columns that every mirror has beside those of its documents, with their types in Spark.
+
+`_told_as` is the name that the collection had in the row's newest event; null is the name it has now.
+"""
 _OF_ICEBERG: Final = {
     "_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number",
     "_change_type", "_change_ordinal", "_commit_snapshot_id",
 }  # fmt: skip
 RESERVED: Final = frozenset({*META, *_OF_ICEBERG})
 """Fields of these names stay in `_rest`."""
+MOST_LEVELS: Final = 32
+"""How deeply columns are nested, where nobody says otherwise."""
 _NAME = re.compile(r"[^\W\d][\w \-]{0,127}")
 
 
@@ -66,15 +72,18 @@ class Evolution:
         return any(not change.in_place for change in self.changes)
 
 
-def evolve(columns: Columns, found: Iterable[Columns], *, limit: int, may_rewrite: bool = True) -> Evolution:
+def evolve(
+    columns: Columns, found: Iterable[Columns], *, limit: int, depth: int = MOST_LEVELS, may_rewrite: bool = True
+) -> Evolution:
     """Give the columns that take what was found as well, as far as the lattice and the limit allow.
 
-    `limit` is how many scalar columns there may be. Without `may_rewrite` only what Iceberg does in place is done.
+    `limit` is how many scalar columns there may be, `depth` how many levels one may have. Without `may_rewrite` only
+    what Iceberg does in place is done.
     """
     wanted = columns
     for shape in found:
         wanted = merged_documents(wanted, shape)
-    growth = _Growth(limit - sum(1 for _ in leaves(columns)), may_rewrite)
+    growth = _Growth(limit - sum(1 for _ in leaves(columns)), depth, may_rewrite)
     new = growth.document(columns, wanted, (), RESERVED)
     return Evolution(new, tuple(growth.changes))
 
@@ -82,8 +91,9 @@ def evolve(columns: Columns, found: Iterable[Columns], *, limit: int, may_rewrit
 class _Growth:
     """Walks along old and wanted columns, and takes over what may be."""
 
-    def __init__(self, room: int, may_rewrite: bool) -> None:
-        self._room = room
+    def __init__(self, capacity: int, depth: int, may_rewrite: bool) -> None:
+        self._capacity = capacity
+        self._depth = depth
         self._may_rewrite = may_rewrite
         self.changes: list[Change] = []
 
@@ -97,11 +107,11 @@ class _Growth:
                 new[name] = self.value(old[name], shape, (*path, name))
             # Most engines do not tell upper from lower case in names of columns.
             elif _NAME.fullmatch(name) and name.lower() not in lower:
-                settled = self._settled(shape)
-                if settled is not None:
-                    new[name] = settled
+                known = self._known_part(shape, len(path) + 1)
+                if known is not None:
+                    new[name] = known
                     lower.add(name.lower())
-                    self.changes.append(Change((*path, name), settled))
+                    self.changes.append(Change((*path, name), known))
         return new
 
     def value(self, old: Shape, wanted: Shape, path: tuple[str, ...]) -> Shape:
@@ -116,21 +126,26 @@ class _Growth:
                 return wanted
         return old
 
-    def _settled(self, shape: Shape) -> Shape:
-        """Give the part of a shape that can be a column now; what is still unknown waits for a later document."""
+    def _known_part(self, shape: Shape, level: int) -> Shape:
+        """Give the part of a shape that can be a column now; what is still unknown waits for a later document.
+
+        What is nested too deeply never becomes one: Arrow, which carries the rows, ends at 64 levels.
+        """
+        if level > self._depth:
+            return None
         if isinstance(shape, str):
-            if shape not in KINDS or self._room <= 0:
+            if shape not in KINDS or self._capacity <= 0:
                 return None
-            self._room -= 1
+            self._capacity -= 1
             return shape
         if isinstance(shape, list):
-            element = self._settled(shape[0])
+            element = self._known_part(shape[0], level + 1)
             return None if element is None else [element]
         if isinstance(shape, dict):
             inner: Columns = {}
             names: set[str] = set()
             for name, one in shape.items():
-                if _NAME.fullmatch(name) and name.lower() not in names and (kept := self._settled(one)) is not None:
+                if _NAME.fullmatch(name) and name.lower() not in names and (kept := self._known_part(one, level + 1)):
                     inner[name] = kept
                     names.add(name.lower())
             return inner or None

@@ -23,6 +23,8 @@ class KeyEvent:
     token: str
     operation: str
     event: bytes
+    told_as: str | None = None
+    """The name of its collection then, when it is not the mirror's."""
 
     @property
     def moment(self) -> Moment:
@@ -63,6 +65,7 @@ class Folded:
     """Events that could not be applied, with the cause."""
     document_key: bytes | None = None
     """What a delete says about the document that was there."""
+    told_as: str | None = None
 
 
 def fold(events: Sequence[KeyEvent]) -> Folded:
@@ -72,4 +75,13 @@ def fold(events: Sequence[KeyEvent]) -> Folded:
     if newest is None:
         return Folded(unknown=found.unknown)
     key = newest.document_key if found.is_deleted else None
-    return Folded(newest.version, newest.token, found.document, found.is_deleted, found.is_changed, found.unknown, key)
+    return Folded(
+        newest.version,
+        newest.token,
+        found.document,
+        found.is_deleted,
+        found.is_changed,
+        found.unknown,
+        key,
+        newest.told_as,
+    )

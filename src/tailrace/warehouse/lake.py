@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.settings import WarehouseSettings
@@ -203,12 +204,21 @@ class Lake:
     def states(self) -> Iterator[TableState]:
         """Give what every table of ours says about itself, whatever the catalog is."""
         parser = self._jvm.org.apache.iceberg.TableMetadataParser
-        for database in self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect():
+        for database in self._databases():
             for row in self.spark.sql(f"SHOW TABLES IN {quoted(self.catalog, *database[0].split('.'))}").collect():
                 metadata = self.java((row.namespace, row.tableName)).operations().current()
                 state = table_state(f"{row.namespace}.{row.tableName}", json.loads(parser.toJson(metadata)))
                 if state is not None:
                     yield state
+
+    def _databases(self) -> list[Any]:
+        """List the databases; a catalog in a folder that nobody has written to yet has none."""
+        try:
+            return self.spark.sql(f"SHOW NAMESPACES IN {quoted(self.catalog)}").collect()
+        except Py4JJavaError as error:
+            if not error.java_exception.getClass().getName().endswith(".NoSuchNamespaceException"):
+                raise
+            return []
 
     @property
     def _jvm(self) -> Any:

@@ -6,7 +6,6 @@ grow with the days the job has run.
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from typing import Final
 
 from pyspark.sql import Row
 
+from tailrace.logs import get_logger
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.lake import Lake, Name, sql_text
 from tailrace.warehouse.mirrors import Mirrors
@@ -23,7 +23,7 @@ from tailrace.warehouse.summary import Summary
 _TARGET_BYTES: Final = 128 * 1024 * 1024
 _SNAPSHOTS_KEPT: Final = 10
 """The newest snapshots always stay: among them is the one that says which batch was the last."""
-_log = logging.getLogger("tailrace.warehouse")
+_log = get_logger("tailrace.warehouse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Maintenance:
             if self._lake.exists(table):
                 compact(self._lake, table, kind)
                 expire(self._lake, table, self._settings.keep_hours)
-        _log.info("maintained %d tables in %.1f s", len(self._touched), time.monotonic() - began)
+        _log.info("tables_maintained", tables=len(self._touched), seconds=round(time.monotonic() - began, 1))
         self._touched.clear()
         self._batches = 0
 

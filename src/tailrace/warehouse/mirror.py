@@ -7,7 +7,6 @@ everything done. One MERGE makes one snapshot: readers see a batch whole or not 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,21 +14,22 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tailrace.errors import SchemaDrifted, SettingsError
 from tailrace.fold import BASE, DATA_OPERATIONS
+from tailrace.logs import get_logger
 from tailrace.warehouse.contract import Contract, Rules
 from tailrace.warehouse.drift import DRIFT_PROPERTY, Drift, add_drift, read_drift, write_drift
 from tailrace.warehouse.evolution import META, Change, Evolution, described, evolve
-from tailrace.warehouse.lake import Lake, Name
+from tailrace.warehouse.lake import Lake, Name, sql_text
 from tailrace.warehouse.names import TableKind, mirror_table, quoted
 from tailrace.warehouse.shapes import Columns, shape_text
 from tailrace.warehouse.staging import (
+    DEAD_LETTER,
     EVENT_COLUMNS,
     JSON_COLUMNS,
-    LETTER,
     RECODED,
     REPORT,
     ROW,
@@ -60,7 +60,7 @@ _PROPERTIES: Final = {
     "write.metadata.metrics.column._rest": "none",
 }
 _NEWER: Final = "(s._version > t._version OR (s._version = t._version AND s._token > t._token))"
-_log = logging.getLogger("tailrace.warehouse")
+_log = get_logger("tailrace.warehouse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class Staged:
         return self.frame.where(F.col("_row") == ROW).drop("_row")
 
     @property
-    def letters(self) -> DataFrame:
+    def dead_letters(self) -> DataFrame:
         """What could not be applied."""
-        return self.frame.where(F.col("_row") == LETTER)
+        return self.frame.where(F.col("_row") == DEAD_LETTER)
 
 
 class Mirror:
@@ -95,6 +95,7 @@ class Mirror:
     def staged(self, events: DataFrame, part: Part) -> Iterator[Staged]:
         """Fold the events of the collection and widen the columns for them; the rows are kept until the end."""
         rows = events.where(F.col("op").isin(*DATA_OPERATIONS) & F.col("_key").isNotNull())
+        rows = rows.withColumn("_told_as", _other_than(F.concat_ws(".", "db", "coll"), self.namespace))
         input_ = rows.select(*EVENT_COLUMNS)
         if part.deltas and part.least_key is not None and part.greatest_key is not None:
             inside = _between("_key", part.least_key, part.greatest_key)
@@ -105,7 +106,9 @@ class Mirror:
 
     def take_over(self, other: Mirror, condition: str) -> None:
         """Take the rows of another mirror for which something holds."""
-        rows = self._lake.table(other.table).where(condition).select(*RECODED)
+        told_as = F.coalesce("_told_as", F.lit(other.namespace))
+        rows = self._lake.table(other.table).where(condition)
+        rows = rows.withColumn("_told_as", _other_than(told_as, self.namespace)).select(*RECODED)
         with self._fitted(rows, encoding) as staged:
             self.merge(staged)
 
@@ -117,6 +120,16 @@ class Mirror:
         staged.rows.createOrReplaceTempView(view)
         self._lake.spark.sql(self.merge_statement(view, staged.report))
         self._lake.spark.catalog.dropTempView(view)
+
+    def remove_older(self, version: int, token: str) -> None:
+        """Let the rows leave that nothing as new as this was heard of: their documents are gone."""
+        table = self._lake.sql_name(self.table)
+        older = f"(_version < {version} OR (_version = {version} AND _token < {sql_text(token)}))"
+        if not self._rules.marks_deletes:
+            self._lake.spark.sql(f"DELETE FROM {table} WHERE {older}")
+            return
+        marked = f"_is_deleted = true, _version = {version}, _token = {sql_text(token)}"
+        self._lake.spark.sql(f"UPDATE {table} SET {marked} WHERE {older} AND NOT _is_deleted")
 
     def merge_statement(self, view: str, report: Report) -> str:
         """Give the SQL that takes over what is newer from a view."""
@@ -139,31 +152,31 @@ class Mirror:
         A clause that keeps some columns of a row makes the MERGE read all columns of all rows it compares, so each is
         left out of batches that cannot need it.
         """
-        marked = ", ".join(f"t.{name} = s.{name}" for name in ("_version", "_token", "_is_deleted"))
+        marked = ", ".join(f"t.{name} = s.{name}" for name in ("_version", "_token", "_is_deleted", "_told_as"))
         deleted = f"UPDATE SET {marked}" if self._rules.marks_deletes else "DELETE"
         if report.deleted:
             yield f"WHEN MATCHED AND {_NEWER} AND s._is_deleted THEN {deleted}"
         if report.refused:
-            kept = "t._refused = s._refused, t._version = s._version, t._token = s._token"
+            kept = ", ".join(f"t.{name} = s.{name}" for name in ("_version", "_token", "_refused", "_told_as"))
             yield f"WHEN MATCHED AND {_NEWER} AND s._refused IS NOT NULL THEN UPDATE SET {kept}"
         updated = ", ".join(f"t.`{name}` = s.`{name}`" for name in [*META, *self.columns])
         yield f"WHEN MATCHED AND {_NEWER} THEN UPDATE SET {updated}"
 
-    def note_drift(self, report: Report, place: str) -> None:
-        """Count what fitted nowhere, with the table; `place` (a batch) is counted once."""
+    def note_drift(self, report: Report, location: str) -> None:
+        """Count what fitted nowhere, with the table; `location` (a batch) is counted once."""
         found = self._misfits(report)
-        if not found or self._lake.properties(self.table).get(COUNTED_PROPERTY) == place:
+        if not found or self._lake.properties(self.table).get(COUNTED_PROPERTY) == location:
             return
-        listed = ", ".join(f"{one.field} ({one.found}, {one.count} times)" for one in found)
-        _log.warning("%s: values that fit no column: %s", self.namespace, listed)
-        self._keep_drift(found, {COUNTED_PROPERTY: place})
+        listed = [f"{one.field} ({one.found}, {one.count} times)" for one in found]
+        _log.warning("values_fit_no_column", namespace=self.namespace, fields=listed)
+        self._keep_drift(found, {COUNTED_PROPERTY: location})
 
     def plan(self) -> Plan:
         """How documents become rows now."""
         return Plan(
             self.columns,
             as_json=self._rules.contract is Contract.JSON,
-            refuses=self._is_closed and self._rules.letters_drift and "_id" in self.columns,
+            refuses=self._is_closed and self._rules.dead_letters_drift and "_id" in self.columns,
             marks=self._rules.marks_deletes,
         )
 
@@ -180,6 +193,7 @@ class Mirror:
             F.col("_token").alias("token"),
             F.lit(BASE).alias("op"),
             F.col("_bson").alias("raw"),
+            "_told_as",
         )
 
     @contextmanager
@@ -193,9 +207,9 @@ class Mirror:
             self._widen(evolution)
             made = first.frame.where(F.col("_row") == ROW).select(*RECODED)
             with self._kept(made, encoding) as second:
-                second.report.letters += first.report.letters
-                letters = first.letters.select("_row", *META)
-                yield Staged(second.frame.unionByName(letters, allowMissingColumns=True), second.report)
+                second.report.dead_letters += first.report.dead_letters
+                dead_letters = first.dead_letters.select("_row", *META)
+                yield Staged(second.frame.unionByName(dead_letters, allowMissingColumns=True), second.report)
 
     @contextmanager
     def _kept(self, rows: DataFrame, task: Callable[[Plan], Task]) -> Iterator[Staged]:
@@ -226,7 +240,7 @@ class Mirror:
         self._check_contract(Contract(properties[CONTRACT_PROPERTY]))
         columns: Columns = json.loads(properties[COLUMNS_PROPERTY])
         self.columns = columns
-        grown = evolve(columns, [declared], limit=self._rules.max_columns, may_rewrite=False)
+        grown = self._evolved(declared, may_rewrite=False)
         self._finish(columns)
         if grown.changes:
             self._grow(grown)
@@ -248,7 +262,11 @@ class Mirror:
         if self._is_closed:
             return self._closed_evolution(report)
         is_small = self._rows() <= self._rules.rewrite_rows
-        return evolve(self.columns, [report.shape], limit=self._rules.max_columns, may_rewrite=is_small)
+        return self._evolved(report.shape, may_rewrite=is_small)
+
+    def _evolved(self, shape: Columns, *, may_rewrite: bool) -> Evolution:
+        limits = {"limit": self._rules.max_columns, "depth": self._rules.max_levels}
+        return evolve(self.columns, [shape], **limits, may_rewrite=may_rewrite)
 
     @property
     def _is_closed(self) -> bool:
@@ -258,10 +276,10 @@ class Mirror:
     def _closed_evolution(self, report: Report) -> Evolution:
         """Take no column but the `_id`, which nobody has to declare."""
         wanted = {name: shape for name, shape in report.shape.items() if name == "_id" and name not in self.columns}
-        if report.shape.keys() > wanted.keys() and not self._rules.letters_drift:
-            fields = ", ".join(sorted(place for place in report.counts if place.split(" ")[0] not in wanted))
+        if report.shape.keys() > wanted.keys() and not self._rules.dead_letters_drift:
+            fields = ", ".join(sorted(location for location in report.counts if location.split(" ")[0] not in wanted))
             raise SchemaDrifted(f"{self.namespace} has fields that its table does not take: {fields}")
-        return evolve(self.columns, [wanted], limit=self._rules.max_columns, may_rewrite=False)
+        return self._evolved(wanted, may_rewrite=False)
 
     def _rows(self) -> int:
         snapshot = self._lake.java(self.table).currentSnapshot()
@@ -278,7 +296,7 @@ class Mirror:
             return  # the first columns of a table are no drift
         for change in evolution.changes:
             field, how, column = described(change)
-            _log.warning("%s: column %s %s: %s", self.namespace, field, how, column)
+            _log.warning("column_changed", namespace=self.namespace, field=field, change=how, column=column)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._keep_drift([_as_drift(change, now) for change in evolution.changes])
 
@@ -289,8 +307,11 @@ class Mirror:
         self._alter(evolution.changes)
 
     def _finish(self, columns: Columns) -> None:
-        """Make the columns that are promised and missing."""
-        own = [field for field in self._lake.table(self.table).schema.fields if field.name not in META]
+        """Make the columns that are promised and missing; a table of an older version may lack one that all have."""
+        fields = self._lake.table(self.table).schema.fields
+        missing = META.keys() - {field.name for field in fields}
+        self._alter([Change((name,), META[name]) for name in sorted(missing)])
+        own = [field for field in fields if field.name not in META]
         present = {field.name: shape_of_type(field.dataType) for field in own}
         self._alter(evolve(present, [columns], limit=10_000, may_rewrite=False).changes)
 
@@ -327,8 +348,8 @@ class Mirror:
 
     def _misfits(self, report: Report) -> list[Drift]:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        places = ((place.rpartition(" "), count) for place, count in report.counts.items())
-        return [Drift(path, "rest", kind, "", count, now, now) for (path, _, kind), count in places]
+        locations = ((location.rpartition(" "), count) for location, count in report.counts.items())
+        return [Drift(path, "rest", kind, "", count, now, now) for (path, _, kind), count in locations]
 
     def _keep_drift(self, found: list[Drift], also: dict[str, str] | None = None) -> None:
         known = read_drift(self._lake.properties(self.table).get(DRIFT_PROPERTY))
@@ -339,6 +360,11 @@ class Mirror:
 def _between(column: str, least: bytes, greatest: bytes) -> str:
     """Say in SQL that a key is inside a range: files whose keys are all outside are not even opened."""
     return f"{column} >= X'{least.hex()}' AND {column} <= X'{greatest.hex()}'"
+
+
+def _other_than(name: Column, own: str) -> Column:
+    """Give a name, or null when it is the mirror's own."""
+    return F.when(name != own, name)
 
 
 def _as_drift(change: Change, now: str) -> Drift:

@@ -6,8 +6,10 @@ import re
 from enum import StrEnum
 from typing import Final
 
-LETTERS_TABLE: Final = ("tailrace", "dead_letters")
+DEAD_LETTERS_TABLE: Final = ("tailrace", "dead_letters")
 """Database and table of the dead letters of a whole warehouse."""
+ENDS_TABLE: Final = ("tailrace", "ends")
+"""Database and table of the ends of collections: drops, renames, dropped databases."""
 _HISTORY: Final = "_history"
 _ORDINARY = re.compile(r"[A-Za-z0-9_]+")
 
@@ -18,6 +20,7 @@ class TableKind(StrEnum):
     HISTORY = "history"
     MIRROR = "mirror"
     DEAD_LETTERS = "dead_letters"
+    ENDS = "ends"
 
 
 def mirror_table(namespace: str) -> tuple[str, str]:

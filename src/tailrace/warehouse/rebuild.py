@@ -22,7 +22,7 @@ from tailrace.spark.failures import error_of
 from tailrace.warehouse.job import WarehouseJob
 from tailrace.warehouse.lake import Lake, configure_catalog
 from tailrace.warehouse.mirrors import Mirrors
-from tailrace.warehouse.names import LETTERS_TABLE, mirror_table
+from tailrace.warehouse.names import DEAD_LETTERS_TABLE, mirror_table
 
 SUFFIX: Final = "_rebuilt"
 
@@ -70,9 +70,11 @@ def rebuild_mirrors(
             raise error_of(failure) or QueryFailed(f"the rebuild failed: {failure}") from failure
         finally:
             query.stop()
-        letters = _letters(lake, str(query.id))
-    if letters and not force:
-        raise RebuildIncomplete(f"{letters} events of the topics could not be applied; the mirrors are as they were")
+        dead_letters = _dead_letters(lake, str(query.id))
+    if dead_letters and not force:
+        raise RebuildIncomplete(
+            f"{dead_letters} events of the topics could not be applied; the mirrors are as they were"
+        )
     for namespace in namespaces:
         if _snapshot_id(lake, namespace) != before[namespace]:
             raise TableChanged(f"the mirror of {namespace} was written to while it was rebuilt")
@@ -95,7 +97,7 @@ def _snapshot_id(lake: Lake, namespace: str) -> Any:
     return None if snapshot is None else snapshot.snapshotId()
 
 
-def _letters(lake: Lake, query: str) -> int:
-    if not lake.exists(LETTERS_TABLE):
+def _dead_letters(lake: Lake, query: str) -> int:
+    if not lake.exists(DEAD_LETTERS_TABLE):
         return 0
-    return lake.table(LETTERS_TABLE).where(f"query = '{query}' AND namespace != ''").count()
+    return lake.table(DEAD_LETTERS_TABLE).where(f"query = '{query}' AND namespace != ''").count()

@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import types
 
+from tailrace.errors import EventUnconvertible
 from tailrace.raw import extended_json
 from tailrace.spark.task import task
 from tailrace.warehouse.encoding import Encoder
@@ -22,9 +23,9 @@ from tailrace.warehouse.evolution import META
 from tailrace.warehouse.folding import Folded, KeyEvent, fold
 from tailrace.warehouse.shapes import KINDS, Columns, Shape, leaves, merged_documents
 
-EVENT_COLUMNS: Final = ("_key", "cluster_time", "token", "op", "raw")
+EVENT_COLUMNS: Final = ("_key", "cluster_time", "token", "op", "raw", "_told_as")
 """What a task needs of an event; for a row of the mirror, `raw` is the document."""
-ROW, LETTER, REPORT = "row", "letter", "report"
+ROW, DEAD_LETTER, REPORT = "row", "letter", "report"
 JSON_COLUMNS: Final[Columns] = {"_id": "string", "document": "string"}
 """The columns of the contract `json`."""
 _ROWS_PER_BATCH: Final = 5_000
@@ -75,7 +76,7 @@ class Report:
     """Rows of documents that are gone."""
     refused: int = 0
     """Rows of documents that a strict table did not take."""
-    letters: int = 0
+    dead_letters: int = 0
     least: bytes | None = None
     greatest: bytes | None = None
     shape: dict[str, Shape] = field(default_factory=dict)
@@ -93,29 +94,29 @@ class Report:
         """Count what did not fit."""
         self.shape = merged_documents(self.shape, drift)
         for path, kind in leaves(drift):
-            place = f"{path} {kind}"
-            if place in self.counts or len(self.counts) < _MOST_PATHS:
-                self.counts[place] = self.counts.get(place, 0) + 1
+            location = f"{path} {kind}"
+            if location in self.counts or len(self.counts) < _MOST_PATHS:
+                self.counts[location] = self.counts.get(location, 0) + 1
 
     def to_json(self) -> str:
         """Write it into a row."""
         ends = [None if key is None else key.hex() for key in (self.least, self.greatest)]
-        numbers = self.rows, self.deleted, self.refused, self.letters
+        numbers = self.rows, self.deleted, self.refused, self.dead_letters
         return orjson.dumps([*numbers, *ends, self.shape, self.counts]).decode()
 
     def add(self, text: str) -> None:
         """Take over what another task tells."""
-        rows, deleted, refused, letters, least, greatest, shape, counts = orjson.loads(text)
+        rows, deleted, refused, dead_letters, least, greatest, shape, counts = orjson.loads(text)
         keys = [bytes.fromhex(key) for key in (least, greatest) if key is not None]
         for key in keys:
             self.saw(key)
         self.rows += rows - len(keys)
         self.deleted += deleted
         self.refused += refused
-        self.letters += letters
+        self.dead_letters += dead_letters
         self.shape = merged_documents(self.shape, shape)
-        for place, count in counts.items():
-            self.counts[place] = self.counts.get(place, 0) + count
+        for location, count in counts.items():
+            self.counts[location] = self.counts.get(location, 0) + count
 
 
 def folding(plan: Plan) -> Task:
@@ -125,8 +126,8 @@ def folding(plan: Plan) -> Task:
         with task():
             by_key: dict[bytes, list[KeyEvent]] = defaultdict(list)
             for batch in batches:
-                for key, version, token, operation, event in _rows(batch, EVENT_COLUMNS):
-                    by_key[key].append(KeyEvent(version, token, operation, event))
+                for key, *event in _rows(batch, EVENT_COLUMNS):
+                    by_key[key].append(KeyEvent(*event))
             stage = _Stage(plan)
             for key, events in by_key.items():
                 stage.add(key, fold(events))
@@ -143,15 +144,16 @@ def encoding(plan: Plan) -> Task:
         with task():
             stage = _Stage(plan)
             for batch in batches:
-                for key, version, token, is_deleted, refused, document in _rows(batch, RECODED):
-                    stage.add(key, Folded(version, token, document, is_deleted, is_changed=True), refused)
+                for key, version, token, is_deleted, refused, document, told_as in _rows(batch, RECODED):
+                    made = Folded(version, token, document, is_deleted, is_changed=True, told_as=told_as)
+                    stage.add(key, made, refused)
                     yield from stage.full()
             yield stage.last()
 
     return run
 
 
-RECODED: Final = ("_key", "_version", "_token", "_is_deleted", "_refused", "_bson")
+RECODED: Final = ("_key", "_version", "_token", "_is_deleted", "_refused", "_bson", "_told_as")
 """What is needed of a row to make it anew."""
 
 
@@ -171,7 +173,7 @@ class _Stage:
 
     def add(self, key: bytes, folded: Folded, refused: str | None = None) -> None:
         for event, cause in folded.unknown:
-            self._letter(key, event.version, event.token, cause, event.event)
+            self._dead_letter(key, event.version, event.token, cause, event.event)
         if not folded.is_changed:
             return
         row: dict[str, Any] = {
@@ -182,6 +184,7 @@ class _Stage:
             "_is_deleted": folded.is_deleted,
             "_refused": refused,
             "_bson": folded.document,
+            "_told_as": folded.told_as,
         }
         if folded.document is not None:
             self._put(row, key, folded.document)
@@ -201,7 +204,11 @@ class _Stage:
         return self._batch()
 
     def _put(self, row: dict[str, Any], key: bytes, data: bytes, *, is_whole: bool = True) -> None:
-        document = extended_json.decode(data)
+        try:
+            document = extended_json.decode(data)
+        except EventUnconvertible as error:
+            self._refuse(row, key, f"{error.code}: {error.message}", data)
+            return
         if self._plan.as_json:
             row["_id"] = _id_text(document, data)
             row["document"] = extended_json.relaxed(document, data).decode() if is_whole else None
@@ -210,17 +217,21 @@ class _Stage:
         if encoded.drift is not None and is_whole:
             self._report.drifted(encoded.drift)
             if self._plan.refuses:
-                row["_refused"], row["_bson"] = row["_token"], None
                 fields = ", ".join(f"{path} ({kind})" for path, kind in leaves(encoded.drift))
-                self._letter(key, row["_version"], row["_token"], f"schema-drift: {fields}", data)
+                self._refuse(row, key, f"schema-drift: {fields}", data)
                 return
             row["_rest"] = extended_json.relaxed(encoded.rest, data).decode()
         row.update(encoded.values)
 
-    def _letter(self, key: bytes, version: int, token: str, cause: str, data: bytes) -> None:
-        self._report.letters += 1
+    def _refuse(self, row: dict[str, Any], key: bytes, cause: str, data: bytes) -> None:
+        """Make a letter of a document that cannot be a row; a row that is there of it says since when it is old."""
+        row["_refused"], row["_bson"] = row["_token"], None
+        self._dead_letter(key, row["_version"], row["_token"], cause, data)
+
+    def _dead_letter(self, key: bytes, version: int, token: str, cause: str, data: bytes) -> None:
+        self._report.dead_letters += 1
         self._rows.append(
-            {"_row": LETTER, "_key": key, "_version": version, "_token": token, "_rest": cause, "_bson": data}
+            {"_row": DEAD_LETTER, "_key": key, "_version": version, "_token": token, "_rest": cause, "_bson": data}
         )
 
     def _batch(self) -> pa.RecordBatch:

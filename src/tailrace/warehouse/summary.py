@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.fold import DATA_OPERATIONS, END_OPERATIONS
+from tailrace.event import ChangeEvent
+from tailrace.fold import DATA_OPERATIONS, END_OPERATIONS, End, Ends, end_of
 
 IS_DELTA = "op = 'update' AND full_document IS NULL"
 """What holds for updates that bring no document."""
@@ -31,6 +32,8 @@ class Part:
     greatest_token: str
     least_key: bytes | None
     greatest_key: bytes | None
+    least_time: int
+    """The first cluster time."""
     repeated: bool
     """Whether an event may be in the batch twice."""
 
@@ -38,6 +41,19 @@ class Part:
     def namespace(self) -> str:
         """`db.collection`."""
         return f"{self.database}.{self.collection or ''}"
+
+    def joined(self, other: Part) -> Part:
+        """Give what is known of the events of both, for those who take them together."""
+        keys = [key for part in (self, other) for key in (part.least_key, part.greatest_key) if key is not None]
+        return replace(
+            self,
+            events=self.events + other.events,
+            changes=self.changes + other.changes,
+            deltas=self.deltas + other.deltas,
+            size=self.size + other.size,
+            least_key=min(keys, default=None),
+            greatest_key=max(keys, default=None),
+        )
 
     def condition(self) -> Column:
         """What holds for the rows of this part."""
@@ -49,10 +65,12 @@ class Summary:
     """What a batch holds."""
 
     parts: tuple[Part, ...]
-    ends: tuple[Row, ...]
-    """Events that end collections, in their order."""
+    ends: tuple[End, ...]
+    """What ended collections, in order."""
     bad: int
     """Records that cannot be read."""
+    events: int = 0
+    """Events of all collections, chosen or not."""
 
     @property
     def newest(self) -> str:
@@ -79,6 +97,7 @@ def summarise(events: DataFrame, selection: Namespaces) -> Summary:
             F.max("token").alias("greatest"),
             F.min("_key").alias("least_key"),
             F.max("_key").alias("greatest_key"),
+            F.min("cluster_time").alias("least_time"),
         )
         .collect()
     )
@@ -88,15 +107,11 @@ def summarise(events: DataFrame, selection: Namespaces) -> Summary:
         for row in rows
         if row.db is not None and selection.contains_event(_name(row))
     )
-    ends: list[Row] = []
+    ends: tuple[End, ...] = ()
     if any(operation in END_OPERATIONS for row in rows for operation in row.operations):
-        found = (
-            events.where(F.col("op").isin(*END_OPERATIONS))
-            .select("cluster_time", "token", "db", "coll", "op", "raw")
-            .distinct()
-        )
-        ends = sorted(found.collect(), key=lambda row: (row.cluster_time, row.token))
-    return Summary(parts, tuple(ends), sum(row.bad for row in rows))
+        found = events.where(F.col("op").isin(*END_OPERATIONS)).select("raw").distinct().collect()
+        ends = tuple(Ends(end_of(ChangeEvent(bytes(row.raw))) for row in found))
+    return Summary(parts, ends, sum(row.bad for row in rows), sum(row.events for row in rows))
 
 
 def _repeated(events: DataFrame) -> set[tuple[str, str | None]]:
@@ -121,6 +136,7 @@ def _part(row: Row, repeated: bool) -> Part:
         greatest_token=row.greatest,
         least_key=row.least_key,
         greatest_key=row.greatest_key,
+        least_time=row.least_time or 0,
         repeated=repeated,
     )
 

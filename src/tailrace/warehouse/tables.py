@@ -78,6 +78,19 @@ def _metadata_folders(root: Path) -> Iterator[Path]:
     return root.glob("*/*/metadata")
 
 
+def table_names(folder: str | Path) -> list[tuple[str, str]]:
+    """Give database and name of every table in a local folder, whoever made it."""
+    root = Path(str(folder).removeprefix("file://"))
+    folders = (path for path in _metadata_folders(root) if _metadata_files(path))
+    return sorted((path.parent.parent.name, path.parent.name) for path in folders)
+
+
+def newest_metadata_file(folder: str | Path, database: str, table: str) -> Path | None:
+    """Give the file that says what a table in a local folder is now; None when there is no such table."""
+    metadata = Path(str(folder).removeprefix("file://")) / database / table / "metadata"
+    return next(iter(_metadata_files(metadata)), None) if metadata.is_dir() else None
+
+
 def _read_table(root: Path, folder: Path) -> TableState | None:
     """Read one table; None when it is not one of ours, or vanishes while it is read."""
     metadata = _newest_metadata(folder)
@@ -108,8 +121,7 @@ def table_state(name: str, metadata: Mapping[str, Any]) -> TableState | None:
 
 def _newest_metadata(folder: Path) -> dict[str, Any] | None:
     """Give the metadata with the greatest number; the next one is tried when that is removed just now."""
-    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _VERSION.fullmatch(path.name))]
-    for _, path in sorted(numbered, reverse=True):
+    for path in _metadata_files(folder):
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -118,6 +130,12 @@ def _newest_metadata(folder: Path) -> dict[str, Any] | None:
         metadata: dict[str, Any] = json.loads(text)
         return metadata
     return None
+
+
+def _metadata_files(folder: Path) -> list[Path]:
+    """Give the files of metadata, the newest first."""
+    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _VERSION.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered, reverse=True)]
 
 
 def _snapshot(form: Mapping[str, Any]) -> Snapshot:

@@ -1,0 +1,111 @@
+"""What the jobs ask of the driver's JVM itself, because PySpark has no public way to it: all of it is here.
+
+A session of Spark Connect has no JVM on this side. Then `None` is given, and callers do it another way or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from tailrace.masking import means_a_secret, shown
+
+
+def start_jvm(config: Mapping[str, str]) -> None:
+    """Start the JVM with the part of a configuration that holds no secret: its command line is for all to see.
+
+    The session's builder hands the whole of it over to the JVM that runs, by its socket. Does nothing to one that runs.
+    """
+    conf = SparkConf(loadDefaults=False)
+    for key, value in without_secrets(config).items():
+        conf.set(key, value)
+    SparkContext._ensure_initialized(conf=conf)
+
+
+def without_secrets(config: Mapping[str, str]) -> dict[str, str]:
+    """Give the properties that neither are nor hold a secret."""
+    return {key: value for key, value in config.items() if not means_a_secret(key) and shown(value) == value}
+
+
+def jvm_of(spark: SparkSession) -> Any:
+    """Give the door to the classes of the JVM, or None where there is none."""
+    return getattr(spark, "_jvm", None)
+
+
+def java_session(spark: SparkSession) -> Any:
+    """Give the JVM's own session; every batch comes with a new Python object for the same one."""
+    return spark._jsparkSession
+
+
+def without_checksum_files(spark: SparkSession) -> None:
+    """Let Hadoop write local files alone: a checksum file beside each is one more to write, and one more chmod.
+
+    It is told so on its file system, because another class of file system would leave the checksum files of earlier
+    writers behind, and their readers would not get past those.
+    """
+    jvm = jvm_of(spark)
+    if jvm is None:
+        return
+    here = jvm.java.net.URI("file:///")
+    jvm.org.apache.hadoop.fs.FileSystem.get(here, _hadoop(spark)).setWriteChecksum(False)
+
+
+def _hadoop(spark: SparkSession) -> Any:
+    return java_session(spark).sessionState().newHadoopConf()
+
+
+class HadoopFiles:
+    """Small files wherever Spark can read and write."""
+
+    def __init__(self, spark: SparkSession, jvm: Any) -> None:
+        self._jvm = jvm
+        self._configuration = _hadoop(spark)
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> HadoopFiles | None:
+        """Give them, where the session has a JVM."""
+        jvm = jvm_of(spark)
+        return None if jvm is None else cls(spark, jvm)
+
+    def read(self, location: str) -> str | None:
+        """Read a small file; None when it is not there."""
+        path, files = self._opened(location)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            return text
+        finally:
+            stream.close()
+
+    def write(self, location: str, text: str) -> None:
+        """Write a small file as a whole, and onto the disk, before this returns."""
+        path, files = self._opened(location)
+        made = self._jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.tmp")
+        stream = files.create(made, True)
+        try:
+            stream.write(bytearray(text.encode()))
+            stream.hsync()
+        finally:
+            stream.close()
+        if not files.rename(made, path):
+            raise OSError(f"{location} cannot be written")
+
+    def remove(self, location: str) -> None:
+        """Remove a file, or a folder with all that is in it."""
+        path, files = self._opened(location)
+        files.delete(path, True)
+
+    def names(self, location: str) -> list[str]:
+        """List a folder; one that is not there is empty."""
+        path, files = self._opened(location)
+        found = files.listStatus(path) if files.exists(path) else []
+        return sorted(status.getPath().getName() for status in found)
+
+    def _opened(self, location: str) -> tuple[Any, Any]:
+        path = self._jvm.org.apache.hadoop.fs.Path(location)
+        return path, path.getFileSystem(self._configuration)
