@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from dashboard_site import CONTROL_TOKEN, TOKEN, Site, dashboard, free_port, running, until, write_settings
+from dashboard_site import CONTROL_TOKEN, TOKEN, Site, dashboard, free_port, running, write_settings
 from tailrace.stand import Kafka, Redis, ReplicaSet
+from waiting import wait_until as until
 
 
 @dataclass

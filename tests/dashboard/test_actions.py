@@ -78,7 +78,7 @@ def test_a_recovery_is_a_dry_run_unless_it_is_confirmed(producer: Producer, url:
 
 
 def test_a_confirmation_is_for_the_producer_that_was_looked_at(url: str) -> None:
-    control = Control(TOKEN, lambda place: url if place is None else f"{url}/other")
+    control = Control(TOKEN, lambda location: url if location is None else f"{url}/other")
     confirmation = control.ask("recover", {}).confirmation
     assert status_of(control, "recover", dry_run=False, confirmation=confirmation, producer="other") == 409
 

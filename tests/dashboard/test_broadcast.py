@@ -33,9 +33,9 @@ def test_a_client_holds_no_more_bytes_than_its_bound() -> None:
     async def run() -> None:
         client = Client(10 * KILOBYTE)
         assert all(client.put(b"x" * KILOBYTE) for _ in range(10))
-        assert client.held_bytes == 10 * KILOBYTE
+        assert client.buffered_bytes == 10 * KILOBYTE
         assert not client.put(b"x")
-        assert client.held_bytes == 0
+        assert client.buffered_bytes == 0
         assert await client.next() is None
 
     asyncio.run(run())

@@ -6,8 +6,8 @@ import pytest
 from bson import Timestamp
 
 from tailrace.dashboard.sources import Reading
+from tailrace.dashboard.values import Colour, Condition, DeadLetter, DeadLetters
 from tailrace.dashboard.view import conditions
-from tailrace.dashboard.view.values import Colour, Condition, DeadLetters, Letter
 from tailrace.monitor import Level, Oplog, Report, Verdict
 from tailrace.settings import MonitorSettings
 
@@ -89,6 +89,7 @@ def test_a_gateway_is_red_for_a_silent_shard_and_amber_for_a_slow_watcher() -> N
     good = Reading(object(), None, 5.0, 0.1, 5.0)
     assert conditions.of_gateway(good, 3, {}, 1.0).colour is GREEN
     assert conditions.of_gateway(good, 3, {}, 40.0).colour is AMBER
+    assert conditions.of_gateway(good, 3, {}, 1.0, distrusted=2).colour is AMBER
     assert conditions.of_gateway(good, 3, {"s1": 4.0}, 0.0) == Condition(RED, "shard s1 has not answered for 4 s")
     assert conditions.of_gateway(Reading(None, "Nobody", 5.0), 0, {}, 0.0).colour is RED
 
@@ -105,13 +106,15 @@ def test_a_gateway_is_red_for_a_silent_shard_and_amber_for_a_slow_watcher() -> N
 def test_new_dead_letters_want_attention_and_old_ones_are_told(
     total: int | None, newest_at: float, expected: Condition
 ) -> None:
-    letters = DeadLetters("features", "here", total, [Letter(newest_at, "cause", "", "", "", "", 1)])
-    assert conditions.with_letters(Condition(GREEN, "well"), letters, 1_000.0) == expected
+    letters = DeadLetters("features", "here", total, [DeadLetter(newest_at, "cause", "", "", "", "", 1)])
+    assert conditions.with_dead_letters(Condition(GREEN, "well"), letters, 1_000.0) == expected
 
 
 def test_dead_letters_hide_no_trouble() -> None:
-    letters = DeadLetters("features", "here", 2, [Letter(990.0, "cause", "", "", "", "", 1)])
-    assert conditions.with_letters(Condition(RED, "away"), letters, 1_000.0) == Condition(RED, "away; 2 dead letters")
+    letters = DeadLetters("features", "here", 2, [DeadLetter(990.0, "cause", "", "", "", "", 1)])
+    assert conditions.with_dead_letters(Condition(RED, "away"), letters, 1_000.0) == Condition(
+        RED, "away; 2 dead letters"
+    )
 
 
 def test_the_whole_is_the_worst_of_its_parts() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from pymongo import MongoClient
 
-from dashboard_site import free_port, running, until, write_settings
+from dashboard_site import free_port, running, write_settings
 from tailrace.dashboard.collector import Collector
 from tailrace.settings import Settings
 from tailrace.stand import ReplicaSet
+from waiting import wait_until as until
 
 
 def test_watchers_of_a_gateway_are_counted(mongodb: ReplicaSet, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An hour of history in a fixed amount of memory, means in place of many values, and gaps that stay gaps."""
+"""An hour of history in a fixed amount of memory, means in location of many values, and gaps that stay gaps."""
 
 from __future__ import annotations
 

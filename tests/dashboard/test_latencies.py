@@ -1,17 +1,17 @@
-"""Hops are measured from what was seen where, and percentiles are those of the samples."""
+"""Hops are measured from what was observed where, and percentiles are those of the samples."""
 
 from __future__ import annotations
 
 import math
 
+from tailrace.dashboard.answers import EventLine
+from tailrace.dashboard.observed_event import ObservedEvent
 from tailrace.dashboard.view.latencies import LatencyBook, bucket_percentile, percentile
-from tailrace.dashboard.view.live_events import SeenEvent
-from tailrace.dashboard.web.answers import EventLine
 
 
-def event(cluster_time: int, at: float, arrived_at: float | None, operation: str = "insert") -> SeenEvent:
+def event(cluster_time: int, at: float, arrived_at: float | None, operation: str = "insert") -> ObservedEvent:
     line = EventLine(0, at, at + 1.0, operation, "shop.orders", "1", "", "1,1", 10)
-    return SeenEvent(line, cluster_time, 0.001, arrived_at, "", b"{}", "topic")
+    return ObservedEvent(line, cluster_time, 0.001, arrived_at, "", b"{}", "topic")
 
 
 def test_an_event_is_followed_from_mongodb_through_kafka_to_redis() -> None:

@@ -7,23 +7,24 @@ from dataclasses import replace
 import orjson
 from bson import Timestamp
 
-from tailrace.dashboard.view.live_events import LARGEST_VALUE, EventRing, SeenEvent, detail_of, token_parts
-from tailrace.dashboard.web.answers import EventLine
+from tailrace.dashboard.answers import EventLine
+from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.view.live_events import LARGEST_VALUE, EventRing, detail_of, token_parts
 from tailrace.token import ResumeToken
 
 TOKEN = ResumeToken.high_water_mark(Timestamp(1_700_000_000, 7)).hex
 
 
-def event(key: str, operation: str = "insert", value: bytes = b'{"a": 1}') -> SeenEvent:
+def event(key: str, operation: str = "insert", value: bytes = b'{"a": 1}') -> ObservedEvent:
     line = EventLine(0, 1.0, 2.0, operation, "shop.orders", key, f"amount={key}", "1700000000,7", len(value))
-    return SeenEvent(line, 1_700_000_000 << 32 | 7, 0.001, 1.5, TOKEN, value, "topic t, partition 0, offset 4")
+    return ObservedEvent(line, 1_700_000_000 << 32 | 7, 0.001, 1.5, TOKEN, value, "topic t, partition 0, offset 4")
 
 
 def test_the_oldest_make_room_and_the_bytes_stay_within_their_bound() -> None:
     ring = EventRing(50_000)
     for number in range(500):
         ring.add(event(str(number), value=b"x" * 500))
-        assert ring.held_bytes <= 50_000
+        assert ring.buffered_bytes <= 50_000
     assert ring.count == 500
     assert ring.find(1) is None
     assert ring.find(501) is None

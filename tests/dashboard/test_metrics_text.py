@@ -41,4 +41,4 @@ def test_keys_without_end_do_not_fill_the_memory() -> None:
     rates = Rates()
     for number in range(10_000):
         rates.per_second(number, 1, 1.0)
-    assert len(rates._seen) <= 2_000
+    assert len(rates._observed) <= 2_000

@@ -11,10 +11,11 @@ import pytest
 from bson import Timestamp
 
 from browsing import Browser, chromium
-from dashboard_site import TOKEN, dashboard, free_port, until, write_settings
+from dashboard_site import TOKEN, dashboard, free_port, write_settings
 from tailrace.capture.positions import Position, PositionStore
 from tailrace.capture.positions.file import FileCells
 from tailrace.stand import ReplicaSet
+from waiting import wait_until as until
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,8 @@ def test_it_fits_a_phone_in_the_dark(page: Browser) -> None:
     page.size(390, 844)
     page.prefer("dark")
     page.until(
-        lambda: page.run("return document.querySelector('#flow-picture svg').clientWidth") < 390, "a narrow flow"
+        lambda: page.run("return document.querySelector('#flow-picture svg')?.clientWidth ?? 1e4") < 390,
+        "a narrow flow",
     )
     page.until(lambda: page.run("return document.documentElement.scrollWidth") <= 390, "no scrolling sideways")
     assert page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(13, 19, 27)"

@@ -1,4 +1,4 @@
-"""The dashboard over a pipeline of real parts: what is written is seen, measured, explained and acted upon."""
+"""The dashboard over a pipeline of real parts: what is written is observed, measured, explained and acted upon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 from bson import Timestamp
 
-from dashboard_site import CONTROL_TOKEN, TOKEN, Site, dashboard, until, write_settings
+from dashboard_site import CONTROL_TOKEN, TOKEN, Site, dashboard, write_settings
 from json_schema import complaints
 from tailrace.capture.dead_letters.dead_letters import TopicDeadLetters
 from tailrace.capture.kafka_client import KafkaAddress
@@ -22,20 +22,21 @@ from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.errors import RecordRefused
 from tailrace.features import Definition, Feature, FeatureStore, Kind, Window
-from tailrace.features.progress import Progress, ProgressKeeper
+from tailrace.features.progress import Progress, ProgressStore
 from tailrace.features.store import Change
+from waiting import wait_until as until
 
 
 def test_a_write_is_an_event_on_the_page_with_its_token_decoded(pipeline: Any) -> None:
-    pipeline.orders.insert_one({"_id": "seen", "city": "Oslo", "amount": 12.5})
+    pipeline.orders.insert_one({"_id": "observed", "city": "Oslo", "amount": 12.5})
     site: Site = pipeline.site
     (line,) = until(lambda: site.get("/api/events", text="oslo", operation="insert"), "the event of the write")
-    assert (line["namespace"], line["key"]) == ("dashboard.orders", "seen")
+    assert (line["namespace"], line["key"]) == ("dashboard.orders", "observed")
     assert line["summary"] == "city=Oslo  amount=12.5"
     detail = site.get(f"/api/events/{line['number']}")
-    assert detail["event"]["fullDocument"] == {"_id": "seen", "city": "Oslo", "amount": 12.5}
+    assert detail["event"]["fullDocument"] == {"_id": "observed", "city": "Oslo", "amount": 12.5}
     assert detail["token_parts"]["tokenType"] == "event"
-    assert detail["token_parts"]["eventIdentifier"] == {"_id": "seen"}
+    assert detail["token_parts"]["eventIdentifier"] == {"_id": "observed"}
     assert detail["source"].startswith("dash.dashboard.orders, partition ")
     assert site.get(f"/api/tokens/{detail['token']}") == detail["token_parts"]
 
@@ -81,7 +82,7 @@ def test_the_oplog_shows_where_the_stream_stands(pipeline: Any) -> None:
     assert stream["writer"]
     (shard,) = site.get("/api/shards")
     assert shard["marks"][0]["stream"] == "orders"
-    assert not shard["holds_merge"]
+    assert not shard["blocks_merge"]
 
 
 def test_the_history_has_the_series_of_every_chart(pipeline: Any) -> None:
@@ -111,7 +112,7 @@ def test_the_features_of_an_entity_and_how_long_they_took(pipeline: Any) -> None
     site: Site = pipeline.site
     store = FeatureStore.connect(pipeline.redis_url, DEFINITION)
     store.begin()
-    keeper = ProgressKeeper.connect(pipeline.redis_url, "spent")
+    progress_store = ProgressStore.connect(pipeline.redis_url, "spent")
     until(lambda: "spent" in [one["name"] for one in site.get("/api/features")], "the definition")
     for batch in range(2):
         document = {"_id": f"spent{batch}", "user": "ann/1", "at": datetime.now(UTC)}
@@ -120,7 +121,7 @@ def test_the_features_of_an_entity_and_how_long_they_took(pipeline: Any) -> None
         token = site.get(f"/api/events/{line['number']}")["token"]
         seconds = int(line["cluster_time"].split(",")[0])
         store.apply([Change(document["_id"], token, bson.encode(document), as_of=seconds)])
-        keeper.save(Progress(batch, token, seconds))
+        progress_store.save(Progress(batch, token, seconds))
         until(lambda wanted=batch: site.get("/api/features")[0]["batch"] == wanted, "the batch")
     found = site.get("/api/features/spent/ann%2F1")
     assert found["values"] == {"orders": 2}
@@ -261,7 +262,7 @@ def test_the_stream_sends_states_and_events(pipeline: Any) -> None:
     site: Site = pipeline.site
     pipeline.orders.insert_one({"_id": "streamed"})
     kinds, text = set(), ""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     with site.http.stream("GET", "/api/stream") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():

@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId, Timestamp
 
 from tailrace.capture.formats import make_format
-from tailrace.dashboard.view.record_view import as_json, key_of, namespace_of, short, summary_of, wall_time_of
+from tailrace.dashboard.record_view import as_json, key_of, namespace_of, short, summary_of, wall_time_of
 from tailrace.token import ResumeToken, TokenData, TokenKind
 
 MOMENT = datetime(2026, 5, 1, 12, 0, 0, 250_000, UTC)

@@ -1,4 +1,4 @@
-"""What was seen becomes what is shown: gateways, shards, tables, drift, forecasts and the picture, state by state."""
+"""What was observed is what is shown: gateways, shards, tables, drift, forecasts and the picture, state by state."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tailrace.dashboard.sources import Reading
 from tailrace.dashboard.sources.metrics_text import Metrics, Rates
 from tailrace.dashboard.sources.positions import PositionsReading, StoredStream
 from tailrace.dashboard.sources.producers import ProducerReading
+from tailrace.dashboard.values import Colour
 from tailrace.dashboard.view.flow import Parts, flow_of
 from tailrace.dashboard.view.job_view import TOKEN_PROPERTY, drift_of, gateways_of, newest_time, tables_of
-from tailrace.dashboard.view.observed import Seen
+from tailrace.dashboard.view.observed import Observed
 from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
-from tailrace.dashboard.view.values import Colour
 from tailrace.monitor import Consumer, Observer, Oplog, Report, Thresholds
 from tailrace.settings import Settings
 from tailrace.token import ResumeToken
@@ -33,9 +33,9 @@ tailrace_hub_channels{shard="s0"} 2
 # TYPE tailrace_hub_lag_seconds gauge
 tailrace_hub_lag_seconds{shard="s0",namespace="shop.orders"} 1
 tailrace_hub_lag_seconds{shard="s1",namespace="shop.orders"} 45
-# TYPE tailrace_merge_held_seconds gauge
-tailrace_merge_held_seconds{shard="s0"} 0
-tailrace_merge_held_seconds{shard="s1"} 12
+# TYPE tailrace_merge_blocked_seconds gauge
+tailrace_merge_blocked_seconds{shard="s0"} 0
+tailrace_merge_blocked_seconds{shard="s1"} 12
 # TYPE tailrace_shard_stalled_seconds gauge
 tailrace_shard_stalled_seconds{shard="s1"} 3
 """
@@ -49,7 +49,7 @@ def bad(problem: str) -> Reading[Any]:
     return Reading(None, problem, NOW, 0.01)
 
 
-def seen(**readings: Any) -> Seen:
+def observed(**readings: Any) -> Observed:
     empty: dict[str, Any] = {
         "oplog": good([]),
         "positions": good(PositionsReading([], [])),
@@ -59,13 +59,13 @@ def seen(**readings: Any) -> Seen:
         "features": good([]),
         "tables": good([]),
         "gateways": {},
-        "letters": [],
+        "dead_letters": [],
     }
-    return Seen(NOW, **(empty | readings))
+    return Observed(NOW, **(empty | readings))
 
 
 def reports(**ages: int) -> list[Report]:
-    """A stream's place on shards, so many seconds behind the end of each."""
+    """A stream's location on shards, so many seconds behind the end of each."""
     observer = Observer([], list)
     end = int(NOW)
     found = []
@@ -81,7 +81,7 @@ def stored(writer: str | None) -> PositionsReading:
 
 
 def test_watchers_are_those_of_a_shard_not_the_sum_over_shards() -> None:
-    (gateway,) = gateways_of(seen(gateways={"http://g": good(Metrics.parse(GATEWAY))}), Rates())
+    (gateway,) = gateways_of(observed(gateways={"http://g": good(Metrics.parse(GATEWAY))}), Rates())
     assert (gateway.watchers, gateway.connections, gateway.listener) == (7, 9, "127.0.0.1:27117")
     assert [(lag.shard, lag.seconds) for lag in gateway.lags] == [("s1", 45), ("s0", 1)]
     assert gateway.condition.colour is Colour.RED
@@ -89,20 +89,20 @@ def test_watchers_are_those_of_a_shard_not_the_sum_over_shards() -> None:
 
 
 def test_the_shard_that_others_wait_for_holds_the_merge() -> None:
-    shards = {s.name: s for s in shards_of(seen(gateways={"http://g": good(Metrics.parse(GATEWAY))}), [])}
-    assert {name: shard.holds_merge for name, shard in shards.items()} == {"s0": False, "s1": True}
-    assert (shards["s1"].held_seconds, shards["s1"].stalled_seconds) == (12, 3)
+    shards = {s.name: s for s in shards_of(observed(gateways={"http://g": good(Metrics.parse(GATEWAY))}), [])}
+    assert {name: shard.blocks_merge for name, shard in shards.items()} == {"s0": False, "s1": True}
+    assert (shards["s1"].blocking_seconds, shards["s1"].stalled_seconds) == (12, 3)
 
 
 def test_of_a_capture_the_shard_with_the_lowest_mark_holds_the_merge() -> None:
-    shards = shards_of(seen(oplog=good(reports(s0=1, s1=40, s2=2))), [])
-    assert {shard.name: shard.holds_merge for shard in shards} == {"s0": False, "s1": True, "s2": False}
-    assert not any(shard.holds_merge for shard in shards_of(seen(oplog=good(reports(s0=1, s1=2))), []))
+    shards = shards_of(observed(oplog=good(reports(s0=1, s1=40, s2=2))), [])
+    assert {shard.name: shard.blocks_merge for shard in shards} == {"s0": False, "s1": True, "s2": False}
+    assert not any(shard.blocks_merge for shard in shards_of(observed(oplog=good(reports(s0=1, s1=2))), []))
 
 
 def test_everybody_has_a_place_in_the_oplog() -> None:
     (window,) = windows_of(
-        seen(oplog=good(reports(s0=360))), Thresholds(), {"features fraud": NOW - 36.0}, {"s0": 720.0}
+        observed(oplog=good(reports(s0=360))), Thresholds(), {"features fraud": NOW - 36.0}, {"s0": 720.0}
     )
     placed = {marker.name: (marker.kind, round(marker.ratio, 3)) for marker in window.markers}
     assert placed == {
@@ -114,25 +114,25 @@ def test_everybody_has_a_place_in_the_oplog() -> None:
 
 
 def test_a_stream_that_nobody_runs_is_no_healthy_one() -> None:
-    (orphan,) = streams_of(seen(oplog=good(reports(s0=5)), positions=good(stored(None))), Rates())
+    (orphan,) = streams_of(observed(oplog=good(reports(s0=5)), positions=good(stored(None))), Rates())
     assert orphan.condition.colour is Colour.AMBER
     assert "nobody runs" in orphan.condition.reason
-    (held,) = streams_of(seen(oplog=good(reports(s0=5)), positions=good(stored("a/1/2"))), Rates())
+    (held,) = streams_of(observed(oplog=good(reports(s0=5)), positions=good(stored("a/1/2"))), Rates())
     assert held.condition.colour is Colour.GREEN
     assert (held.events, held.writer) == (7, "a/1/2")
 
 
 def test_a_stream_is_unknown_when_neither_its_producer_nor_mongodb_answers() -> None:
-    (lost,) = streams_of(seen(oplog=bad("away"), positions=good(stored("a"))), Rates())
+    (lost,) = streams_of(observed(oplog=bad("away"), positions=good(stored("a"))), Rates())
     assert (lost.state, lost.condition.colour) == ("unknown", Colour.RED)
-    (new,) = streams_of(seen(positions=good(stored("a"))), Rates())
+    (new,) = streams_of(observed(positions=good(stored("a"))), Rates())
     assert (new.state, new.condition.colour) == ("unknown", Colour.GREY)
 
 
 def test_a_producers_own_word_counts_and_its_secrets_do_not_show() -> None:
     state = {"name": "orders", "state": "paused", "proof": "asked to", "sink": "http://ann:hunter2@h/", "events": 9}
-    told = ProducerReading("http://p", state, Metrics())
-    (stream,) = streams_of(seen(producers={"http://p": good(told)}), Rates())
+    reported = ProducerReading("http://p", state, Metrics())
+    (stream,) = streams_of(observed(producers={"http://p": good(reported)}), Rates())
     assert (stream.state, stream.condition.colour, stream.events) == ("paused", Colour.AMBER, 9)
     assert stream.sink == "http://ann:***@h/"
 
@@ -170,7 +170,7 @@ def test_the_picture_of_nothing_is_grey_and_has_no_numbers() -> None:
     parts = Parts([], [], [], [], [], None, None, None)
     away = bad("nobody answers")
     flow = flow_of(
-        seen(oplog=away, topics=away, features=away, producers={"http://127.0.0.1:9464": away}), parts, Settings()
+        observed(oplog=away, topics=away, features=away, producers={"http://127.0.0.1:9464": away}), parts, Settings()
     )
     assert {box.condition.colour for box in flow.boxes} == {Colour.GREY}
     assert all(arrow.events_per_second is None and arrow.latency_seconds is None for arrow in flow.arrows)
@@ -179,5 +179,5 @@ def test_the_picture_of_nothing_is_grey_and_has_no_numbers() -> None:
 def test_what_was_asked_for_is_red_when_it_is_away() -> None:
     settings = Settings.model_validate({"mongodb": {"uri": "mongodb://ann:hunter2@db.example/"}})
     parts = Parts([], [], [], [], [], None, None, None)
-    box = flow_of(seen(oplog=bad("nobody answers")), parts, settings).boxes[0]
-    assert (box.condition.colour, box.place) == (Colour.RED, "db.example")
+    box = flow_of(observed(oplog=bad("nobody answers")), parts, settings).boxes[0]
+    assert (box.condition.colour, box.location) == (Colour.RED, "db.example")

@@ -7,42 +7,41 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
-
-from tailrace import __version__
-from tailrace.dashboard.sources import Reading, Watched, reason_of
+from tailrace import __version__, kernel
+from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.sources import PolledSource, Reading, reason_of
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
+from tailrace.dashboard.sources.dead_letters import dead_letters_source
 from tailrace.dashboard.sources.features import FeaturesSource
-from tailrace.dashboard.sources.gateways import GatewaySource
-from tailrace.dashboard.sources.job_letters import FeatureLetters, WarehouseLetters
-from tailrace.dashboard.sources.letters import letters_source
+from tailrace.dashboard.sources.job_dead_letters import FeatureDeadLetters, WarehouseDeadLetters
 from tailrace.dashboard.sources.metrics_text import Rates
 from tailrace.dashboard.sources.oplog import OplogSource
 from tailrace.dashboard.sources.positions import PositionsSource
-from tailrace.dashboard.sources.producers import ProducerSource
+from tailrace.dashboard.sources.producers import GatewaySource, ProducerSource
 from tailrace.dashboard.sources.tables import TablesSource
 from tailrace.dashboard.sources.topics import TopicsSource
+from tailrace.dashboard.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
 from tailrace.dashboard.view import conditions
 from tailrace.dashboard.view.flow import Parts, flow_of
 from tailrace.dashboard.view.history import HistoryBook
 from tailrace.dashboard.view.job_view import drift_of, feature_sets_of, gaps_of, gateways_of, newest_time, tables_of
 from tailrace.dashboard.view.latencies import LatencyBook
-from tailrace.dashboard.view.live_events import EventRing, SeenEvent
-from tailrace.dashboard.view.observed import Seen
+from tailrace.dashboard.view.live_events import EventRing
+from tailrace.dashboard.view.observed import Observed
 from tailrace.dashboard.view.passing import PassedEvents
 from tailrace.dashboard.view.points import points_of
 from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
-from tailrace.dashboard.view.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
+from tailrace.logs import get_logger
 from tailrace.monitor import Consumer, DashboardMetrics, Thresholds
 from tailrace.owned import OwnedThread
 from tailrace.settings import Settings
 from tailrace.warehouse import TableKind, TableState
 
-_log = structlog.get_logger("tailrace.dashboard")
+_log = get_logger("tailrace.dashboard")
 _SECONDS_OF_A_POINT = 30.0
 _SECONDS_TO_END = 2.0
 _SECONDS_OF_TABLE_RATE = 60.0
-_SECONDS_BETWEEN_LETTERS = 3.0
+_SECONDS_BETWEEN_POLLS = 3.0
 Listener = Callable[[State], None]
 
 
@@ -67,39 +66,39 @@ class Collector:
         settings, dashboard = self._settings, self._settings.dashboard
         capture = settings.capture
         to_kafka = capture.sink.get_secret_value().startswith("kafka:")
-        self._positions = Watched(PositionsSource(capture.position_store.get_secret_value()))
-        self._oplog = Watched(OplogSource(settings, self._consumers))
-        self._producers = [Watched(ProducerSource(url)) for url in dashboard.producers]
-        self._gateways = [Watched(GatewaySource(url)) for url in dashboard.gateways]
-        self._topics = Watched(TopicsSource(capture, self._met), 0.1) if to_kafka else None
-        self._changes = None if to_kafka else Watched(ChangeStreamSource(settings, self._met), 0.1)
+        self._positions = PolledSource(PositionsSource(capture.position_store.get_secret_value()))
+        self._oplog = PolledSource(OplogSource(settings, self._consumers))
+        self._producers = [PolledSource(ProducerSource(url)) for url in dashboard.producers]
+        self._gateways = [PolledSource(GatewaySource(url)) for url in dashboard.gateways]
+        self._topics = PolledSource(TopicsSource(capture, self._add_event), 0.1) if to_kafka else None
+        self._changes = None if to_kafka else PolledSource(ChangeStreamSource(settings, self._add_event), 0.1)
         self.redis = FeaturesSource(settings.features.redis_url.get_secret_value(), dashboard.feature_sets)
-        self._features = Watched(self.redis)
-        self._tables = Watched(TablesSource(settings.warehouse), 2.0)
-        self._letters = self._letters_sources()
+        self._features = PolledSource(self.redis)
+        self._tables = PolledSource(TablesSource(settings.warehouse), 2.0)
+        self._dead_letters = self._dead_letter_sources()
 
-    def _letters_sources(self) -> list[Watched[DeadLetters]]:
+    def _dead_letter_sources(self) -> list[PolledSource[DeadLetters]]:
         settings = self._settings
-        of_capture = letters_source(settings.capture)
-        of_features = Watched(FeatureLetters(settings.features.dead_letters), _SECONDS_BETWEEN_LETTERS)
-        tables = WarehouseLetters(str(settings.warehouse.folder), self._letters_in_table)
-        of_jobs = [of_features, Watched(tables, _SECONDS_BETWEEN_LETTERS)]
-        return [Watched(of_capture, _SECONDS_BETWEEN_LETTERS), *of_jobs] if of_capture else of_jobs
+        of_capture = dead_letters_source(settings.capture)
+        of_features = PolledSource(FeatureDeadLetters(settings.features.dead_letters), _SECONDS_BETWEEN_POLLS)
+        tables = WarehouseDeadLetters(str(settings.warehouse.folder), self._dead_letters_in_table)
+        of_jobs = [of_features, PolledSource(tables, _SECONDS_BETWEEN_POLLS)]
+        return [PolledSource(of_capture, _SECONDS_BETWEEN_POLLS), *of_jobs] if of_capture else of_jobs
 
-    def _letters_in_table(self) -> int | None:
+    def _dead_letters_in_table(self) -> int | None:
         """Give how many rows the warehouse's table of dead letters has."""
         tables = self._tables.reading().value
         return None if tables is None else sum(one.rows for one in tables if one.kind is TableKind.DEAD_LETTERS)
 
     @property
-    def sources(self) -> list[Watched[Any]]:
-        """Everything that is looked at."""
+    def sources(self) -> list[PolledSource[Any]]:
+        """Everything that is polled."""
         maybe = [self._topics, self._changes]
-        always: list[Watched[Any]] = [self._oplog, self._positions, *self._producers, self._features, self._tables]
-        return [*always, *self._gateways, *(each for each in maybe if each is not None), *self._letters]
+        always: list[PolledSource[Any]] = [self._oplog, self._positions, *self._producers, self._features, self._tables]
+        return [*always, *self._gateways, *(each for each in maybe if each is not None), *self._dead_letters]
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to poll."""
         for source in self.sources:
             source.start()
         self._thread.start()
@@ -118,11 +117,11 @@ class Collector:
         """Call this with every new state, from the collector's thread."""
         self._listeners.append(listener)
 
-    def producer_url(self, place: str | None) -> str | None:
-        """Give the endpoint that is shown as `place`; of a single producer also without a place."""
+    def producer_url(self, location: str | None) -> str | None:
+        """Give the endpoint that is shown as `location`; of a single producer also without a location."""
         sources = [watched.source for watched in self._producers]
-        found = [each for each in sources if isinstance(each, ProducerSource) and place in (each.place, None)]
-        return found[0].url if len(found) == 1 or (found and place is not None) else None
+        found = [each for each in sources if isinstance(each, ProducerSource) and location in (each.location, None)]
+        return found[0].url if len(found) == 1 or (found and location is not None) else None
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -138,95 +137,95 @@ class Collector:
 
     def collect(self) -> State:
         """Make the state of this moment out of the newest readings."""
-        seen = self._seen()
-        self._measure(seen)
-        settings, rates, now = self._settings, self._rates, seen.now
-        states: Sequence[TableState] = seen.tables.value or []
-        streams, gateways = streams_of(seen, rates), gateways_of(seen, rates)
-        features = feature_sets_of(seen, settings.monitor, self.latencies.newest("redis"))
+        observed = self._observed()
+        self._measure(observed)
+        settings, rates, now = self._settings, self._rates, observed.now
+        states: Sequence[TableState] = observed.tables.value or []
+        streams, gateways = streams_of(observed, rates), gateways_of(observed, rates)
+        features = feature_sets_of(observed, settings.monitor, self.latencies.newest("redis"))
         tables, latency = tables_of(states), self.latencies.summary(now)
         parts = Parts(
-            streams, gateways, features, tables, latency, self._topic_rate(seen), self._feature_rate(seen),
+            streams, gateways, features, tables, latency, self._topic_rate(observed), self._feature_rate(observed),
             _table_rate(tables, now),
         )  # fmt: skip
-        flow = flow_of(seen, parts, settings)
+        flow = flow_of(observed, parts, settings)
         jobs = {f"features {one.name}": one.as_of for one in features if one.as_of is not None}
-        kept = [table for table in tables if table.kind != TableKind.DEAD_LETTERS]
+        kept = [table for table in tables if table.kind in (TableKind.MIRROR, TableKind.HISTORY)]
         jobs |= {f"table {one.name}": one.cluster_time for one in kept if one.cluster_time is not None}
         lags: dict[str, float] = {}
         for lag in (lag for gateway in gateways for lag in gateway.lags):
             lags[lag.shard] = max(lag.seconds, lags.get(lag.shard, 0.0))
-        gaps = gaps_of(seen.positions.value.gaps if seen.positions.value else [])
+        gaps = gaps_of(observed.positions.value.gaps if observed.positions.value else [])
         verdicts = [Condition(box.condition.colour, f"{box.title}: {box.condition.reason}") for box in flow.boxes]
         verdicts += [Condition(Colour.RED, f"{g.stream} has an open gap: {g.reason}") for g in gaps if g.is_open]
         return State(
             at=now,
-            version=__version__,
+            version=f"{__version__}, {kernel.description()}",
             overall=conditions.overall(verdicts),
             flow=flow,
-            oplog=windows_of(seen, Thresholds.of(settings.monitor), jobs, lags),
+            oplog=windows_of(observed, Thresholds.of(settings.monitor), jobs, lags),
             streams=streams,
-            shards=shards_of(seen, streams),
+            shards=shards_of(observed, streams),
             gateways=gateways,
             features=features,
             tables=tables,
             drift=drift_of(states),
             gaps=gaps,
-            dead_letters=[reading.value for reading in seen.letters if reading.value is not None],
+            dead_letters=[reading.value for reading in observed.dead_letters if reading.value is not None],
             latency=latency,
             sources=[self._status(source) for source in self.sources],
             actions=self._actions(),
-            points=points_of(seen, rates, self.latencies.summary(now, _SECONDS_OF_A_POINT)),
+            points=points_of(observed, rates, self.latencies.summary(now, _SECONDS_OF_A_POINT)),
         )
 
-    def _seen(self) -> Seen:
-        return Seen(
+    def _observed(self) -> Observed:
+        return Observed(
             now=self._clock(),
             oplog=self._oplog.reading(),
             positions=self._positions.reading(),
-            producers={_place(watched): watched.reading() for watched in self._producers},
+            producers={_location(watched): watched.reading() for watched in self._producers},
             topics=self._topics.reading() if self._topics else None,
             changes=self._changes.reading() if self._changes else None,
             features=self._features.reading(),
             tables=self._tables.reading(),
-            gateways={_place(watched): watched.reading() for watched in self._gateways},
-            letters=[watched.reading() for watched in self._letters],
+            gateways={_location(watched): watched.reading() for watched in self._gateways},
+            dead_letters=[watched.reading() for watched in self._dead_letters],
         )
 
-    def _met(self, event: SeenEvent) -> None:
+    def _add_event(self, event: ObservedEvent) -> None:
         """Take a live event."""
         added = self.events.add(event)
         self.latencies.event(added)
-        self._passed.add(added.line.namespace, added.cluster_time >> 32)
+        self._passed.add(added.line.namespace, added.cluster_time.seconds)
 
-    def _measure(self, seen: Seen) -> None:
+    def _measure(self, observed: Observed) -> None:
         """Note which events have arrived in Redis and Iceberg by now."""
-        for progress in seen.features.fresh or []:
+        for progress in observed.features.fresh or []:
             if progress.position and progress.updated_at is not None:
                 time_ = int(progress.position[2:18], 16)
                 self.latencies.arrived("redis", progress.definition.name, time_, progress.updated_at)
-        for table in seen.tables.fresh or []:
+        for table in observed.tables.fresh or []:
             newest = newest_time(table)
             if newest is not None and str(table.kind) == "mirror":
                 self.latencies.arrived("iceberg", table.name, *newest)
 
-    def _topic_rate(self, seen: Seen) -> float | None:
-        value = seen.topics.fresh if seen.topics else None
-        return None if value is None else self._rates.per_second("topics", value.records, seen.now)
+    def _topic_rate(self, observed: Observed) -> float | None:
+        value = observed.topics.fresh if observed.topics else None
+        return None if value is None else self._rates.per_second("topics", value.records, observed.now)
 
-    def _feature_rate(self, seen: Seen) -> float | None:
-        known = [one for one in seen.features.fresh or [] if one.as_of is not None]
+    def _feature_rate(self, observed: Observed) -> float | None:
+        known = [one for one in observed.features.fresh or [] if one.as_of is not None]
         if not known or self._topics is None:
             return None
-        total = sum(self._passed.up_to(one.definition.namespace, one.as_of or 0) for one in known)
-        return self._rates.per_second(("features", len(known)), total, seen.now)
+        total = sum(self._passed.up_to(each, one.as_of or 0) for one in known for each in one.definition.namespaces)
+        return self._rates.per_second(("features", len(known)), total, observed.now)
 
     def _consumers(self) -> list[Consumer]:
-        """Give the streams whose place in the oplogs is judged: those of the position store."""
+        """Give the streams whose location in the oplogs is judged: those of the position store."""
         value = self._positions.reading().fresh
         return [] if value is None else [stream.consumer for stream in value.streams]
 
-    def _status(self, watched: Watched[Any]) -> SourceStatus:
+    def _status(self, watched: PolledSource[Any]) -> SourceStatus:
         reading: Reading[Any] = watched.reading()
         condition = conditions.of_reading(reading, watched.source.name, is_wanted=True, good="answers")
         DashboardMetrics.source(watched.source.name, is_up=reading.is_good)
@@ -241,8 +240,8 @@ class Collector:
         return Actions(True, "with the token of the dashboard")
 
 
-def _place(watched: Watched[Any]) -> str:
-    return str(watched.source.place)  # type: ignore[attr-defined]
+def _location(watched: PolledSource[Any]) -> str:
+    return str(watched.source.location)  # type: ignore[attr-defined]
 
 
 def _table_rate(tables: Sequence[Table], now: float) -> float | None:

@@ -1,10 +1,10 @@
-"""What the dashboard looks at, one file each: oplogs, positions, producers, topics, Redis, tables, gateways, letters.
+"""What the dashboard polls, one file each: oplogs, positions, producers, topics, Redis, tables, gateways, dead letters.
 
-A source opens what it needs at its first look, gives plain values, and raises when it cannot; `watched.py` runs each in
-a thread of its own and keeps the reason, so that one that fails or hangs harms no other. Judging what was seen does not
-belong here.
+A source opens what it needs at its first poll, gives plain values, and raises when it cannot; `polling.py` runs each in
+a thread of its own and keeps the reason, so that one that fails or hangs harms no other. Judging what was observed does
+not belong here.
 """
 
-from tailrace.dashboard.sources.watched import Reading, Source, Watched, reason_of
+from tailrace.dashboard.sources.polling import PolledSource, Reading, Source, reason_of
 
-__all__ = ["Reading", "Source", "Watched", "reason_of"]
+__all__ = ["PolledSource", "Reading", "Source", "reason_of"]

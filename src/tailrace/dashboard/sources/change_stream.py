@@ -8,31 +8,33 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from tailrace.dashboard.view.live_events import SeenEvent
-from tailrace.dashboard.view.record_view import as_json, namespace_of, short, summary_of, wall_time_of
-from tailrace.dashboard.web.answers import EventLine
-from tailrace.driver import Batch, ChangeStream, token_of, watch
-from tailrace.raw.cluster_time import ClusterTime
+from tailrace.dashboard.answers import EventLine
+from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.record_view import as_json, short, summary_of, wall_time_of
+from tailrace.driver import Batch, ChangeStream, watch
+from tailrace.errors import EventUnconvertible
+from tailrace.event import ChangeEvent
+from tailrace.policy.configured import policy_of
 from tailrace.raw.extended_json import relaxed_document
 from tailrace.settings import Settings
-from tailrace.token import ResumeToken
 
 _MOST_AT_ONCE = 200
 
 
 class ChangeStreamSource:
-    """Watches the whole cluster from now on; gives the number of events it has seen."""
+    """Watches the whole cluster from now on; gives the number of events it has observed."""
 
     name = "events"
 
-    def __init__(self, settings: Settings, add: Callable[[SeenEvent], object]) -> None:
+    def __init__(self, settings: Settings, add: Callable[[ObservedEvent], object]) -> None:
         self._uri = settings.mongodb.uri.get_secret_value()
+        self._policy = policy_of(settings)
         self._add = add
         self._client: MongoClient[Any] | None = None
         self._stream: ChangeStream[Any] | None = None
         self._count = 0
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """Take what the next batch has; a batch too large for a page is taken from its end."""
         if self._stream is None:
             self._client = MongoClient(self._uri, serverSelectionTimeoutMS=3_000)
@@ -40,7 +42,10 @@ class ChangeStreamSource:
         batch: Batch = next(self._stream.batches())
         self._count += len(batch.events)
         for event in batch.events[-_MOST_AT_ONCE:]:
-            self._add(seen(bytes(event)))
+            try:
+                self._add(observed(self._policy.event(bytes(event))))
+            except EventUnconvertible:
+                continue  # counted, and not shown: nobody knows what of it may be
         return self._count
 
     def close(self) -> None:
@@ -52,30 +57,30 @@ class ChangeStreamSource:
             client.close()
 
 
-def seen(event: bytes) -> SeenEvent:
+def observed(event: bytes) -> ObservedEvent:
     """Make an event of its BSON."""
-    token = ResumeToken.parse(token_of(event))
-    time_ = token.cluster_time
+    change = ChangeEvent(event)
+    at = change.token_time
     value = relaxed_document(event)
     record = as_json(value)
     wall = wall_time_of(record)
     line = EventLine(
         number=0,
-        at=wall if wall is not None else float(time_.time),
-        seen_at=time.time(),
-        operation=record.get("operationType", ""),
-        namespace=namespace_of(record) or "",
+        at=wall if wall is not None else float(at.seconds),
+        observed_at=time.time(),
+        operation=change.operation_type,
+        namespace=change.namespace,
         key=short(record.get("documentKey", {}).get("_id", "")),
         summary=summary_of(record),
-        cluster_time=f"{time_.time},{time_.inc}",
+        cluster_time=f"{at.seconds},{at.increment}",
         bytes=len(event),
     )
-    return SeenEvent(
+    return ObservedEvent(
         line=line,
-        cluster_time=ClusterTime.from_timestamp(time_),
+        cluster_time=at,
         resolution=0.001 if wall is not None else 1.0,
         arrived_at=None,
-        token=token.hex,
+        token=change.token_text.decode(),
         value=value,
         source="change stream",
     )

@@ -11,8 +11,8 @@ from tailrace.errors import ServerUnreachable
 from tailrace.features import Definition
 
 _SECONDS_TO_ANSWER = 2.0
-_KEYS_OF_A_LOOK = 2_000
-"""How much of the keys one look searches for definitions; a large Redis is gone through in many looks."""
+_KEYS_OF_A_POLL = 2_000
+"""How much of the keys one poll searches for definitions; a large Redis is gone through in many looks."""
 _DEFINITION = ":definition"
 
 
@@ -41,7 +41,7 @@ class FeaturesSource:
         self._cursor = 0
         self._client: redis.Redis | None = None
 
-    def look(self) -> list[FeaturesProgress]:
+    def poll(self) -> list[FeaturesProgress]:
         """Read the progress of all jobs that are known, and search on for others."""
         try:
             client = self.client()
@@ -68,7 +68,7 @@ class FeaturesSource:
             client.close()
 
     def _search(self, client: redis.Redis) -> None:
-        answer: Any = client.scan(self._cursor, match=f"*{_DEFINITION}", count=_KEYS_OF_A_LOOK, _type="string")
+        answer: Any = client.scan(self._cursor, match=f"*{_DEFINITION}", count=_KEYS_OF_A_POLL, _type="string")
         self._cursor, keys = answer
         self._names |= {key.decode().removesuffix(_DEFINITION) for key in keys}
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.dashboard.sources.fetching import fetch
 from tailrace.errors import ServerUnreachable
+from tailrace.http_client import fetch
 
 _SECONDS_OF_A_RATE = 4.0
-"""Over which time a rate is taken: longer than the interval of looks, so that it does not flicker."""
+"""Over which time a rate is taken: longer than the interval of polls, so that it does not flicker."""
 _MOST_RATES = 2_000
 
 
@@ -62,22 +62,22 @@ class Rates:
 
     def __init__(self, seconds: float = _SECONDS_OF_A_RATE) -> None:
         self._seconds = seconds
-        self._seen: dict[Hashable, deque[tuple[float, float]]] = {}
+        self._observed: dict[Hashable, deque[tuple[float, float]]] = {}
 
     def growth(self, key: Hashable, total: float, at: float) -> tuple[float, float]:
         """Take a total; give how much it grew in the last seconds, and in how many."""
-        if key not in self._seen and len(self._seen) >= _MOST_RATES:
-            self._seen.clear()
-        seen = self._seen.setdefault(key, deque())
-        if seen and total < seen[-1][1]:
-            seen.clear()
-        if not seen or at > seen[-1][0]:
-            seen.append((at, total))
-        while len(seen) > 2 and seen[1][0] <= at - self._seconds:
-            seen.popleft()
-        return seen[-1][1] - seen[0][1], seen[-1][0] - seen[0][0]
+        if key not in self._observed and len(self._observed) >= _MOST_RATES:
+            self._observed.clear()
+        observed = self._observed.setdefault(key, deque())
+        if observed and total < observed[-1][1]:
+            observed.clear()
+        if not observed or at > observed[-1][0]:
+            observed.append((at, total))
+        while len(observed) > 2 and observed[1][0] <= at - self._seconds:
+            observed.popleft()
+        return observed[-1][1] - observed[0][1], observed[-1][0] - observed[0][0]
 
     def per_second(self, key: Hashable, total: float, at: float) -> float:
-        """Take a total; give its growth per second, 0 at the first look."""
+        """Take a total; give its growth per second, 0 at the first poll."""
         grown, seconds = self.growth(key, total, at)
         return grown / seconds if seconds > 0 else 0.0

@@ -7,8 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tailrace.capture.positions import Position, PositionStore, open_store
-from tailrace.capture.recovery.consumers import consumer_of
-from tailrace.capture.recovery.gaps import Gap, GapLedger
+from tailrace.capture.recovery.gaps import Gap, GapLedger, consumer_of
 from tailrace.monitor import Consumer
 
 
@@ -39,7 +38,7 @@ class PositionsSource:
         self._url = url
         self._store: PositionStore | None = None
 
-    def look(self) -> PositionsReading:
+    def poll(self) -> PositionsReading:
         """Read all names; a folder that is not there yet has none, and is not made by looking."""
         if self._store is None:
             if self._url.startswith("file:") and not _folder_of(self._url).is_dir():

@@ -16,7 +16,7 @@ class TablesSource:
         self._settings = settings
         self._tables: TableReader | None = None
 
-    def look(self) -> list[TableState]:
+    def poll(self) -> list[TableState]:
         """Read what every table says of itself."""
         if self._tables is None:
             self._tables = open_tables(self._settings)

@@ -13,16 +13,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tailrace.capture.dead_letters.dead_letters import TOPIC as DEAD_LETTERS
 from tailrace.capture.kafka_client import KafkaAddress, describe
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
-from tailrace.dashboard.view.live_events import SeenEvent
-from tailrace.dashboard.view.record_view import as_json, key_of, namespace_of, summary_of, wall_time_of
-from tailrace.dashboard.web.answers import EventLine
+from tailrace.dashboard.answers import EventLine
+from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.record_view import as_json, key_of, namespace_of, summary_of, wall_time_of
 from tailrace.errors import SinkUnavailable
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import CaptureSettings
 
 QUIET = {"log_level": 2}
 """A broker that is away is shown on the page, not in the log."""
 _MESSAGES_AT_ONCE = 400
-_SECONDS_OF_A_LOOK = 0.25
+_SECONDS_OF_A_POLL = 0.25
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_BETWEEN_LISTINGS = 2.0
 _FIRST_RECORDS = 5
@@ -50,18 +51,18 @@ class TopicsSource:
 
     name = "kafka"
 
-    def __init__(self, settings: CaptureSettings, add: Callable[[SeenEvent], object]) -> None:
+    def __init__(self, settings: CaptureSettings, add: Callable[[ObservedEvent], object]) -> None:
         self._address = KafkaAddress.parse(settings.sink.get_secret_value())
         self._rule = TopicRule(settings.topic_prefix, settings.topic or DEFAULT_TEMPLATE)
         self._add = add
         self._consumer: Consumer | None = None
         self._ends: dict[tuple[str, int], int] = {}
-        self._places: dict[tuple[str, int], int] = {}
+        self._locations: dict[tuple[str, int], int] = {}
         self._listed_at = 0.0
         self._newest: float | None = None
         self._skipped = 0
 
-    def look(self) -> TopicsReading:
+    def poll(self) -> TopicsReading:
         """Read what is new, for a quarter of a second."""
         try:
             consumer = self._consumer or self._connect()
@@ -76,7 +77,7 @@ class TopicsSource:
     def close(self) -> None:
         """Leave the cluster."""
         consumer, self._consumer = self._consumer, None
-        self._ends, self._places, self._listed_at = {}, {}, 0.0
+        self._ends, self._locations, self._listed_at = {}, {}, 0.0
         if consumer is not None:
             consumer.close()
 
@@ -99,33 +100,33 @@ class TopicsSource:
         """Take in topics and partitions that were not there before; later ones are read from their start."""
         is_first = self._listed_at == 0.0
         listed = consumer.list_topics(timeout=_SECONDS_TO_ANSWER).topics
-        letters = f"{self._rule.prefix}.{DEAD_LETTERS}"
+        dead_letters = f"{self._rule.prefix}.{DEAD_LETTERS}"
         found = {
             (name, number)
             for name, topic in listed.items()
-            if name != letters and re.fullmatch(self._rule.pattern, name)
+            if name != dead_letters and re.fullmatch(self._rule.pattern, name)
             for number in topic.partitions
         }
         for part in sorted(found - self._ends.keys()):
             low, high = consumer.get_watermark_offsets(TopicPartition(*part), timeout=_SECONDS_TO_ANSWER)
             self._ends[part] = high
-            self._places[part] = max(low, high - _FIRST_RECORDS) if is_first else low
-            consumer.incremental_assign([TopicPartition(*part, self._places[part])])
+            self._locations[part] = max(low, high - _FIRST_RECORDS) if is_first else low
+            consumer.incremental_assign([TopicPartition(*part, self._locations[part])])
         for part in self._ends.keys() - found:
-            del self._ends[part], self._places[part]
+            del self._ends[part], self._locations[part]
             consumer.incremental_unassign([TopicPartition(*part)])
         self._listed_at = time.monotonic()
 
     def _read(self, consumer: Consumer) -> None:
         if not self._ends:
             return
-        messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=_SECONDS_OF_A_LOOK)
+        messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=_SECONDS_OF_A_POLL)
         for message in messages:
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            self._places[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
-            event = seen(message, self._rule.prefix)
+            self._locations[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
+            event = observed(message, self._rule.prefix)
             if event is not None:
                 self._newest = max(self._newest or 0.0, event.line.at)
                 self._add(event)
@@ -135,45 +136,45 @@ class TopicsSource:
     def _refresh_ends(self, consumer: Consumer) -> None:
         for part, end in self._ends.items():
             _, high = consumer.get_watermark_offsets(TopicPartition(*part), cached=True)
-            self._ends[part] = max(end, high or 0, self._places[part])
+            self._ends[part] = max(end, high or 0, self._locations[part])
 
     def _catch_up(self, consumer: Consumer) -> None:
-        behind = sum(end - self._places[part] for part, end in self._ends.items())
+        behind = sum(end - self._locations[part] for part, end in self._ends.items())
         if behind < _FARTHEST_BEHIND:
             return
         for part, end in self._ends.items():
-            place = max(self._places[part], end - _FIRST_RECORDS)
-            if place > self._places[part]:
-                self._skipped += place - self._places[part]
-                self._places[part] = place
-                consumer.seek(TopicPartition(*part, place))
+            location = max(self._locations[part], end - _FIRST_RECORDS)
+            if location > self._locations[part]:
+                self._skipped += location - self._locations[part]
+                self._locations[part] = location
+                consumer.seek(TopicPartition(*part, location))
 
 
-def seen(message: Message, prefix: str) -> SeenEvent | None:
+def observed(message: Message, prefix: str) -> ObservedEvent | None:
     """Make an event of a record; None for what no producer of ours wrote, and for tombstones."""
     headers: dict[str, Any] = dict(message.headers() or [])
     value = message.value()
     if "operationType" not in headers or "clusterTime" not in headers or value is None:
         return None
-    seconds, _, increment = (headers["clusterTime"] or b"0:0").decode().partition(":")
+    at = ClusterTime.from_text(headers["clusterTime"] or b"0:0")
     record = as_json(value)
     wall = wall_time_of(record)
     _, milliseconds = message.timestamp()
     topic = message.topic() or ""
     line = EventLine(
         number=0,
-        at=wall if wall is not None else float(seconds),
-        seen_at=time.time(),
+        at=wall if wall is not None else float(at.seconds),
+        observed_at=time.time(),
         operation=headers["operationType"].decode(),
         namespace=namespace_of(record) or topic.removeprefix(f"{prefix}."),
         key=key_of(message.key()),
         summary=summary_of(record),
-        cluster_time=f"{seconds},{increment}",
+        cluster_time=f"{at.seconds},{at.increment}",
         bytes=len(value),
     )
-    return SeenEvent(
+    return ObservedEvent(
         line=line,
-        cluster_time=int(seconds) << 32 | int(increment or 0),
+        cluster_time=at,
         resolution=0.001 if wall is not None else 1.0,
         arrived_at=milliseconds / 1_000 if milliseconds > 0 else None,
         token=(headers.get("token") or b"").decode(),

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tailrace.dashboard.sources import Reading
-from tailrace.dashboard.view.values import Colour, Condition, DeadLetters
+from tailrace.dashboard.values import Colour, Condition, DeadLetters
 from tailrace.monitor import Level, Report
 from tailrace.settings import MonitorSettings
 
-SECONDS_LETTERS_ARE_NEW = 600.0
+SECONDS_DEAD_LETTERS_ARE_NEW = 600.0
 _SEVERITY = {Colour.GREY: 0, Colour.GREEN: 1, Colour.AMBER: 2, Colour.RED: 3}
 _LEVELS = {Level.OK: Colour.GREEN, Level.WARNING: Colour.AMBER, Level.CRITICAL: Colour.RED}
 _STATES = {
@@ -57,18 +57,18 @@ def of_reports(reports: Sequence[Report]) -> Condition:
 
 
 def of_state(state: str, proof: str, reports: Sequence[Report] = ()) -> Condition:
-    """Judge a stream by what its producer says of it, and by its place in the oplogs."""
+    """Judge a stream by what its producer says of it, and by its location in the oplogs."""
     own = Condition(_STATES.get(state, Colour.AMBER), f"{state}: {proof}" if proof else state)
-    places = [
+    locations = [
         Condition(_LEVELS[report.verdict.level], f"{state}: {report.verdict.reasons[0]}")
         for report in reports
         if report.verdict.reasons
     ]
-    return worst([own, *places], own)
+    return worst([own, *locations], own)
 
 
 def of_progress(
-    what: str, at: float | None, moved_at: float | None, newest: float | None, now: float, patience: MonitorSettings
+    what: str, at: float | None, moved_at: float | None, newest: float | None, now: float, limits: MonitorSettings
 ) -> Condition:
     """Judge a job by the newest event that is in its results, against the newest event there is.
 
@@ -78,34 +78,39 @@ def of_progress(
     if at is None:
         return Condition(Colour.GREY, f"no event is in the {what} yet")
     behind = 0.0 if newest is None else newest - at
-    if behind <= patience.behind_seconds:
+    if behind <= limits.behind_seconds:
         return Condition(Colour.GREEN, f"the {what} are up to date" if behind < 1.5 else f"{spoken(behind)} behind")
     still = now - (moved_at or at)
-    if still >= patience.stalled_seconds:
+    if still >= limits.stalled_seconds:
         return Condition(Colour.RED, f"nothing new for {spoken(still)}, and {spoken(behind)} behind the newest event")
     return Condition(Colour.AMBER, f"{spoken(behind)} behind the newest event")
 
 
-def with_letters(condition: Condition, letters: DeadLetters, now: float) -> Condition:
+def with_dead_letters(condition: Condition, dead_letters: DeadLetters, now: float) -> Condition:
     """Add the dead letters to what is said of a part; new ones want attention, as the alert on them does."""
-    if not letters.total:
+    if not dead_letters.total:
         return condition
-    reason = f"{condition.reason}; {letters.total:,} dead letter{'' if letters.total == 1 else 's'}"
-    is_new = any((letter.at or 0.0) > now - SECONDS_LETTERS_ARE_NEW for letter in letters.newest)
-    said = Condition(condition.colour, reason)
-    return worst([said, Condition(Colour.AMBER, reason)], said) if is_new else said
+    reason = f"{condition.reason}; {dead_letters.total:,} dead letter{'' if dead_letters.total == 1 else 's'}"
+    is_new = any((one.at or 0.0) > now - SECONDS_DEAD_LETTERS_ARE_NEW for one in dead_letters.newest)
+    answer = Condition(condition.colour, reason)
+    return worst([answer, Condition(Colour.AMBER, reason)], answer) if is_new else answer
 
 
-def of_gateway(reading: Reading[Any], watchers: int, stalled: dict[str, float], slowest: float) -> Condition:
+def of_gateway(
+    reading: Reading[Any], watchers: int, stalled: dict[str, float], slowest: float, distrusted: int = 0
+) -> Condition:
     """Judge a gateway by its shards and its slowest watcher."""
     if reading.problem is not None:
         return Condition(Colour.RED, reading.problem)
     if reading.at is None:
         return Condition(Colour.GREY, "the gateway has not been asked yet")
-    silent = {shard: seconds for shard, seconds in stalled.items() if seconds > 0}
-    if silent:
-        shard, seconds = max(silent.items(), key=lambda each: each[1])
+    unanswered = {shard: seconds for shard, seconds in stalled.items() if seconds > 0}
+    if unanswered:
+        shard, seconds = max(unanswered.items(), key=lambda each: each[1])
         return Condition(Colour.RED, f"shard {shard} has not answered for {spoken(seconds)}")
+    if distrusted:
+        message = f"the engine makes {distrusted} kinds of events otherwise than the upstream, which serves those"
+        return Condition(Colour.AMBER, message)
     if slowest > 30:
         return Condition(Colour.AMBER, f"the slowest watcher is {spoken(slowest)} behind")
     return Condition(Colour.GREEN, f"{watchers} watchers, all up to date" if watchers else "nobody watches")

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from tailrace.dashboard.view import conditions
-from tailrace.dashboard.view.locations import shown_folder
-from tailrace.dashboard.view.observed import Seen
-from tailrace.dashboard.view.values import (
+from tailrace.dashboard.answers import shown_folder
+from tailrace.dashboard.values import (
     Arrow,
     Box,
     Colour,
@@ -22,18 +20,20 @@ from tailrace.dashboard.view.values import (
     Stream,
     Table,
 )
+from tailrace.dashboard.view import conditions
+from tailrace.dashboard.view.observed import Observed
 from tailrace.masking import shown
 from tailrace.settings import Settings
 
 _SINKS = {"file": "File", "stdout": "Standard output", "http": "Webhook", "https": "Webhook", "redis": "Redis cache"}
 
-_LETTERS = {"capture": "capture", "features": "features", "tables": "warehouse"}
+_DEAD_LETTERS = {"capture": "capture", "features": "features", "tables": "warehouse"}
 """Who writes the dead letters of a box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the picture is made of, beside what was seen."""
+    """What the picture is made of, beside what was observed."""
 
     streams: Sequence[Stream]
     gateways: Sequence[Gateway]
@@ -45,29 +45,31 @@ class Parts:
     table_rate: float | None
 
 
-def flow_of(seen: Seen, parts: Parts, settings: Settings) -> Flow:
+def flow_of(observed: Observed, parts: Parts, settings: Settings) -> Flow:
     """Draw everything that is configured or there."""
-    boxes = [_mongodb(seen, settings), _capture(seen, parts, settings), _sink(seen, parts, settings)]
-    boxes += [_features(seen, parts, settings), _tables(seen, parts, settings)]
-    if seen.gateways:
+    boxes = [_mongodb(observed, settings), _capture(observed, parts, settings), _sink(observed, parts, settings)]
+    boxes += [_features(observed, parts, settings), _tables(observed, parts, settings)]
+    if observed.gateways:
         boxes.append(_gateway(parts))
-    return Flow([_with_letters(box, seen) for box in boxes], _arrows(seen, parts))
+    return Flow([_with_dead_letters(box, observed) for box in boxes], _arrows(observed, parts))
 
 
-def _with_letters(box: Box, seen: Seen) -> Box:
+def _with_dead_letters(box: Box, observed: Observed) -> Box:
     """Let a box say how many dead letters its part has put aside."""
-    written = [reading.value for reading in seen.letters if reading.value is not None]
-    own = next((letters for letters in written if letters.part == _LETTERS.get(box.id)), None)
-    return box if own is None else replace(box, condition=conditions.with_letters(box.condition, own, seen.now))
+    written = [reading.value for reading in observed.dead_letters if reading.value is not None]
+    own = next((dead_letters for dead_letters in written if dead_letters.part == _DEAD_LETTERS.get(box.id)), None)
+    return (
+        box if own is None else replace(box, condition=conditions.with_dead_letters(box.condition, own, observed.now))
+    )
 
 
-def _mongodb(seen: Seen, settings: Settings) -> Box:
+def _mongodb(observed: Observed, settings: Settings) -> Box:
     wanted = "uri" in settings.mongodb.model_fields_set
-    condition = conditions.of_reading(seen.oplog, "MongoDB", is_wanted=wanted)
+    condition = conditions.of_reading(observed.oplog, "MongoDB", is_wanted=wanted)
     facts = []
-    if condition.colour is Colour.GREEN and seen.reports:
-        condition = conditions.of_reports(seen.reports)
-        shards = {report.oplog.shard: report.oplog for report in seen.reports}
+    if condition.colour is Colour.GREEN and observed.reports:
+        condition = conditions.of_reports(observed.reports)
+        shards = {report.oplog.shard: report.oplog for report in observed.reports}
         shortest = min(oplog.window_seconds for oplog in shards.values())
         facts = [
             Fact("oplog window", conditions.spoken(shortest)),
@@ -76,10 +78,10 @@ def _mongodb(seen: Seen, settings: Settings) -> Box:
     return Box("mongodb", "MongoDB", _hosts(settings.mongodb.uri.get_secret_value()), condition, facts)
 
 
-def _capture(seen: Seen, parts: Parts, settings: Settings) -> Box:
-    silent = [reading for reading in seen.producers.values() if reading.fresh is None]
+def _capture(observed: Observed, parts: Parts, settings: Settings) -> Box:
+    unanswered = [reading for reading in observed.producers.values() if reading.fresh is None]
     wanted = "producers" in settings.dashboard.model_fields_set
-    answers = [conditions.of_reading(reading, "the producer", is_wanted=wanted) for reading in silent]
+    answers = [conditions.of_reading(reading, "the producer", is_wanted=wanted) for reading in unanswered]
     judged = [stream.condition for stream in parts.streams]
     nothing = Condition(Colour.GREY, "no producer is known: set dashboard.producers")
     condition = conditions.worst([*judged, *(each for each in answers if not judged or wanted)], nothing)
@@ -91,12 +93,12 @@ def _capture(seen: Seen, parts: Parts, settings: Settings) -> Box:
             Fact("lag", conditions.spoken(max(lags)) if lags else "unknown"),
         ]
     streams = [stream.name for stream in parts.streams]
-    return Box("capture", "Capture", _names(streams) if streams else _names(list(seen.producers)), condition, facts)
+    return Box("capture", "Capture", _names(streams) if streams else _names(list(observed.producers)), condition, facts)
 
 
-def _sink(seen: Seen, parts: Parts, settings: Settings) -> Box:
-    place = shown(settings.capture.sink)
-    if seen.topics is None:
+def _sink(observed: Observed, parts: Parts, settings: Settings) -> Box:
+    location = shown(settings.capture.sink)
+    if observed.topics is None:
         scheme = urlsplit(settings.capture.sink.get_secret_value()).scheme
         running = any(stream.condition.colour in (Colour.GREEN, Colour.AMBER) for stream in parts.streams)
         condition = (
@@ -104,22 +106,24 @@ def _sink(seen: Seen, parts: Parts, settings: Settings) -> Box:
             if running
             else Condition(Colour.GREY, "it cannot be looked into, and nothing delivers to it")
         )
-        return Box("sink", _SINKS.get(scheme, "Sink"), place, condition)
+        return Box("sink", _SINKS.get(scheme, "Sink"), location, condition)
     wanted = "sink" in settings.capture.model_fields_set
-    condition = conditions.of_reading(seen.topics, "Kafka", is_wanted=wanted)
+    condition = conditions.of_reading(observed.topics, "Kafka", is_wanted=wanted)
     facts = []
-    value = seen.topics.fresh
+    value = observed.topics.fresh
     if value is not None:
         newest = (
-            "none yet" if value.newest_at is None else f"{conditions.spoken(max(0.0, seen.now - value.newest_at))} ago"
+            "none yet"
+            if value.newest_at is None
+            else f"{conditions.spoken(max(0.0, observed.now - value.newest_at))} ago"
         )
         facts = [Fact("topics", f"{value.topics} ({value.partitions} partitions)"), Fact("newest event", newest)]
-    return Box("sink", "Kafka", place, condition, facts)
+    return Box("sink", "Kafka", location, condition, facts)
 
 
-def _features(seen: Seen, parts: Parts, settings: Settings) -> Box:
+def _features(observed: Observed, parts: Parts, settings: Settings) -> Box:
     wanted = "redis_url" in settings.features.model_fields_set
-    condition = conditions.of_reading(seen.features, "Redis", is_wanted=wanted)
+    condition = conditions.of_reading(observed.features, "Redis", is_wanted=wanted)
     facts = []
     if condition.colour is Colour.GREEN:
         nothing = Condition(Colour.GREY, "Redis answers, and no job has written features yet")
@@ -133,46 +137,48 @@ def _features(seen: Seen, parts: Parts, settings: Settings) -> Box:
     return Box("features", "Features in Redis", shown(settings.features.redis_url), condition, facts)
 
 
-def _tables(seen: Seen, parts: Parts, settings: Settings) -> Box:
+def _tables(observed: Observed, parts: Parts, settings: Settings) -> Box:
     wanted = "folder" in settings.warehouse.model_fields_set
-    condition = conditions.of_reading(seen.tables, "the warehouse", is_wanted=wanted)
+    condition = conditions.of_reading(observed.tables, "the warehouse", is_wanted=wanted)
     facts = []
     if condition.colour is Colour.GREEN:
-        condition = _state_of_tables(seen, parts, settings)
+        condition = _state_of_tables(observed, parts, settings)
         if parts.tables:
             rows = sum(table.rows or 0 for table in parts.tables if table.kind == "mirror")
             facts = [Fact("tables", f"{len(parts.tables)}"), Fact("rows mirrored", f"{rows:,}")]
     return Box("tables", "Iceberg tables", shown_folder(str(settings.warehouse.folder)), condition, facts)
 
 
-def _state_of_tables(seen: Seen, parts: Parts, settings: Settings) -> Condition:
+def _state_of_tables(observed: Observed, parts: Parts, settings: Settings) -> Condition:
     if not parts.tables:
         return Condition(Colour.GREY, "the warehouse has no tables yet")
     newest = max((table.cluster_time for table in parts.tables if table.cluster_time is not None), default=None)
     made = max((table.snapshots[0].at for table in parts.tables if table.snapshots), default=None)
     if newest is None:
-        return Condition(Colour.GREEN, f"the newest snapshot is {conditions.spoken(seen.now - (made or seen.now))} old")
-    return conditions.of_progress("tables", newest, made, seen.newest_event, seen.now, settings.monitor)
+        return Condition(
+            Colour.GREEN, f"the newest snapshot is {conditions.spoken(observed.now - (made or observed.now))} old"
+        )
+    return conditions.of_progress("tables", newest, made, observed.newest_event, observed.now, settings.monitor)
 
 
 def _gateway(parts: Parts) -> Box:
     nothing = Condition(Colour.GREY, "no gateway is configured")
     condition = conditions.worst([gateway.condition for gateway in parts.gateways], nothing)
     watchers = sum(gateway.watchers for gateway in parts.gateways)
-    places = [gateway.listener or gateway.place for gateway in parts.gateways]
+    locations = [gateway.listener or gateway.location for gateway in parts.gateways]
     clients = sum(gateway.connections for gateway in parts.gateways)
     is_there = any(gateway.listener is not None for gateway in parts.gateways)
     facts = [Fact("watchers", f"{watchers:,}"), Fact("clients", f"{clients:,}")] if is_there else []
-    return Box("gateway", "Gateway", _names(places), condition, facts)
+    return Box("gateway", "Gateway", _names(locations), condition, facts)
 
 
-def _arrows(seen: Seen, parts: Parts) -> list[Arrow]:
+def _arrows(observed: Observed, parts: Parts) -> list[Arrow]:
     p50 = {one.hop: one.p50 for one in parts.latency}
-    captured = sum(stream.events_per_second for stream in parts.streams) if seen.answering else None
+    captured = sum(stream.events_per_second for stream in parts.streams) if observed.answering else None
     lags = [stream.position_age_seconds for stream in parts.streams if stream.position_age_seconds is not None]
     arrows = [
         Arrow("mongodb", "capture", captured, max(lags, default=None), "lag of the position"),
-        Arrow("capture", "sink", captured if seen.topics is None else parts.topic_rate, p50.get("mongodb-kafka"),
+        Arrow("capture", "sink", captured if observed.topics is None else parts.topic_rate, p50.get("mongodb-kafka"),
               "MongoDB → Kafka, median"),
         Arrow("sink", "features", parts.feature_rate, p50.get("kafka-redis", p50.get("mongodb-redis")),
               "Kafka → Redis, median" if "kafka-redis" in p50 else "MongoDB → Redis, median"),

@@ -11,7 +11,7 @@ import threading
 from array import array
 from collections.abc import Mapping
 
-from tailrace.dashboard.web.answers import History
+from tailrace.dashboard.answers import History
 
 MOST_SERIES = 400
 _MISSING = math.nan
@@ -34,7 +34,7 @@ class Track:
         slot = int(at // self._step)
         if slot != self._slot:
             self._turn_to(slot)
-        place = slot % self._length
+        location = slot % self._length
         for name, value in points.items():
             series = self._series.get(name)
             if series is None:
@@ -44,27 +44,27 @@ class Track:
                     continue
                 series = self._series[name] = array("d", [_MISSING]) * self._length
             count = self._counts.get(name, 0)
-            series[place] = value if count == 0 else series[place] + (value - series[place]) / (count + 1)
+            series[location] = value if count == 0 else series[location] + (value - series[location]) / (count + 1)
             self._counts[name] = count + 1
 
     def read(self) -> History:
         """Give everything, the oldest first."""
         order = [(self._slot + 1 + number) % self._length for number in range(self._length)]
-        places = [place for place in order if not math.isnan(self._times[place])]
+        locations = [location for location in order if not math.isnan(self._times[location])]
         series = {
-            name: [None if math.isnan(values[place]) else round(values[place], 4) for place in places]
+            name: [None if math.isnan(values[location]) else round(values[location], 4) for location in locations]
             for name, values in self._series.items()
         }
-        return History(self.span, self._step, [self._times[place] for place in places], series)
+        return History(self.span, self._step, [self._times[location] for location in locations], series)
 
     def _turn_to(self, slot: int) -> None:
         """Begin a step; those in between, in which nobody measured, stay empty."""
         first = slot if self._slot < 0 else max(self._slot + 1, slot - self._length + 1)
         for each in range(first, slot + 1):
-            place = each % self._length
-            self._times[place] = each * self._step
+            location = each % self._length
+            self._times[location] = each * self._step
             for series in self._series.values():
-                series[place] = _MISSING
+                series[location] = _MISSING
         self._slot = slot
         self._counts.clear()
 

@@ -10,10 +10,7 @@ from bson.timestamp import Timestamp
 from tailrace.capture.recovery.gaps import Gap
 from tailrace.dashboard.sources import Reading
 from tailrace.dashboard.sources.metrics_text import Metrics, Rates
-from tailrace.dashboard.view import conditions
-from tailrace.dashboard.view.observed import Seen
-from tailrace.dashboard.view.stream_view import moment_of
-from tailrace.dashboard.view.values import (
+from tailrace.dashboard.values import (
     Drift,
     FeatureSet,
     GapEntry,
@@ -23,6 +20,10 @@ from tailrace.dashboard.view.values import (
     TableSnapshot,
     WatcherLag,
 )
+from tailrace.dashboard.view import conditions
+from tailrace.dashboard.view.observed import Observed
+from tailrace.dashboard.view.stream_view import moment_of
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import MonitorSettings
 from tailrace.token import ResumeToken
 from tailrace.warehouse import TableState
@@ -34,12 +35,12 @@ _MOST_LAGS = 50
 _MOST_DRIFT = 200
 
 
-def gateways_of(seen: Seen, rates: Rates) -> list[Gateway]:
+def gateways_of(observed: Observed, rates: Rates) -> list[Gateway]:
     """Give every gateway with its watchers."""
-    return [_gateway(place, reading, rates, seen.now) for place, reading in seen.gateways.items()]
+    return [_gateway(location, reading, rates, observed.now) for location, reading in observed.gateways.items()]
 
 
-def _gateway(place: str, reading: Reading[Metrics], rates: Rates, now: float) -> Gateway:
+def _gateway(location: str, reading: Reading[Metrics], rates: Rates, now: float) -> Gateway:
     metrics = reading.fresh or Metrics()
     watchers = metrics.by("tailrace_hub_subscribers", "shard")
     lags = [
@@ -51,13 +52,19 @@ def _gateway(place: str, reading: Reading[Metrics], rates: Rates, now: float) ->
     count = max((int(number) for number in watchers.values()), default=0)
     events, size = metrics.total("tailrace_gateway_events_total"), metrics.total("tailrace_gateway_bytes_total")
     return Gateway(
-        place=place,
-        condition=conditions.of_gateway(reading, count, stalled, lags[0].seconds if lags else 0.0),
+        location=location,
+        condition=conditions.of_gateway(
+            reading,
+            count,
+            stalled,
+            lags[0].seconds if lags else 0.0,
+            int(metrics.total("tailrace_engine_kinds", trust="distrusted")),
+        ),
         listener=next(iter(metrics.values("listener")), None),
         connections=int(metrics.total("tailrace_gateway_connections")),
         watchers=count,
-        events_per_second=rates.per_second(("gateway events", place), events, now),
-        bytes_per_second=rates.per_second(("gateway bytes", place), size, now),
+        events_per_second=rates.per_second(("gateway events", location), events, now),
+        bytes_per_second=rates.per_second(("gateway bytes", location), size, now),
         dropped=int(metrics.total("tailrace_gateway_dropped_total")),
         passed=int(metrics.total("tailrace_gateway_passed_total")),
         shards=[
@@ -67,7 +74,7 @@ def _gateway(place: str, reading: Reading[Metrics], rates: Rates, now: float) ->
                 channels=int(metrics.total("tailrace_hub_channels", shard=shard)),
                 cursors=int(metrics.total("tailrace_hub_upstream_cursors", shard=shard)),
                 entries_per_second=rates.per_second(
-                    ("hub", place, shard), metrics.total("tailrace_hub_entries_total", shard=shard), now
+                    ("hub", location, shard), metrics.total("tailrace_hub_entries_total", shard=shard), now
                 ),
                 ring_bytes=metrics.total("tailrace_hub_ring_bytes", shard=shard),
             )
@@ -77,24 +84,24 @@ def _gateway(place: str, reading: Reading[Metrics], rates: Rates, now: float) ->
     )
 
 
-def feature_sets_of(seen: Seen, patience: MonitorSettings, latency: Mapping[str, float]) -> list[FeatureSet]:
+def feature_sets_of(observed: Observed, limits: MonitorSettings, latency: Mapping[str, float]) -> list[FeatureSet]:
     """Give every features job; `latency` is the newest measurement of each by name."""
-    newest = seen.newest_event
+    newest = observed.newest_event
     sets = []
-    for progress in seen.features.value or []:
+    for progress in observed.features.value or []:
         definition = progress.definition
         at = None if progress.as_of is None else float(progress.as_of)
         sets.append(
             FeatureSet(
                 name=definition.name,
-                namespace=definition.namespace,
-                entity=definition.entity,
+                namespace=", ".join(definition.namespaces),
+                entity=", ".join(definition.sources[0].entity_fields),
                 features=[feature.name for feature in definition.features],
                 batch=progress.batch,
                 as_of=at,
                 updated_at=progress.updated_at,
                 latency_seconds=latency.get(definition.name),
-                condition=conditions.of_progress("features", at, progress.updated_at, newest, seen.now, patience),
+                condition=conditions.of_progress("features", at, progress.updated_at, newest, observed.now, limits),
             )
         )
     return sets
@@ -111,7 +118,7 @@ def _table(table: TableState) -> Table:
         TableSnapshot(str(one.id), one.at.timestamp(), one.operation, one.added_rows, one.deleted_rows)
         for one in reversed(table.snapshots[-_SNAPSHOTS_SHOWN:])
     ]
-    arrived = newest and newest[1] - (newest[0] >> 32)
+    arrived = newest and newest[1] - newest[0].seconds
     return Table(
         name=table.name,
         kind=str(table.kind),
@@ -121,12 +128,12 @@ def _table(table: TableState) -> Table:
         columns=[f"{column.name}: {column.type}" for column in table.columns],
         snapshot_count=len(table.snapshots),
         snapshots=snapshots,
-        cluster_time=float(newest[0] >> 32) if newest else None,
+        cluster_time=float(newest[0].seconds) if newest else None,
         latency_seconds=max(0.0, arrived) if arrived is not None else None,
     )
 
 
-def newest_time(table: TableState) -> tuple[int, float] | None:
+def newest_time(table: TableState) -> tuple[ClusterTime, float] | None:
     """Give the cluster time of the newest event in a table, and when the snapshot that has it was made."""
     tokens = [snapshot.properties.get(TOKEN_PROPERTY) for snapshot in table.snapshots]
     newest = max(filter(None, tokens), default=None)
@@ -134,7 +141,7 @@ def newest_time(table: TableState) -> tuple[int, float] | None:
         return None
     time = ResumeToken.from_hex(newest).cluster_time
     # A compaction later on may name the same event.
-    return time.time << 32 | time.inc, table.snapshots[tokens.index(newest)].at.timestamp()
+    return ClusterTime.from_timestamp(time), table.snapshots[tokens.index(newest)].at.timestamp()
 
 
 def drift_of(tables: Sequence[TableState]) -> list[Drift]:

@@ -8,8 +8,9 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.dashboard.view.live_events import SeenEvent
-from tailrace.dashboard.view.values import Latency
+from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.values import Latency
+from tailrace.raw.cluster_time import ClusterTime
 
 SECONDS_KEPT = 300.0
 _MOST_SAMPLES = 5_000
@@ -41,7 +42,7 @@ class _Known:
 
 
 class LatencyBook:
-    """Takes what was seen where, and gives percentiles. Written by several threads."""
+    """Takes what was observed where, and gives percentiles. Written by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,7 +51,7 @@ class LatencyBook:
         self._last: dict[tuple[str, str], int] = {}
         self._newest: dict[tuple[str, str], float] = {}
 
-    def event(self, event: SeenEvent) -> None:
+    def event(self, event: ObservedEvent) -> None:
         """Note an event of a topic; documents of a snapshot happened before anybody measured."""
         if event.line.operation == "read":
             return
@@ -60,12 +61,12 @@ class LatencyBook:
             if len(self._events) > _MOST_EVENTS:
                 self._events.popitem(last=False)
             if event.arrived_at is not None:
-                self._add("mongodb-kafka", event.line.seen_at, event.arrived_at - known.at, known.resolution)
+                self._add("mongodb-kafka", event.line.observed_at, event.arrived_at - known.at, known.resolution)
 
     def arrived(self, where: str, name: str, cluster_time: int, at: float) -> None:
         """Note that a job has come up to an event: `where` is redis or iceberg, `name` the job or table.
 
-        The time of the event is known by the millisecond when the event itself was seen, and by the second otherwise.
+        The time of an event that was itself observed is known by the millisecond, of others by the second.
         """
         with self._lock:
             if self._last.get((where, name)) == cluster_time:
@@ -74,7 +75,7 @@ class LatencyBook:
             self._last[where, name] = cluster_time
             if is_first:
                 return  # it may have arrived long before anybody looked
-            known = self._events.get(cluster_time) or _Known(float(cluster_time >> 32), 1.0, None)
+            known = self._events.get(cluster_time) or _Known(float(ClusterTime(cluster_time).seconds), 1.0, None)
             self._newest[where, name] = max(0.0, at - known.at)
             self._add(f"mongodb-{where}", at, at - known.at, known.resolution)
             if known.arrived_at is not None:
@@ -83,7 +84,7 @@ class LatencyBook:
     def newest(self, where: str) -> dict[str, float]:
         """Give the newest measurement of each job or table, by name."""
         with self._lock:
-            return {name: seconds for (place, name), seconds in self._newest.items() if place == where}
+            return {name: seconds for (location, name), seconds in self._newest.items() if location == where}
 
     def summary(self, now: float, seconds: float = SECONDS_KEPT) -> list[Latency]:
         """Give the percentiles of every hop that was measured in the last five minutes, or so many seconds."""

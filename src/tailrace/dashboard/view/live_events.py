@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from bson import json_util
 
-from tailrace.dashboard.view.record_view import as_json, as_text
-from tailrace.dashboard.web.answers import EventDetail, EventLine
+from tailrace.dashboard.answers import EventDetail, EventLine
+from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.record_view import as_json, as_text
 from tailrace.errors import InvalidResumeToken
 from tailrace.token import ResumeToken, describe
 
 LARGEST_VALUE = 256 * 1024
 """Larger values are held by their beginning only."""
-_OVERHEAD = 1_000
-"""Bytes that an event takes beside its value, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeenEvent:
-    """An event as it was met in a topic or a change stream."""
-
-    line: EventLine
-    cluster_time: int
-    """Seconds in the upper 32 bits."""
-    resolution: float
-    """How exact `line.at` is, in seconds."""
-    arrived_at: float | None
-    """When it was written to the topic."""
-    token: str
-    value: bytes
-    source: str
-    headers: dict[str, str] = field(default_factory=dict)
-    is_cut: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes, about."""
-        return len(self.value) + len(self.line.summary) + _OVERHEAD
 
 
 class EventRing:
@@ -50,8 +26,8 @@ class EventRing:
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._lock = threading.Lock()
-        self._events: deque[SeenEvent] = deque()
-        self._held = 0
+        self._events: deque[ObservedEvent] = deque()
+        self._buffered = 0
         self._count = 0
 
     @property
@@ -60,11 +36,11 @@ class EventRing:
         return self._count
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """How much is held now."""
-        return self._held
+        return self._buffered
 
-    def add(self, event: SeenEvent) -> SeenEvent:
+    def add(self, event: ObservedEvent) -> ObservedEvent:
         """Take an event, and give it its number."""
         if len(event.value) > LARGEST_VALUE:
             event = replace(event, value=event.value[:LARGEST_VALUE], is_cut=True)
@@ -72,9 +48,9 @@ class EventRing:
             self._count += 1
             event = replace(event, line=replace(event.line, number=self._count))
             self._events.append(event)
-            self._held += event.size
-            while self._held > self._limit and len(self._events) > 1:
-                self._held -= self._events.popleft().size
+            self._buffered += event.size
+            while self._buffered > self._limit and len(self._events) > 1:
+                self._buffered -= self._events.popleft().size
         return event
 
     def since(self, number: int, most: int) -> list[EventLine]:
@@ -101,7 +77,7 @@ class EventRing:
                     break
         return found
 
-    def find(self, number: int) -> SeenEvent | None:
+    def find(self, number: int) -> ObservedEvent | None:
         """Give an event by its number, as long as it is held."""
         with self._lock:
             if not self._events or not self._events[0].line.number <= number <= self._count:
@@ -109,7 +85,7 @@ class EventRing:
             return self._events[number - self._events[0].line.number]
 
 
-def detail_of(event: SeenEvent) -> EventDetail:
+def detail_of(event: ObservedEvent) -> EventDetail:
     """Give an event in full."""
     shown: Any = as_text(event.value) if event.is_cut else as_json(event.value)
     return EventDetail(
@@ -124,7 +100,7 @@ def detail_of(event: SeenEvent) -> EventDetail:
 
 
 def token_parts(token: str) -> dict[str, Any]:
-    """Decode a token into what JSON can show; what is wrong with it is shown in its place."""
+    """Decode a token into what JSON can show; what is wrong with it is shown in its location."""
     if not token:
         return {}
     try:

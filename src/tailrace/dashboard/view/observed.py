@@ -1,4 +1,4 @@
-"""Everything that was seen at one moment, before anybody has judged it."""
+"""Everything that was observed at one moment, before anybody has judged it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tailrace.dashboard.sources.metrics_text import Metrics
 from tailrace.dashboard.sources.positions import PositionsReading, StoredStream
 from tailrace.dashboard.sources.producers import ProducerReading
 from tailrace.dashboard.sources.topics import TopicsReading
-from tailrace.dashboard.view.values import DeadLetters
+from tailrace.dashboard.values import DeadLetters
 from tailrace.monitor import Report
 from tailrace.warehouse import TableState
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """The newest reading of every source; None where there is no such source."""
 
     now: float
     oplog: Reading[list[Report]]
     positions: Reading[PositionsReading]
     producers: dict[str, Reading[ProducerReading]]
-    """By the place of the endpoint."""
+    """By the location of the endpoint."""
     topics: Reading[TopicsReading] | None
     changes: Reading[int] | None
     features: Reading[list[FeaturesProgress]]
     tables: Reading[list[TableState]]
     gateways: dict[str, Reading[Metrics]]
-    letters: list[Reading[DeadLetters]]
+    dead_letters: list[Reading[DeadLetters]]
 
     @property
     def reports(self) -> list[Report]:

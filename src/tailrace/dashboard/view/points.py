@@ -14,28 +14,28 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from tailrace.dashboard.sources.metrics_text import Metrics, Rates
+from tailrace.dashboard.values import Latency
 from tailrace.dashboard.view.latencies import bucket_percentile
-from tailrace.dashboard.view.observed import Seen
-from tailrace.dashboard.view.values import Latency
+from tailrace.dashboard.view.observed import Observed
 
 _MOST_NAMESPACES = 7
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
-def points_of(seen: Seen, rates: Rates, latency: Sequence[Latency]) -> dict[str, float]:
+def points_of(observed: Observed, rates: Rates, latency: Sequence[Latency]) -> dict[str, float]:
     """Give the newest point of every series."""
     points = {
-        f"lag/{report.stream}/{report.oplog.shard}": report.place.age_seconds
-        for report in seen.reports
-        if report.stream is not None and report.place is not None
+        f"lag/{report.stream}/{report.oplog.shard}": report.lag.age_seconds
+        for report in observed.reports
+        if report.stream is not None and report.lag is not None
     }
     for one in latency:
         points |= {f"latency/{one.hop}/{name}": getattr(one, name) for name in _PERCENTILES}
-    answering = [reading.metrics for reading in seen.answering]
+    answering = [reading.metrics for reading in observed.answering]
     if answering:
-        points |= _rate_points(answering, rates, seen.now)
-        points |= _batch_points(answering, rates, seen.now)
-        points |= _commit_points(answering, rates, seen.now)
+        points |= _rate_points(answering, rates, observed.now)
+        points |= _batch_points(answering, rates, observed.now)
+        points |= _commit_points(answering, rates, observed.now)
     return points
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from tailrace.dashboard.sources.metrics_text import Metrics, Rates
 from tailrace.dashboard.sources.positions import StoredStream
 from tailrace.dashboard.sources.producers import ProducerReading
+from tailrace.dashboard.values import Colour, Condition, Marker, OplogWindow, Shard, ShardMark, Stream
 from tailrace.dashboard.view import conditions
-from tailrace.dashboard.view.observed import Seen
-from tailrace.dashboard.view.values import Colour, Condition, Marker, OplogWindow, Shard, ShardMark, Stream
+from tailrace.dashboard.view.observed import Observed
 from tailrace.monitor import Oplog, Report, Thresholds
 from tailrace.settings import masked
 from tailrace.token import ResumeToken
@@ -19,40 +19,41 @@ from tailrace.token import ResumeToken
 _ALIVE = ("idle", "live")
 
 
-def streams_of(seen: Seen, rates: Rates) -> list[Stream]:
+def streams_of(observed: Observed, rates: Rates) -> list[Stream]:
     """Give every stream that a producer or the position store knows."""
-    told = {str(reading.state.get("name", "")): reading for reading in seen.answering}
-    stored = seen.stored
-    by_stream: dict[str, list[Report]] = {name: [] for name in sorted(told.keys() | stored.keys()) if name}
-    for report in seen.reports:
+    reported = {str(reading.state.get("name", "")): reading for reading in observed.answering}
+    stored = observed.stored
+    by_stream: dict[str, list[Report]] = {name: [] for name in sorted(reported.keys() | stored.keys()) if name}
+    for report in observed.reports:
         if report.stream in by_stream:
             by_stream[report.stream].append(report)
     return [
-        _stream(name, told.get(name), stored.get(name), reports, rates, seen) for name, reports in by_stream.items()
+        _stream(name, reported.get(name), stored.get(name), reports, rates, observed)
+        for name, reports in by_stream.items()
     ]
 
 
 def _stream(
     name: str,
-    told: ProducerReading | None,
+    reported: ProducerReading | None,
     stored: StoredStream | None,
     reports: Sequence[Report],
     rates: Rates,
-    seen: Seen,
+    observed: Observed,
 ) -> Stream:
-    now = seen.now
-    state = told.state if told else {}
-    metrics = told.metrics if told else Metrics()
+    now = observed.now
+    state = reported.state if reported else {}
+    metrics = reported.metrics if reported else Metrics()
     counts = stored.position.counts if stored else None
-    word, proof = _state_of(state, reports, is_mongodb_there=seen.oplog.is_good)
-    age = max((report.place.age_seconds for report in reports if report.place), default=None)
-    headroom = min((report.place.headroom_ratio for report in reports if report.place), default=None)
-    lost = [r.place.forecast.until_lost for r in reports if r.place and r.place.forecast.until_lost is not None]
+    word, proof = _state_of(state, reports, is_mongodb_there=observed.oplog.is_good)
+    age = max((report.lag.age_seconds for report in reports if report.lag), default=None)
+    headroom = min((report.lag.headroom_ratio for report in reports if report.lag), default=None)
+    lost = [r.lag.forecast.until_lost for r in reports if r.lag and r.lag.forecast.until_lost is not None]
     token = stored.position.token if stored else None
     return Stream(
         name=name,
-        producer=told.place if told else None,
-        condition=_condition(word, proof, told, stored, reports),
+        producer=reported.location if reported else None,
+        condition=_condition(word, proof, reported, stored, reports),
         state=word,
         proof=proof,
         cluster_time=float(stored.position.cluster_time.time) if stored else moment_of(state.get("cluster_time")),
@@ -96,20 +97,20 @@ def _state_of(state: Mapping[str, Any], reports: Sequence[Report], *, is_mongodb
 def _condition(
     word: str,
     proof: str,
-    told: ProducerReading | None,
+    reported: ProducerReading | None,
     stored: StoredStream | None,
     reports: Sequence[Report],
 ) -> Condition:
     if word == "unknown":
         return Condition(Colour.RED, proof) if proof else Condition(Colour.GREY, "its position is being looked at")
     judged = conditions.of_state(word, proof, reports)
-    if told is None and stored is not None and stored.writer is None and judged.colour is not Colour.RED:
+    if reported is None and stored is not None and stored.writer is None and judged.colour is not Colour.RED:
         return Condition(Colour.AMBER, "nobody runs this stream: no producer holds its lease")
     return judged
 
 
 def windows_of(
-    seen: Seen, thresholds: Thresholds, jobs: Mapping[str, float], lags: Mapping[str, float]
+    observed: Observed, thresholds: Thresholds, jobs: Mapping[str, float], lags: Mapping[str, float]
 ) -> list[OplogWindow]:
     """Give every shard's oplog with all who stand in it.
 
@@ -117,7 +118,7 @@ def windows_of(
     watcher of a gateway is.
     """
     shards: dict[str, list[Report]] = {}
-    for report in seen.reports:
+    for report in observed.reports:
         shards.setdefault(report.oplog.shard, []).append(report)
     windows = []
     for shard, reports in shards.items():
@@ -145,58 +146,58 @@ def windows_of(
 
 
 def _marker(report: Report) -> Marker | None:
-    place = report.place
-    if report.stream is None or place is None:
+    lag = report.lag
+    if report.stream is None or lag is None:
         return None
     return Marker(
         name=report.stream,
         kind="stream",
-        at=float(place.position.time),
-        ratio=place.headroom_ratio,
-        age_seconds=place.age_seconds,
+        at=float(lag.position.time),
+        ratio=lag.headroom_ratio,
+        age_seconds=lag.age_seconds,
         level=report.verdict.level.name.lower(),
-        is_lost=place.lost,
+        is_lost=lag.lost,
         reasons=list(report.verdict.reasons),
-        until_lost_seconds=place.forecast.until_lost,
-        until_lost_if_stopped_seconds=place.forecast.until_lost_if_stopped,
-        until_caught_up_seconds=place.forecast.until_caught_up,
+        until_lost_seconds=lag.forecast.until_lost,
+        until_lost_if_stopped_seconds=lag.forecast.until_lost_if_stopped,
+        until_caught_up_seconds=lag.forecast.until_caught_up,
     )
 
 
 def _bystander(oplog: Oplog, name: str, kind: str, at: float) -> Marker:
-    """Place somebody in the bar who reads topics, or through a gateway: history cannot be lost for them."""
+    """Location somebody in the bar who reads topics, or through a gateway: history cannot be lost for them."""
     age = max(0.0, oplog.last.time - at)
     backlog = min(float(oplog.used_bytes), oplog.bytes_per_second * age)
     return Marker(name, kind, at, 1 - backlog / oplog.capacity_bytes, age, "ok", is_lost=False)
 
 
-def shards_of(seen: Seen, streams: Sequence[Stream]) -> list[Shard]:
+def shards_of(observed: Observed, streams: Sequence[Stream]) -> list[Shard]:
     """Give each shard's high-water marks, and which one the merge waits for.
 
     A gateway knows for how long others have waited for a shard. For captures the merge waits for the shard with the
     lowest mark, where the marks differ.
     """
-    gateways = [reading.fresh for reading in seen.gateways.values() if reading.fresh is not None]
-    held = _largest(gateways, "tailrace_merge_held_seconds")
+    gateways = [reading.fresh for reading in observed.gateways.values() if reading.fresh is not None]
+    blocking = _largest(gateways, "tailrace_merge_blocked_seconds")
     stalled = _largest(gateways, "tailrace_shard_stalled_seconds")
     marks: dict[str, list[ShardMark]] = {}
     last: dict[str, float | None] = {}
-    for report in seen.reports:
+    for report in observed.reports:
         shard = report.oplog.shard
         last[shard] = float(report.oplog.last.time)
         marks.setdefault(shard, [])
-        if report.stream is not None and report.place is not None:
-            marks[shard].append(ShardMark(report.stream, float(report.place.position.time), report.place.age_seconds))
-    for shard in held.keys() | stalled.keys():
+        if report.stream is not None and report.lag is not None:
+            marks[shard].append(ShardMark(report.stream, float(report.lag.position.time), report.lag.age_seconds))
+    for shard in blocking.keys() | stalled.keys():
         last.setdefault(shard, None)
-    holders = {shard for shard, seconds in held.items() if seconds > 0} | _behind(marks)
+    holders = {shard for shard, seconds in blocking.items() if seconds > 0} | _behind(marks)
     return [
         Shard(
             name=shard,
             last=end,
             marks=marks.get(shard, []),
-            holds_merge=shard in holders,
-            held_seconds=held.get(shard, 0.0),
+            blocks_merge=shard in holders,
+            blocking_seconds=blocking.get(shard, 0.0),
             stalled_seconds=stalled.get(shard, 0.0),
         )
         for shard, end in sorted(last.items())

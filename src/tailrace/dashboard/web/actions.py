@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-import structlog
-
-from tailrace.dashboard.sources.fetching import fetch, place_of
-from tailrace.dashboard.web.answers import ActionAnswer
+from tailrace.dashboard.answers import ActionAnswer
 from tailrace.errors import ControlRefused, ServerUnreachable
+from tailrace.http_client import fetch, location_of
+from tailrace.logs import get_logger
 
 SECONDS_OF_A_CONFIRMATION = 600.0
 _SECONDS_TO_ANSWER = 60.0
 _MOST_CONFIRMATIONS = 100
-_log = structlog.get_logger("tailrace.dashboard")
+_log = get_logger("tailrace.dashboard")
 _KEYS: dict[str, set[str]] = {
     "pause": set(),
     "resume": set(),
@@ -48,8 +47,8 @@ class Control:
         self._clock = clock
         self._confirmations: dict[str, _Confirmation] = {}
 
-    def ask(self, action: str, body: Mapping[str, Any]) -> ActionAnswer:
-        """Ask a producer, and give what it answered; blocks for as long as that takes."""
+    def ask(self, action: str, body: Mapping[str, Any], actor: str | None = None) -> ActionAnswer:
+        """Ask a producer, and give what it answered; blocks for as long as that takes. `actor` is for its audit log."""
         url = self._checked(action, body)
         sent = {name: value for name, value in body.items() if name in _KEYS[action] - {"confirmation"}}
         is_dry = action == "recover" and sent.setdefault("dry_run", True) is not False
@@ -57,16 +56,16 @@ class Control:
         if is_real:
             self._check(body.get("confirmation"), url)
         try:
-            answer = fetch(url, f"/{action}", post=sent, bearer=self._token, timeout=_SECONDS_TO_ANSWER)
+            answer = fetch(url, f"/{action}", post=sent, bearer=self._token, actor=actor, timeout=_SECONDS_TO_ANSWER)
         except ServerUnreachable as error:
             raise ControlRefused(error.message, status=HTTPStatus.BAD_GATEWAY, hint=error.hint) from None
-        told = answer.json() if isinstance(answer.json(), dict) else {}
-        _log.info("action", action=action, producer=place_of(url), dry_run=is_dry, status=answer.status)
+        reported = answer.json() if isinstance(answer.json(), dict) else {}
+        _log.info("action", action=action, producer=location_of(url), dry_run=is_dry, status=answer.status)
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise _passed_on(answer.status, told)
+            raise _passed_on(answer.status, reported)
         if is_real:
             self._confirmations.pop(body["confirmation"], None)
-        return ActionAnswer(action, place_of(url), told, self._confirm(url) if is_dry else None)
+        return ActionAnswer(action, location_of(url), reported, self._confirm(url) if is_dry else None)
 
     def _checked(self, action: str, body: Mapping[str, Any]) -> str:
         if action not in _KEYS:
@@ -100,13 +99,13 @@ class Control:
             raise ControlRefused("a recovery needs a dry run first", status=HTTPStatus.CONFLICT, hint=hint)
 
 
-def _passed_on(status: int, told: Mapping[str, Any]) -> ControlRefused:
+def _passed_on(status: int, reported: Mapping[str, Any]) -> ControlRefused:
     """Give a producer's refusal as ours; its word about our token is nothing that the browser's token can change."""
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         hint = "Make dashboard.control_token and the producer's monitor.control_token the same."
         return ControlRefused("the producer refuses the dashboard's token", status=HTTPStatus.BAD_GATEWAY, hint=hint)
-    message = str(told.get("message") or f"the producer answered with HTTP {status}")
-    return ControlRefused(message, status=status, hint=told.get("hint") and str(told["hint"]))
+    message = str(reported.get("message") or f"the producer answered with HTTP {status}")
+    return ControlRefused(message, status=status, hint=reported.get("hint") and str(reported["hint"]))
 
 
 def _hint() -> str:

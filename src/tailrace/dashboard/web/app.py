@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import orjson
-import structlog
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,17 +22,19 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from tailrace.dashboard.answers import EntityFeatures
 from tailrace.dashboard.collector import Collector
 from tailrace.dashboard.sources import reason_of
-from tailrace.dashboard.view.entity import read_entity
+from tailrace.dashboard.values import State
 from tailrace.dashboard.view.live_events import detail_of, token_parts
-from tailrace.dashboard.view.values import State
 from tailrace.dashboard.web.access import Access, Guard, problem
 from tailrace.dashboard.web.actions import Control
 from tailrace.dashboard.web.broadcast import Broadcaster, EventStream, encode
 from tailrace.dashboard.web.endpoints import PARTS, Endpoint
 from tailrace.dashboard.web.openapi import description
 from tailrace.errors import ControlRefused, TailraceError
+from tailrace.features import read_named
+from tailrace.logs import get_logger
 from tailrace.monitor import REGISTRY, DashboardMetrics
 from tailrace.settings import Settings
 
@@ -41,7 +43,7 @@ _LARGEST_BODY = 64 * 1024
 _EVENTS_OF_A_MESSAGE = 40
 _FIRST_EVENTS = 100
 _OLDEST_HEALTHY_STATE = 15.0
-_log = structlog.get_logger("tailrace.dashboard")
+_log = get_logger("tailrace.dashboard")
 
 
 class Dashboard:
@@ -149,7 +151,8 @@ class Dashboard:
 
     async def _act(self, request: Request) -> Response:
         body = await _body(request)
-        return _json(await run_in_threadpool(self._control.ask, request.path_params["action"], body))
+        actor = f"dashboard, for {request.client.host if request.client else 'somebody'}"
+        return _json(await run_in_threadpool(self._control.ask, request.path_params["action"], body, actor))
 
     async def _health(self, _: Request) -> Response:
         age = time.time() - self.collector.state.at
@@ -157,7 +160,7 @@ class Dashboard:
         return _json({"healthy": is_well}, HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _ready(self, _: Request) -> Response:
-        """Ready is who has looked at everything once, whatever was found."""
+        """Ready is who has polled everything once, whatever was found."""
         waiting = [source.name for source in self.collector.state.sources if source.at is None]
         status = HTTPStatus.SERVICE_UNAVAILABLE if waiting else HTTPStatus.OK
         return _json({"ready": not waiting}, status)
@@ -213,3 +216,26 @@ async def _not_there(_: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     _log.error("request_failed", path=request.url.path, reason=reason_of(error), exc_info=error)
     return problem(ControlRefused("the request failed; the log says why", status=500, hint=""))
+
+
+def read_entity(collector: Collector, name: str, entity: str) -> EntityFeatures:
+    """Read the features of an entity as they are now; blocks while Redis answers."""
+    known = [one.name for one in collector.state.features]
+    if name not in known:
+        hint = f"There are {', '.join(known)}." if known else "No job has written features into this Redis yet."
+        raise ControlRefused(f"no features are called {name!r}", status=HTTPStatus.NOT_FOUND, hint=hint)
+    found = read_named(collector.redis.client(), entity, name)
+    return EntityFeatures(
+        name=name,
+        entity=entity,
+        at=found.at.timestamp(),
+        values=dict(found.values),
+        as_of=_seconds(found.as_of),
+        updated_at=_seconds(found.updated_at),
+        freshness_seconds=found.freshness,
+        position=found.position,
+    )
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

@@ -31,31 +31,31 @@ class Client:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[bytes] = deque()
-        self._held = 0
-        self._news = asyncio.Event()
+        self._buffered = 0
+        self._data_available = asyncio.Event()
         self._ended = asyncio.Event()
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """How much waits."""
-        return self._held
+        return self._buffered
 
     def put(self, message: bytes) -> bool:
         """Let a message wait; False when there is no room, and the client is dropped."""
-        if self._held + len(message) > self._limit:
+        if self._buffered + len(message) > self._limit:
             self.drop()
             return False
         self._waiting.append(message)
-        self._held += len(message)
-        self._news.set()
+        self._buffered += len(message)
+        self._data_available.set()
         return True
 
     def drop(self) -> None:
         """Forget everything, and end the connection."""
         self._waiting.clear()
-        self._held = 0
+        self._buffered = 0
         self._ended.set()
-        self._news.set()
+        self._data_available.set()
 
     async def ended(self) -> None:
         """Wait until the client is dropped."""
@@ -66,14 +66,14 @@ class Client:
         while not self._waiting:
             if self._ended.is_set():
                 return None
-            self._news.clear()
+            self._data_available.clear()
             try:
                 async with asyncio.timeout(_SECONDS_BETWEEN_SIGNS):
-                    await self._news.wait()
+                    await self._data_available.wait()
             except TimeoutError:
                 return b": still here\n\n"
         message = self._waiting.popleft()
-        self._held -= len(message)
+        self._buffered -= len(message)
         return message
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.dashboard.view import values
-from tailrace.dashboard.web import answers
+from tailrace.dashboard import answers, values
 from tailrace.dashboard.web.actions import ACTIONS
 
 
@@ -16,7 +15,7 @@ class Parameter:
     """A part of a path or a query."""
 
     name: str
-    place: str
+    location: str
     """path or query."""
     description: str
     schema: dict[str, Any] = field(default_factory=lambda: {"type": "string"})
@@ -56,7 +55,7 @@ PARTS = (
     Endpoint("/api/dead-letters", "The newest dead letters of capture and of the jobs.", list[values.DeadLetters],
              _part("dead_letters")),
     Endpoint("/api/latency", "Percentiles of every hop over five minutes.", list[values.Latency], _part("latency")),
-    Endpoint("/api/sources", "What the dashboard looks at, and how that went.", list[values.SourceStatus],
+    Endpoint("/api/sources", "What the dashboard polls, and how that went.", list[values.SourceStatus],
              _part("sources")),
 )  # fmt: skip
 QUESTIONS = (

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tailrace import __version__
-from tailrace.dashboard.web import answers
+from tailrace.dashboard import answers
 from tailrace.dashboard.web.endpoints import ACTION_BODIES, PARTS, QUESTIONS, Endpoint
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -42,8 +42,8 @@ def _get(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
     parameters = [
         {
             "name": one.name,
-            "in": one.place,
-            "required": one.place == "path",
+            "in": one.location,
+            "required": one.location == "path",
             "description": one.description,
             "schema": one.schema,
         }

@@ -1,4 +1,4 @@
-"""Run the dashboard in this process until it is told to stop."""
+"""Run the dashboard in this process until it is reported to stop."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ function show(detail) {
   const { line } = detail;
   const dialog = byId("event-dialog");
   const facts = [
-    ["Happened", `${clock(line.at, true)}, seen here ${duration(Math.max(0, line.seen_at - line.at))} later`],
+    ["Happened", `${clock(line.at, true)}, seen here ${duration(Math.max(0, line.observed_at - line.at))} later`],
     ["Cluster time", line.cluster_time], ["Size", bytes(line.bytes)], ["Read from", detail.source],
   ];
   fill(dialog.querySelector(".dialog-body"),

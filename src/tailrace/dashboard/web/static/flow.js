@@ -65,10 +65,10 @@ function boxOf(box, place) {
   return h("foreignObject", { "data-key": box.id, x: place.x, y: place.y, width: place.width, height: place.height },
     h("div", {
       class: `box ${colour}`, id: `box-${box.id}`, role: "group", tabindex: "0",
-      "aria-label": `${box.title}: ${WORDS[colour]}. ${reason}`, "data-tip": `${box.title} · ${box.place}\n${reason}`,
+      "aria-label": `${box.title}: ${WORDS[colour]}. ${reason}`, "data-tip": `${box.title} · ${box.location}\n${reason}`,
     },
     h("div", { class: "box-head" }, h("strong", {}, box.title), badge(colour)),
-    h("p", { class: "place" }, box.place),
+    h("p", { class: "location" }, box.location),
     facts.length ? h("dl", {}, facts) : null,
     h("p", { class: "reason" }, reason)));
 }

@@ -35,7 +35,7 @@ function drawShards(state) {
     : h("span", { class: "muted" }, "no stream"));
   const merge = (shard) => {
     if (shard.stalled_seconds > 0) return badge("red", `silent for ${duration(shard.stalled_seconds)}`);
-    if (shard.holds_merge) return badge("amber", shard.held_seconds > 0 ? `others wait ${duration(shard.held_seconds)}` : "holds the merge back");
+    if (shard.blocks_merge) return badge("amber", shard.blocking_seconds > 0 ? `others wait ${duration(shard.blocking_seconds)}` : "blocks the merge");
     return h("span", { class: "muted" }, "nobody waits");
   };
   table(byId("shards-list"), state.shards, [
@@ -50,8 +50,8 @@ function drawWatchers(gateways) {
     fill(element, h("p", { class: "empty" }, "No gateway is configured. Name its metrics endpoint in ", h("code", {}, "dashboard.gateways"), "."));
     return;
   }
-  fill(element, gateways.map((gateway) => h("div", { class: "gateway", "data-key": gateway.place },
-    h("h3", {}, gateway.listener ?? gateway.place, " ", badge(gateway.condition.colour)),
+  fill(element, gateways.map((gateway) => h("div", { class: "gateway", "data-key": gateway.location },
+    h("h3", {}, gateway.listener ?? gateway.location, " ", badge(gateway.condition.colour)),
     h("p", { class: "hint" }, gateway.condition.reason),
     h("dl", { class: "facts" }, [
       ["Watchers", count(gateway.watchers)], ["Clients", count(gateway.connections)], ["Events", rate(gateway.events_per_second)],
@@ -105,9 +105,9 @@ function drawLetters(parts) {
   table(rows, newest, [
     ["When", (one) => moment(one.at)], ["Put aside by", (one) => PARTS[one.part]], ["Cause", (one) => h("code", {}, one.cause)],
     ["Namespace", (one) => one.namespace || "–"], ["Operation", (one) => one.operation || "–"], ["What happened", (one) => one.message],
-  ], "Nothing was put aside.", (one) => one.place); // two letters may be alike in everything
+  ], "No dead letters.", (one) => one.location); // two letters may be alike in everything
   fill(byId("letters-list"), rows, h("ul", { class: "plain notes", "data-key": "places" }, parts.map((part) => h("li", { "data-key": part.part },
-    h("b", {}, PARTS[part.part]), ` ${part.total === null ? "not looked at" : count(part.total)}, in ${part.place}`))));
+    h("b", {}, PARTS[part.part]), ` ${part.total === null ? "not polled" : count(part.total)}, in ${part.location}`))));
 }
 
 function drawSources(state) {

@@ -9,57 +9,57 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tailrace.dashboard.view.locations import shown_folder
-from tailrace.dashboard.view.values import DeadLetters, Letter
+from tailrace.dashboard.answers import shown_folder
+from tailrace.dashboard.values import DeadLetter, DeadLetters
 from tailrace.errors import EventUnconvertible, MissingExtra
-from tailrace.warehouse.names import LETTERS_TABLE
+from tailrace.warehouse.names import DEAD_LETTERS_TABLE
 
 NEWEST = 50
 _CODE = re.compile(r"([a-z][a-z0-9-]*)(?:: (.*))?", re.DOTALL)
 Row = dict[str, Any]
 
 
-class FeatureLetters:
+class FeatureDeadLetters:
     """Reads `folder/definition/batch=N/*.parquet`: records of a topic that no event could be made of."""
 
     name = "dead letters of features"
 
     def __init__(self, folder: str) -> None:
-        self._place = shown_folder(folder)
+        self._location = shown_folder(folder)
         self._files = ParquetFiles(folder, "*/batch=*/*.parquet")
 
-    def look(self) -> DeadLetters:
+    def poll(self) -> DeadLetters:
         """Count the records, and read the newest."""
         if not self._files.are_here:
-            return DeadLetters("features", self._place, None, [])
+            return DeadLetters("features", self._location, None, [])
         newest = [_of_features(row, path) for path, row in self._files.newest()]
-        return DeadLetters("features", self._place, self._files.rows(), newest)
+        return DeadLetters("features", self._location, self._files.rows(), newest)
 
     def close(self) -> None:
-        """Nothing stays open between looks."""
+        """Nothing stays open between polls."""
 
 
-class WarehouseLetters:
+class WarehouseDeadLetters:
     """Reads the newest data files of the table; how many rows it has is in its metadata, which others read anyway."""
 
     name = "dead letters of tables"
 
     def __init__(self, folder: str, rows: Callable[[], int | None]) -> None:
-        self._place = f"table {'.'.join(LETTERS_TABLE)}"
-        self._files = ParquetFiles(folder, f"{'/'.join(LETTERS_TABLE)}/data/**/*.parquet")
+        self._location = f"table {'.'.join(DEAD_LETTERS_TABLE)}"
+        self._files = ParquetFiles(folder, f"{'/'.join(DEAD_LETTERS_TABLE)}/data/**/*.parquet")
         self._rows = rows
 
-    def look(self) -> DeadLetters:
+    def poll(self) -> DeadLetters:
         """Read the newest rows; a row that a compaction wrote again is one letter still."""
         if not self._files.are_here:
-            return DeadLetters("warehouse", self._place, None, [])
+            return DeadLetters("warehouse", self._location, None, [])
         total = self._rows()
         found = {_identity(row): _of_table(row) for _, row in self._files.newest()} if total else {}
-        newest = sorted(found.values(), key=lambda letter: -(letter.at or 0.0))
-        return DeadLetters("warehouse", self._place, total, newest[:NEWEST])
+        newest = sorted(found.values(), key=lambda one: -(one.at or 0.0))
+        return DeadLetters("warehouse", self._location, total, newest[:NEWEST])
 
     def close(self) -> None:
-        """Nothing stays open between looks."""
+        """Nothing stays open between polls."""
 
 
 class ParquetFiles:
@@ -67,7 +67,7 @@ class ParquetFiles:
 
     def __init__(self, folder: str, pattern: str) -> None:
         self.are_here = "://" not in folder.removeprefix("file://")
-        """Whether the folder is one of this machine's: others are not looked at."""
+        """Whether the folder is one of this machine's: others are not polled."""
         self._folder = Path(folder.removeprefix("file://"))
         self._pattern = pattern
         self._counts: dict[tuple[Path, float], int] = {}
@@ -124,10 +124,10 @@ def _count(path: Path) -> int:
     return int(_parquet().read_metadata(path).num_rows)
 
 
-def _of_features(row: Row, path: Path) -> Letter:
+def _of_features(row: Row, path: Path) -> DeadLetter:
     definition, batch = path.parent.parent.name, path.parent.name.removeprefix("batch=")
     cause, message = _split(row["cause"])
-    return Letter(
+    return DeadLetter(
         at=path.stat().st_mtime,
         cause=cause,
         message=f"{message} (features {definition}, batch {batch})",
@@ -138,9 +138,9 @@ def _of_features(row: Row, path: Path) -> Letter:
     )
 
 
-def _of_table(row: Row) -> Letter:
+def _of_table(row: Row) -> DeadLetter:
     cause, message = _split(row["cause"])
-    return Letter(
+    return DeadLetter(
         at=row["at"].replace(tzinfo=row["at"].tzinfo or UTC).timestamp(),
         cause=cause,
         message=f"{message} (batch {row['batch']})".strip(),

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tailrace.capture.dead_letters.dead_letters import FILE, TOPIC
 from tailrace.capture.kafka_client import KafkaAddress, describe
 from tailrace.dashboard.sources.topics import QUIET
-from tailrace.dashboard.view.values import DeadLetters, Letter
+from tailrace.dashboard.values import DeadLetter, DeadLetters
 from tailrace.errors import SinkUnavailable
 from tailrace.settings import CaptureSettings
 
@@ -25,18 +25,18 @@ _SECONDS_TO_ANSWER = 3.0
 _TAIL_BYTES = 512 * 1024
 
 
-def letters_source(settings: CaptureSettings) -> FileLetters | TopicLetters | None:
+def dead_letters_source(settings: CaptureSettings) -> FileDeadLetters | TopicDeadLetters | None:
     """Give the source for what `capture.dead_letters` says; None where capture stops instead."""
     sink, setting = settings.sink.get_secret_value(), settings.dead_letters
     if setting == "stop":
         return None
     if setting == "topic" and sink.startswith("kafka:"):
-        return TopicLetters(KafkaAddress.parse(sink), f"{settings.topic_prefix}.{TOPIC}")
+        return TopicDeadLetters(KafkaAddress.parse(sink), f"{settings.topic_prefix}.{TOPIC}")
     folder = TOPIC if setting == "topic" else setting.removeprefix("file:").removeprefix("//")
-    return FileLetters(Path(folder) / FILE)
+    return FileDeadLetters(Path(folder) / FILE)
 
 
-class FileLetters:
+class FileDeadLetters:
     """Reads the end of a file; counts its lines as it grows."""
 
     name = "dead letters"
@@ -46,20 +46,20 @@ class FileLetters:
         self._counted = 0
         self._lines = 0
 
-    def look(self) -> DeadLetters:
+    def poll(self) -> DeadLetters:
         """Give the last lines."""
-        place = f"file:{self._path}"
+        location = f"file:{self._path}"
         if not self._path.exists():
-            return DeadLetters("capture", place, 0, [])
+            return DeadLetters("capture", location, 0, [])
         self._count()
         with self._path.open("rb") as file:
             file.seek(max(0, self._counted - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).split(b"\n")
         newest = [_from_line(line) for line in lines[-NEWEST - 1 :] if line.startswith(b"{") and line.endswith(b"}")]
-        return DeadLetters("capture", place, self._lines, newest[::-1][:NEWEST])
+        return DeadLetters("capture", location, self._lines, newest[::-1][:NEWEST])
 
     def close(self) -> None:
-        """Nothing stays open between looks."""
+        """Nothing stays open between polls."""
 
     def _count(self) -> None:
         if os.path.getsize(self._path) < self._counted:
@@ -71,7 +71,7 @@ class FileLetters:
                 self._counted += len(block)
 
 
-class TopicLetters:
+class TopicDeadLetters:
     """Reads the end of a topic, whenever it has grown."""
 
     name = "dead letters"
@@ -81,12 +81,12 @@ class TopicLetters:
         self._topic = topic
         self._consumer: Consumer | None = None
         self._end = -1
-        self._newest: list[Letter] = []
+        self._newest: list[DeadLetter] = []
 
-    def look(self) -> DeadLetters:
+    def poll(self) -> DeadLetters:
         """Give the newest messages; a topic that is not there has none."""
         try:
-            return self._look()
+            return self._poll()
         except KafkaException as error:
             raise SinkUnavailable(f"Kafka at {self._address.servers}: {describe(error)}") from None
 
@@ -96,19 +96,19 @@ class TopicLetters:
         if consumer is not None:
             consumer.close()
 
-    def _look(self) -> DeadLetters:
+    def _poll(self) -> DeadLetters:
         if self._consumer is None:
             self._consumer = Consumer(
                 self._address.config(group_id="tailrace-dashboard", enable_auto_commit=False) | QUIET
             )
-        consumer, place = self._consumer, f"topic {self._topic}"
+        consumer, location = self._consumer, f"topic {self._topic}"
         if self._topic not in consumer.list_topics(timeout=_SECONDS_TO_ANSWER).topics:
-            return DeadLetters("capture", place, 0, [])
+            return DeadLetters("capture", location, 0, [])
         low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_SECONDS_TO_ANSWER)
         if high != self._end:
             self._newest = [_from_message(message) for message in _last(consumer, self._topic, low, high)][::-1]
             self._end = high
-        return DeadLetters("capture", place, high - low, self._newest)
+        return DeadLetters("capture", location, high - low, self._newest)
 
 
 def _last(consumer: Consumer, topic: str, low: int, high: int) -> Iterator[Message]:
@@ -134,10 +134,10 @@ def _last(consumer: Consumer, topic: str, low: int, high: int) -> Iterator[Messa
     yield from found
 
 
-def _from_message(message: Message) -> Letter:
+def _from_message(message: Message) -> DeadLetter:
     raw: dict[str, Any] = dict(message.headers() or [])
     headers = {name: (data or b"").decode(errors="replace") for name, data in raw.items()}
-    return Letter(
+    return DeadLetter(
         at=_moment(headers.get("at")),
         cause=headers.get("cause", ""),
         message=headers.get("message", ""),
@@ -148,9 +148,9 @@ def _from_message(message: Message) -> Letter:
     )
 
 
-def _from_line(line: bytes) -> Letter:
+def _from_line(line: bytes) -> DeadLetter:
     form = orjson.loads(line)
-    return Letter(
+    return DeadLetter(
         at=_moment(form.get("at")),
         cause=form.get("cause", ""),
         message=form.get("message", ""),

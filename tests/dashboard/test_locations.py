@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.dashboard.view.locations import shown_folder
+from tailrace.dashboard.answers import shown_folder
 
 
 def test_a_folder_below_is_shown_as_seen_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A source in a thread of its own: looked at again and again, with the last good value and the reason when it fails."""
+"""A source in a thread of its own: polled again and again, with the last good value and the reason when it fails."""
 
 from __future__ import annotations
 
@@ -8,41 +8,40 @@ import time
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import structlog
-
 from tailrace.errors import TailraceError
+from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
 from tailrace.retry import Backoff, RetryPolicy
 from tailrace.settings import masked
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_log = structlog.get_logger("tailrace.dashboard")
+_log = get_logger("tailrace.dashboard")
 _LONGEST_PAUSE = 5.0
 _SECONDS_TO_ANSWER = 8.0
-"""A look that takes longer than this is reported as hanging; the thread goes on waiting for it."""
+"""A poll that takes longer than this is reported as hanging; the thread goes on waiting for it."""
 _LONGEST_REASON = 240
-_LONGEST_LOOKED_AT = 2_000
+_LONGEST_TEXT = 2_000
 
 
 class Source(Protocol[T_co]):
-    """Something that can be looked at."""
+    """Something that can be polled."""
 
     name: str
 
-    def look(self) -> T_co:
+    def poll(self) -> T_co:
         """Give what is there now; opens what it needs, and raises when it cannot."""
 
     def close(self) -> None:
-        """Give connections back; the next look opens them again."""
+        """Give connections back; the next poll opens them again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """The outcome of the newest look."""
+    """The outcome of the newest poll."""
 
     value: T | None = None
-    """What the last good look gave, which may be old when there is a problem."""
+    """What the last good poll gave, which may be old when there is a problem."""
     problem: str | None = None
     at: float | None = None
     took: float | None = None
@@ -50,7 +49,7 @@ class Reading(Generic[T]):
 
     @property
     def is_good(self) -> bool:
-        """Whether the newest look succeeded."""
+        """Whether the newest poll succeeded."""
         return self.problem is None and self.value is not None
 
     @property
@@ -59,21 +58,21 @@ class Reading(Generic[T]):
         return self.value if self.problem is None else None
 
 
-class Watched(Generic[T]):
-    """Looks at a source every so often, in a daemon thread."""
+class PolledSource(Generic[T]):
+    """Polls a source every so often, in a daemon thread."""
 
     def __init__(self, source: Source[T], every_seconds: float = 1.0) -> None:
         self.source = source
         self._every = every_seconds
         self._stop = threading.Event()
         self._reading: Reading[T] = Reading()
-        self._looking_since: float | None = None
+        self._polling_since: float | None = None
         self._thread = OwnedThread(
             self._run, name=f"tailrace-dashboard-{source.name}", on_death=lambda _: _LONGEST_PAUSE
         )
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to poll."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -85,8 +84,8 @@ class Watched(Generic[T]):
         self._thread.join(seconds)
 
     def reading(self) -> Reading[T]:
-        """Give the outcome of the newest look, or say that one hangs."""
-        reading, since = self._reading, self._looking_since
+        """Give the outcome of the newest poll, or say that one hangs."""
+        reading, since = self._reading, self._polling_since
         waited = 0.0 if since is None else time.time() - since
         if waited > _SECONDS_TO_ANSWER:
             return Reading(reading.value, f"no answer for {waited:.0f} s", reading.at, waited, reading.good_at)
@@ -95,9 +94,9 @@ class Watched(Generic[T]):
     def _run(self) -> None:
         outage = Backoff(RetryPolicy(2 * self._every, longest=_LONGEST_PAUSE, budget=math.inf))
         while not self._stop.is_set():
-            started = self._looking_since = time.time()
+            started = self._polling_since = time.time()
             try:
-                value = self.source.look()
+                value = self.source.poll()
                 took = time.time() - started
                 self._reading = Reading(value, None, started, took, started)
                 outage.progressed()
@@ -105,7 +104,7 @@ class Watched(Generic[T]):
             except Exception as error:
                 pause = outage.failed() or self._every
                 self._failed(error, started)
-            self._looking_since = None
+            self._polling_since = None
             spent = time.time() - started
             self._stop.wait(max(0.0, pause - spent))
         self._close()
@@ -127,6 +126,6 @@ class Watched(Generic[T]):
 def reason_of(error: BaseException) -> str:
     """Give one line about an error that may be shown to anybody: no password, no traceback."""
     text = error.message if isinstance(error, TailraceError) else str(error) or type(error).__name__
-    line = masked(text[:_LONGEST_LOOKED_AT]).strip().splitlines()[0] if text.strip() else type(error).__name__
+    line = masked(text[:_LONGEST_TEXT]).strip().splitlines()[0] if text.strip() else type(error).__name__
     line = line.partition(" (configured timeouts")[0]
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"

@@ -43,7 +43,7 @@ class Box:
 
     id: str
     title: str
-    place: str
+    location: str
     """Where it is: an address without secrets."""
     condition: Condition
     facts: list[Fact] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Marker:
 
     name: str
     kind: str
-    """stream, job or watcher: only streams lose their place when history is lost."""
+    """stream, job or watcher: only streams lose their location when history is lost."""
     at: float
     ratio: float
     """Where it stands in the bar: the headroom it has, 1 at the end of the oplog, 0 where history is lost."""
@@ -126,8 +126,8 @@ class Shard:
     name: str
     last: float | None
     marks: list[ShardMark]
-    holds_merge: bool
-    held_seconds: float
+    blocks_merge: bool
+    blocking_seconds: float
     """For how long the streams of other shards have waited for this one."""
     stalled_seconds: float
 
@@ -194,7 +194,7 @@ class HubShard:
 class Gateway:
     """A gateway and its watchers."""
 
-    place: str
+    location: str
     condition: Condition
     listener: str | None
     connections: int
@@ -280,7 +280,7 @@ class GapEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A dead letter: an event that could not be delivered."""
 
     at: float | None
@@ -298,10 +298,10 @@ class DeadLetters:
 
     part: str
     """capture, features or warehouse."""
-    place: str
+    location: str
     total: int | None
-    """None where they are kept in a place that the dashboard does not look at."""
-    newest: list[Letter]
+    """None where they are kept in a location that the dashboard does not poll."""
+    newest: list[DeadLetter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """Something that the dashboard looks at, and how the last look went."""
+    """Something that the dashboard polls, and how the last poll went."""
 
     name: str
     condition: Condition

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from dashboard_site import until
-from tailrace.dashboard.sources import Watched, reason_of, watched
+from tailrace.dashboard.sources import PolledSource, polling, reason_of
 from tailrace.errors import ServerUnreachable
+from waiting import wait_until as until
 
 
 class Moody:
@@ -21,7 +21,7 @@ class Moody:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def look(self) -> int:
+    def poll(self) -> int:
         self.looks += 1
         self.go_on.wait(30)
         if self.error is not None:
@@ -34,7 +34,7 @@ class Moody:
 
 def test_a_failure_keeps_the_last_value_and_the_next_good_look_clears_it() -> None:
     source = Moody()
-    looking = Watched(source, 0.01)
+    looking = PolledSource(source, 0.01)
     looking.start()
     try:
         until(lambda: looking.reading().is_good, "a good look")
@@ -54,7 +54,7 @@ def test_a_failure_keeps_the_last_value_and_the_next_good_look_clears_it() -> No
 def test_a_source_that_fails_for_days_is_still_looked_at() -> None:
     source = Moody()
     source.error = ServerUnreachable("nobody answers")
-    looking = Watched(source, 0.0)
+    looking = PolledSource(source, 0.0)
     looking.start()
     try:
         until(lambda: source.looks > 1_100, "more failures than a float can double for")
@@ -66,10 +66,10 @@ def test_a_source_that_fails_for_days_is_still_looked_at() -> None:
 
 
 def test_a_look_that_hangs_is_reported(monkeypatch) -> None:
-    monkeypatch.setattr(watched, "_SECONDS_TO_ANSWER", 0.05)
+    monkeypatch.setattr(polling, "_SECONDS_TO_ANSWER", 0.05)
     source = Moody()
     source.go_on.clear()
-    looking = Watched(source, 0.01)
+    looking = PolledSource(source, 0.01)
     looking.start()
     try:
         hanging = until(lambda: (r := looking.reading()).problem and r, "a report of the hanging look")

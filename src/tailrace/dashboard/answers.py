@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from tailrace.settings import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,10 @@ class EventLine:
     """A live event in one line."""
 
     number: int
-    """Counts the events this dashboard has seen."""
+    """Counts the events this dashboard has observed."""
     at: float
     """When it happened, as exactly as the server says."""
-    seen_at: float
+    observed_at: float
     operation: str
     namespace: str
     key: str
@@ -82,3 +85,9 @@ class Problem:
     code: str
     message: str
     hint: str
+
+
+def shown_folder(folder: str) -> str:
+    """Give a folder's path from here when it lies below, and as it is set otherwise; a URL without its password."""
+    path, here = Path(folder.removeprefix("file://")), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else masked(folder)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from tailrace.dashboard.sources.job_letters import NEWEST, FeatureLetters, WarehouseLetters
+from tailrace.dashboard.sources.job_dead_letters import NEWEST, FeatureDeadLetters, WarehouseDeadLetters
 
 _COLUMNS = ("at", "query", "batch", "namespace", "token", "cause", "record")
 
@@ -31,24 +31,24 @@ def row(seconds: int, cause: str, batch: int = 1) -> dict[str, Any]:
 
 
 def test_letters_of_features_are_counted_and_the_newest_come_first(tmp_path: Path) -> None:
-    letters = FeatureLetters(str(tmp_path))
-    assert (letters.look().total, letters.look().newest) == (0, [])
+    letters = FeatureDeadLetters(str(tmp_path))
+    assert (letters.poll().total, letters.poll().newest) == (0, [])
     write(tmp_path / "fraud" / "batch=3" / "part-0.parquet", [bad_record("old")] * NEWEST, 1_000)
     write(tmp_path / "fraud" / "batch=7" / "part-0.parquet", [bad_record("new")], 2_000)
     write(tmp_path / "fraud" / "batch=8" / "_temporary" / "part-0.parquet", [bad_record("unfinished")], 3_000)
-    found = letters.look()
-    assert (found.part, found.place, found.total) == ("features", str(tmp_path), NEWEST + 1)
+    found = letters.poll()
+    assert (found.part, found.location, found.total) == ("features", str(tmp_path), NEWEST + 1)
     newest = found.newest[0]
     assert (newest.at, newest.cause, newest.bytes) == (2_000, "event-unconvertible", 3)
     assert newest.message == "record t/0@1 is not of the format bson: new (features fraud, batch 7)"
 
 
 def test_letters_of_a_batch_that_was_repeated_are_read_again(tmp_path: Path) -> None:
-    letters, file = FeatureLetters(str(tmp_path)), tmp_path / "fraud" / "batch=1" / "part-0.parquet"
+    letters, file = FeatureDeadLetters(str(tmp_path)), tmp_path / "fraud" / "batch=1" / "part-0.parquet"
     write(file, [bad_record("first")], 1_000)
-    assert letters.look().total == 1
+    assert letters.poll().total == 1
     write(file, [bad_record("first"), bad_record("second")], 1_001)
-    assert letters.look().total == 2
+    assert letters.poll().total == 2
 
 
 def test_letters_of_tables_are_given_once_however_often_a_file_has_them(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_letters_of_tables_are_given_once_however_often_a_file_has_them(tmp_path
     write(data / "a.parquet", [drift], 10)
     write(data / "b.parquet", [missing], 20)
     write(data / "compacted.parquet", [drift, missing], 30)
-    found = WarehouseLetters(str(tmp_path), lambda: 2).look()
-    assert (found.part, found.place, found.total) == ("warehouse", "table tailrace.dead_letters", 2)
+    found = WarehouseDeadLetters(str(tmp_path), lambda: 2).poll()
+    assert (found.part, found.location, found.total) == ("warehouse", "table tailrace.dead_letters", 2)
     assert [(one.at, one.cause, one.message) for one in found.newest] == [
         (20, "base-unknown", "(batch 2)"),
         (10, "schema-drift", "city (array) (batch 1)"),
@@ -67,9 +67,9 @@ def test_letters_of_tables_are_given_once_however_often_a_file_has_them(tmp_path
 
 def test_files_that_no_snapshot_has_are_no_letters(tmp_path: Path) -> None:
     write(tmp_path / "tailrace" / "dead_letters" / "data" / "a.parquet", [row(1, "base-unknown")], 1)
-    assert WarehouseLetters(str(tmp_path), lambda: 0).look().newest == []
+    assert WarehouseDeadLetters(str(tmp_path), lambda: 0).poll().newest == []
 
 
 def test_a_place_beyond_this_machine_is_not_looked_at() -> None:
-    assert FeatureLetters("s3a://bucket/letters").look().total is None
-    assert WarehouseLetters("s3a://bucket/lake", lambda: None).look().total is None
+    assert FeatureDeadLetters("s3a://bucket/letters").poll().total is None
+    assert WarehouseDeadLetters("s3a://bucket/lake", lambda: None).poll().total is None
