@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typer.main import get_command
 
 from tailrace.cli.app import app, run
 from tailrace.owned import GuardedProcess, run_guarded
+from tailrace.settings import describe
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +151,28 @@ def test_ctrl_c_ends_the_demo_cleanly():
     while "events/s" not in (line := demo.stdout.readline()):
         assert line, demo.stderr.read()
     demo.send_signal(signal.SIGINT)
-    printed, complaints = demo.communicate(timeout=30)
+    printed, complaints = demo.communicate(timeout=120)
     assert demo.returncode == 0
     assert complaints == ""
     assert "events in" in printed
+
+
+def verbs(command, path=()):
+    """All commands with their own flags, as click has them."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(path), command
+    for name, each in (inner or {}).items():
+        yield from verbs(each, (*path, name))
+
+
+def test_each_flag_that_stands_for_a_setting_names_one_that_exists():
+    keys = {key for key, *_ in describe()}
+    named = [
+        (verb, parameter.name, found[1])
+        for verb, command in verbs(get_command(app))
+        for parameter in command.params
+        if (found := re.search(r"\(([a-z_]+\.[a-z_]+)\)\.$", getattr(parameter, "help", None) or ""))
+    ]
+    assert len({verb for verb, *_ in named}) > 15
+    assert not [each for each in named if each[2] not in keys]

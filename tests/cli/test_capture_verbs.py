@@ -118,7 +118,7 @@ def test_verify_compares_a_topic_with_its_collection(
     assert (result["documents"], result["equal"]) == (10, 10)
     database.orders.delete_one({"_id": 3})
     assert run(["verify", "--source", namespace, *where, "--wait", "0.2"]) == 69
-    assert "did not reach" in capsys.readouterr().err
+    assert "error[not-caught-up]" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_a_producer_cleanly(database: Database[dict[str, Any]], tmp_path: Path, flags: list[str]) -> None:
@@ -130,7 +130,7 @@ def test_ctrl_c_ends_a_producer_cleanly(database: Database[dict[str, Any]], tmp_
         if json.loads(line)["events"] == 1:
             break
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=30)
+    _, complaint = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in complaint
     with open_store(f"file:{tmp_path / 'positions'}") as store:
@@ -155,4 +155,4 @@ def test_wrong_flags_are_refused_with_a_hint(
 ) -> None:
     given = ["produce", "--uri", mongodb.uri, "--store", f"file:{tmp_path}", "--sink", "stdout:", *wrong]
     assert run(given) == 64
-    assert capsys.readouterr().err.startswith("error[settings-invalid]")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error[settings-invalid]")

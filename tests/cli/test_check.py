@@ -147,7 +147,7 @@ def test_over_some_seconds_a_trend_is_seen(
         _, (report,) = checked(capsys, "orders", "--uri", mongodb.uri, "--store", store_url, "--over", "4")
     finally:
         stop.set()
-        writer.join(timeout=10)
+        writer.join(timeout=120)
     assert report["written_bytes_per_second"] > 10_000
     assert report["consumer_speed"] == 0
     assert report["seconds_until_history_lost"] > 0
@@ -161,13 +161,13 @@ def test_watch_looks_again_serves_metrics_and_tells_log_and_webhook_once(
     port = reserve_port()
 
     def scrape() -> None:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port.number}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port.number}/metrics", timeout=120) as response:
             scraped.append(response.read().decode())
 
     hook = Hook(200, meanwhile=scrape)
     with serving(hook) as url:
         monkeypatch.setenv("TAILRACE_MONITOR__WEBHOOK_URL", url)
-        flags = ["--watch", "--every", "0.1", "--looks", "3", "--warn", "1e-9", "--metrics-port", str(port.number)]
+        flags = ["--watch", "--every", "0.1", "--polls", "3", "--warn", "1e-9", "--metrics-port", str(port.number)]
         code = run(["check", "--uri", mongodb.uri, "--store", store_url, *flags])
     port.release()
     printed = capsys.readouterr()

@@ -33,10 +33,10 @@ def test_it_serves_until_it_is_told_to_stop_also_while_somebody_looks(
     with running("dashboard", settings_without_servers(tmp_path), "--port", "0") as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
-        with urllib.request.urlopen(f"{url}api/stream", timeout=20) as stream:
+        with urllib.request.urlopen(f"{url}api/stream", timeout=120) as stream:
             assert stream.readline() == b"event: state\n"
             process.send_signal(number)
-            assert process.wait(timeout=30) == code
+            assert process.wait(timeout=120) == code
         assert not (tmp_path / "positions").exists(), "looking must not make anything"
 
 
@@ -50,7 +50,7 @@ def test_with_a_certificate_it_speaks_tls(tmp_path: Path) -> None:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
         assert url.startswith("https://127.0.0.1:")
-        with urllib.request.urlopen(f"{url}healthz", timeout=20, context=context) as answer:
+        with urllib.request.urlopen(f"{url}healthz", timeout=120, context=context) as answer:
             assert answer.headers["Strict-Transport-Security"]
 
 

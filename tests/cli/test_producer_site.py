@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from capture_harness import wait_until
 from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
+from waiting import wait_until
 
 TOKEN = "known to the operator alone"
 
@@ -49,14 +49,14 @@ class Running:
         )
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self._address + path, timeout=30) as answer:
+        with urllib.request.urlopen(self._address + path, timeout=120) as answer:
             return json.load(answer)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
             self._address + path, json.dumps(body or {}).encode(), {"Authorization": f"Bearer {TOKEN}"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)
 
     def state(self) -> Any:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 from pymongo.database import Database
 
-from dashboard_site import dashboard, free_port, running, until
+from dashboard_site import dashboard, free_port, running
 from tailrace.cli.app import run
-from tailrace.owned import run_guarded
-from tailrace.settings import Settings, describe
+from tailrace.errors import SettingsError
+from tailrace.owned import GuardedProcess, run_guarded
+from tailrace.settings import Settings
+from tailrace.settings_source import file_keys, secret_keys
 from tailrace.stand import Kafka, ReplicaSet
+from waiting import wait_until as until
 
 MARK = "Hunter2-Hunter2-Hunter2"
 OTHER_SECRETS = {
@@ -52,12 +55,7 @@ def write(file: Path, values: dict[str, Any]) -> Path:
 
 def all_secrets() -> dict[str, Any]:
     """Every setting that is a secret by its type, and every other that may hold one."""
-    defaults = Settings()
-    typed = {}
-    for key, kind, _, _ in describe():
-        section, name = key.split(".")
-        if "SecretStr" in kind or isinstance(getattr(getattr(defaults, section), name), SecretStr):
-            typed[key] = MARK
+    typed = dict.fromkeys(secret_keys(Settings), MARK)
     assert len(typed) >= 8
     return typed | OTHER_SECRETS
 
@@ -154,3 +152,59 @@ def test_secrets_of_files_are_not_shown_either(tmp_path: Path) -> None:
     printed = run_guarded(command, capture_output=True, text=True, check=True, cwd="/", timeout=60).stdout
     assert "sasl.password=***" in printed
     assert MARK not in printed
+
+
+@pytest.mark.parametrize("key", list(file_keys(Settings)))
+def test_every_setting_that_may_hold_a_secret_can_be_a_file(tmp_path: Path, key: str) -> None:
+    table = key in ("capture.shards", "gateway.shards", "spark.config", "warehouse.catalog_config")
+    (tmp_path / "secret").write_text(f'"name" = "{MARK}"\n' if table else f"{MARK}\n")
+    section, name = key.split(".")
+    loaded = Settings.load(write(tmp_path / "tailrace.toml", {f"{key}_file": "secret"}))
+    found = getattr(getattr(loaded, section), name)
+    plain = found.get_secret_value() if hasattr(found, "get_secret_value") else found
+    if key != "capture.sink" and key != "capture.position_store" and key != "audit.log":
+        assert plain == ({"name": MARK} if table else MARK)
+    assert MARK in str(plain)
+
+
+def test_a_table_in_a_file_that_is_no_toml_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(MARK)
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(write(tmp_path / "tailrace.toml", {"spark.config_file": "secret"}))
+    assert MARK not in str(refused.value)
+
+
+def test_a_password_in_a_flag_does_not_stay_on_the_command_line(tmp_path: Path) -> None:
+    """What other users see in `ps` is /proc/PID/cmdline."""
+    uri = f"mongodb://u:{MARK}@127.0.0.1:9/?serverSelectionTimeoutMS=60000"
+    words = ["watch", "shop.orders", "--uri", uri, "--debug"]
+    environment = {**os.environ, "TAILRACE_MONGODB__TIMEOUT_SECONDS": "60"}
+    program = "import sys; from tailrace.cli.app import main; main()"
+    with GuardedProcess[str]([sys.executable, "-c", program, *words], env=environment) as process:
+        shown = Path(f"/proc/{process.program_pid}/cmdline")
+        until(lambda: b"u:***@127.0.0.1" in shown.read_bytes(), "the password is hidden")
+        assert MARK.encode() not in shown.read_bytes()
+        assert b"--debug" in shown.read_bytes()
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_secret_of_spark_is_in_no_command_line(tmp_path: Path) -> None:
+    """`make secrets`: Spark's own launcher writes every property into the arguments of the JVM."""
+    program = f"""
+from pathlib import Path
+from tailrace.settings import SparkSettings
+from tailrace.spark.session import open_session
+chosen = SparkSettings(master="local[1]", config={{"spark.hadoop.fs.s3a.secret.key": "{MARK}", "spark.x": "kept"}})
+with open_session(chosen) as spark:
+    assert spark.conf.get("spark.x") == "kept"
+    assert spark._jsparkSession.sessionState().newHadoopConf().get("fs.s3a.secret.key") == "{MARK}"
+    lines = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if b"spark.x=kept" in file.read_bytes()]
+    assert lines, "the JVM is not there"
+    assert not any(b"{MARK}" in line for line in lines)
+"""
+    script = tmp_path / "session.py"
+    script.write_text(program)
+    run_guarded([sys.executable, str(script)], check=True, timeout=240)

@@ -36,10 +36,10 @@ def test_it_serves_until_it_is_told_to_stop(mongodb: ReplicaSet, tmp_path: Path,
             with mongodb.client() as direct:
                 direct.served.c.insert_one({})
             assert next(stream)["operationType"] == "insert"
-            with urllib.request.urlopen(f"http://127.0.0.1:{port.number}/metrics", timeout=10) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port.number}/metrics", timeout=120) as response:
                 assert 'tailrace_hub_upstream_cursors{shard="rs0"} 1.0' in response.read().decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=120) == 0
     finally:
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=120)

@@ -45,7 +45,7 @@ def test_a_payment_made_by_hand_reaches_features_page_and_tables(pipeline):
     assert "by-hand" in pipeline.run(redis_cli)
 
     address = pipeline.wait_ready()["dashboard"]
-    with urllib.request.urlopen(f"{address}api/features/fraud/{user}", timeout=30) as answer:
+    with urllib.request.urlopen(f"{address}api/features/fraud/{user}", timeout=120) as answer:
         assert "by-hand" in answer.read().decode()
 
     # The batch that runs now may have begun before the payment; the one after it has it for certain.

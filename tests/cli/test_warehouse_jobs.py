@@ -55,7 +55,7 @@ def filled_topic(kafka: Any, database: Any, seed: int) -> Topic:
 
 def test_tables_are_kept_maintained_and_rebuilt(spark, verb, catalog, kafka, database, tmp_path):
     topic, folder = filled_topic(kafka, database, 31), ["--folder", str(tmp_path / "lake")]
-    source = ["--topics", topic.name, "--servers", kafka.bootstrap_servers, *folder]
+    source = ["--topics", topic.name, "--format", "bson", "--servers", kafka.bootstrap_servers, *folder]
     name = f"{database.name}.orders"
     for number in range(2):
         verb("warehouse", "run", *source, "--once", "--checkpoint", str(tmp_path / "c"))
@@ -79,3 +79,28 @@ def test_tables_are_kept_maintained_and_rebuilt(spark, verb, catalog, kafka, dat
     rebuilt = verb("warehouse", "rebuild", name, *source)
     assert rebuilt == f"{name}: 0 rows became {database.orders.count_documents({})}\n"
     assert differences(spark.table(f"{catalog}.{name}"), database.orders) == []
+
+
+def test_another_format_stops_and_dead_letters_come_back(spark, verb, catalog, kafka, database, tmp_path, capsys):
+    folder, checkpoint = ["--folder", str(tmp_path / "lake")], ["--checkpoint", str(tmp_path / "c")]
+    start = now(database.client)
+    database.orders.insert_many({"_id": number} for number in range(5))
+    topic = Topic(kafka, f"{database.name}-{uuid.uuid4().hex}", "json")
+    topic.fill(database, start)
+    source = ["--topics", topic.name, "--servers", kafka.bootstrap_servers, *folder, *checkpoint, "--once"]
+    assert run(["warehouse", "run", *source, "--format", "bson"]) != 0
+    printed = capsys.readouterr().err
+    assert "error[format-mismatch]: none of 5 records can be read as bson: they look like json" in printed, printed
+    start = now(database.client)
+    database.orders.insert_one({"_id": "other"})
+    other = Topic(kafka, topic.name, "bson")
+    other.fill(database, start)
+    start = now(database.client)
+    database.orders.insert_one({"_id": "as the first ones"})
+    topic.fill(database, start)
+    verb("warehouse", "run", *source)
+    assert len(differences(spark.table(f"{catalog}.{database.name}.orders"), database.orders)) == 1
+    replayed = verb("warehouse", "replay-dead-letters", *folder, "--format", "bson")
+    assert replayed == "1 records are in the tables, 0 cannot be read\n"
+    assert differences(spark.table(f"{catalog}.{database.name}.orders"), database.orders) == []
+    assert spark.table(f"{catalog}.tailrace.dead_letters").isEmpty()

@@ -50,6 +50,15 @@ def test_tables(folder, capsys):
     assert (table["rows"], table["kind"], table["namespace"]) == (12, "mirror", "shop.orders")
 
 
+def test_names_are_whole_in_a_pipe(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    long = "a_collection_with_a_name_that_no_terminal_has_room_for" * 3
+    (tmp_path / "shop" / "orders").rename(tmp_path / "shop" / long)
+    assert run(["warehouse", "tables", "--folder", folder]) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert (header.split()[0], line.split()[:3]) == ("table", [f"shop.{long}", "mirror", "12"])
+
+
 def test_schema(folder, capsys):
     assert run(["schema", "show", "shop.orders", "--folder", folder]) == 0
     shown = capsys.readouterr().out

@@ -54,6 +54,12 @@ def test_one_json_document_a_line(mongodb: ReplicaSet, orders: Any, start: str, 
     assert {event["ns"]["coll"] for event in events} == {"orders"}
 
 
+def test_a_policy_holds_for_what_is_printed(mongodb: ReplicaSet, orders: Any, start: str, capsys: Any) -> None:
+    Path("tailrace.toml").write_text('[[policy.rules]]\nfields = ["total"]\naction = "drop"\n')
+    assert run(["watch", orders.full_name, "--uri", mongodb.uri, "--start-at", start, "--count", "3"]) == 0
+    assert [event["fullDocument"] for event in lines(capsys)] == [{"_id": n} for n in range(3)]
+
+
 @pytest.mark.parametrize("scope", ["database", "--all"])
 def test_wider_scopes(scope: str, mongodb: ReplicaSet, orders: Any, start: str, capsys: Any) -> None:
     target = orders.database.name if scope == "database" else scope

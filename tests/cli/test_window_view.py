@@ -16,16 +16,16 @@ from tailrace.cli.units import duration, size
 from tailrace.cli.window_view import bar_of, forecast_line, line_of, view_of
 from tailrace.monitor import (
     Forecast,
+    Lag,
     Level,
     Liveness,
     Oplog,
-    Place,
     Report,
     Sample,
     State,
     Thresholds,
     Verdict,
-    place_of,
+    lag_of,
 )
 from tailrace.monitor.window import Trend
 
@@ -39,9 +39,9 @@ def full_oplog() -> Oplog:
     return Oplog("rs0", Timestamp(START, 1), Timestamp(START + 36_000, 1), 50 * GB, 50 * GB)
 
 
-def place_at(headroom: float, oplog: Oplog | None = None) -> Place:
+def place_at(headroom: float, oplog: Oplog | None = None) -> Lag:
     oplog = oplog or full_oplog()
-    return place_of([Sample(0.0, oplog, Timestamp(START + round(36_000 * headroom), 1))])
+    return lag_of([Sample(0.0, oplog, Timestamp(START + round(36_000 * headroom), 1))])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import traceback
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from tailrace import __version__
+from tailrace import __version__, kernel
 from tailrace.cli import (
     check,
     dashboard,
     demo,
+    doctor,
     engine,
     features,
     gaps,
+    init,
     lookup,
     position,
     produce,
@@ -34,6 +37,9 @@ from tailrace.cli import (
     warehouse,
     watch,
 )
+from tailrace.cli import help as groups
+from tailrace.cli.command_line import hide_secrets_of_arguments
+from tailrace.cli.failures import error_for
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
 from tailrace.settings import masked
@@ -48,12 +54,16 @@ Exit codes: 0 done; 1 a problem that the verb was asked to look for (a differenc
 130 stopped by Ctrl-C.
 """
 
+_GLOBAL_SWITCHES = {"--debug", "--verbose", "-v"}
+_GLOBAL_VALUES = {"--config", "--log-level"}
+
 EXIT_USAGE = 64
 EXIT_UNAVAILABLE = 69
 EXIT_ERROR = 70
 EXIT_HISTORY_LOST = 75
 EXIT_INTERRUPTED = 130
 
+groups.hide_types_of_switches()
 app = typer.Typer(
     help=HELP,
     no_args_is_help=True,
@@ -61,32 +71,34 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("check")(check.check)
-app.command("dashboard")(dashboard.dashboard)
-app.command("demo")(demo.demo)
-app.command("features", help=features.HELP)(features.features)
-app.command("gaps")(gaps.gaps)
-app.command("lookup")(lookup.lookup)
-app.command("produce")(produce.produce)
-app.command("recover")(recover.recover)
-app.command("serve")(serve.serve)
-app.command("settings")(settings.settings)
-app.command("sql")(sql.sql)
-app.command("up", help=up.HELP)(up.up)
-app.command("verify")(verify.verify)
-app.command("watch")(watch.watch)
-app.command("snapshot")(snapshot.snapshot)
-app.add_typer(engine.app, name="engine")
-app.add_typer(position.app, name="position")
-app.add_typer(schema.app, name="schema")
-app.add_typer(stand.app, name="stand")
-app.add_typer(token.app, name="token")
-app.add_typer(warehouse.app, name="warehouse")
+app.command("demo", rich_help_panel=groups.TRY)(demo.demo)
+app.command("up", help=up.HELP, rich_help_panel=groups.TRY)(up.up)
+app.command("watch", rich_help_panel=groups.STREAMS)(watch.watch)
+app.command("serve", rich_help_panel=groups.STREAMS)(serve.serve)
+app.command("produce", rich_help_panel=groups.CAPTURE)(produce.produce)
+app.command("snapshot", rich_help_panel=groups.CAPTURE)(snapshot.snapshot)
+app.command("recover", rich_help_panel=groups.CAPTURE)(recover.recover)
+app.command("verify", rich_help_panel=groups.CAPTURE)(verify.verify)
+app.command("lookup", rich_help_panel=groups.PIPELINES)(lookup.lookup)
+app.command("sql", rich_help_panel=groups.PIPELINES)(sql.sql)
+app.command("init", rich_help_panel=groups.OPERATE)(init.init)
+app.command("doctor", rich_help_panel=groups.OPERATE)(doctor.doctor)
+app.command("check", rich_help_panel=groups.OPERATE)(check.check)
+app.command("gaps", rich_help_panel=groups.OPERATE)(gaps.gaps)
+app.command("dashboard", rich_help_panel=groups.OPERATE)(dashboard.dashboard)
+app.command("settings", rich_help_panel=groups.OPERATE)(settings.settings)
+app.add_typer(features.app, name="features", rich_help_panel=groups.PIPELINES)
+app.add_typer(engine.app, name="engine", rich_help_panel=groups.STREAMS)
+app.add_typer(position.app, name="position", rich_help_panel=groups.CAPTURE)
+app.add_typer(schema.app, name="schema", rich_help_panel=groups.PIPELINES)
+app.add_typer(stand.app, name="stand", rich_help_panel=groups.TRY)
+app.add_typer(token.app, name="token", rich_help_panel=groups.STREAMS)
+app.add_typer(warehouse.app, name="warehouse", rich_help_panel=groups.PIPELINES)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tailrace {__version__}")
+        typer.echo(f"tailrace {__version__}, {kernel.description()}")
         raise typer.Exit
 
 
@@ -94,16 +106,22 @@ def _show_version(wanted: bool) -> None:
 def _before_each_verb(
     config: Annotated[Path | None, typer.Option(help="Settings file; default tailrace.toml.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    log_level: Annotated[
+        str | None, typer.Option(help="Least level logged: debug, info, warning or error (log.level).")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything: --log-level debug.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     session.config = config
     session.debug = debug
+    session.log_level = "debug" if verbose else log_level
 
 
 def main() -> None:
     """Run the program and end the process with the documented exit code."""
+    hide_secrets_of_arguments()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -111,29 +129,44 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors become one line on stderr."""
     session.reset()
     try:
-        code = app(arguments, prog_name="tailrace", standalone_mode=False)
+        code = app(globals_first(arguments), prog_name="tailrace", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except TyperException as error:
         if not error.format_message().strip():  # no arguments: the help is shown already
             return 0
         usage = getattr(getattr(error, "ctx", None), "command_path", None) or "tailrace"
-        _complain("usage", error.format_message(), f"Run `{usage} --help`.")
+        _report_error("usage", error.format_message(), f"Run `{usage} --help`.")
         return EXIT_USAGE
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output went away: nothing to complain about
         return 0
-    except TailraceError as error:
-        if session.debug:
-            traceback.print_exc()
-        _complain(error.code, error.message, error.hint)
-        return exit_code_of(error)
     except Exception as error:
         if session.debug:
             traceback.print_exc()
-        _complain("unexpected", f"{type(error).__name__}: {error}", "Run it again with --debug and report it.")
+        known = error_for(error)
+        if known is not None:
+            _report_error(known.code, known.message, known.hint)
+            return exit_code_of(known)
+        _report_error("unexpected", f"{type(error).__name__}: {error}", "Run it again with --debug and report it.")
         return EXIT_ERROR
+
+
+def globals_first(arguments: list[str]) -> list[str]:
+    """Let the flags of all verbs stand behind the verb too: bring them to the front."""
+    first, rest = [], []
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word in _GLOBAL_SWITCHES or (word.split("=")[0] in _GLOBAL_VALUES and "=" in word):
+            first.append(word)
+        elif word in _GLOBAL_VALUES:
+            first += [word, *itertools.islice(words, 1)]
+        else:
+            rest.append(word)
+    return [*first, *rest]
 
 
 def exit_code_of(error: TailraceError) -> int:
@@ -148,7 +181,7 @@ def exit_code_of(error: TailraceError) -> int:
     return by_outcome.get(error.outcome, EXIT_ERROR)
 
 
-def _complain(code: str, message: str, hint: str) -> None:
+def _report_error(code: str, message: str, hint: str) -> None:
     line = masked(f"error[{code}]: {message}").rstrip().rstrip(".")
     print(f"{line}. {hint}" if hint else line, file=sys.stderr)
 

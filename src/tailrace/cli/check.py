@@ -13,9 +13,9 @@ import typer
 from rich.console import Console, Group
 from rich.live import Live
 
-from tailrace.cli.session import session
+from tailrace.cli.flags import STORE, Flag, Streams, with_settings
 from tailrace.errors import Outcome, TailraceError
-from tailrace.settings import masked
+from tailrace.settings import Settings, masked
 
 if TYPE_CHECKING:
     from tailrace.monitor import Consumer, Observer, Report, Thresholds
@@ -24,22 +24,27 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_SAMPLES = 1.0
 
 
+@with_settings(
+    STORE,
+    Flag("every", "monitor.every_seconds", "Seconds between samples", float),
+    Flag("warn", "monitor.warn_ratio", "Share of the oplog that is a warning", float),
+    Flag("critical", "monitor.critical_ratio", "Share of the oplog that is critical", float),
+)
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Streams to look at; default all of the store.")] = None,
+    settings: Settings,
+    names: Streams = None,
     uri: Annotated[
         list[str] | None,
         typer.Option(help="Replica set, config server or mongos; repeat for several. Default mongodb.uri."),
     ] = None,
-    store: Annotated[str | None, typer.Option(help="Position store. Default capture.position_store.")] = None,
     at: Annotated[
         str | None, typer.Option(help="A position that no store keeps: ISO 8601, epoch seconds or `seconds,increment`.")
     ] = None,
     over: Annotated[float, typer.Option(help="Watch for so many seconds first, to see the trend.", min=0)] = 0,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again; alerts go to the log.")] = False,
-    every: Annotated[float | None, typer.Option(help="Seconds between looks. Default monitor.every_seconds.")] = None,
-    looks: Annotated[int | None, typer.Option(help="End --watch by itself after so many looks.", min=1)] = None,
-    warn: Annotated[float | None, typer.Option(help="Share of the oplog. Default monitor.warn_ratio.")] = None,
-    critical: Annotated[float | None, typer.Option(help="Share of the oplog. Default monitor.critical_ratio.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Poll until it is stopped; alerts go to the log.")] = False,
+    polls: Annotated[
+        int | None, typer.Option("--polls", "--looks", help="End --watch after so many polls.", min=1)
+    ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve metrics there, for --watch; none unless given.")
     ] = None,
@@ -53,27 +58,24 @@ def check(
     from tailrace.cli.log import configure_log
     from tailrace.monitor import Observer, Thresholds, serve_endpoint, shard_readers
 
-    settings = session.settings(
-        capture__position_store=store,
-        monitor__warn_ratio=warn,
-        monitor__critical_ratio=critical,
-        monitor__every_seconds=every,
-    )
     configure_log(settings.log)
     monitor = settings.monitor
     uris = uri or [settings.mongodb.uri.get_secret_value()]
     with ExitStack() as opened:
         consumers = opened.enter_context(_consumers(names or [], settings.capture, at))
-        readers = opened.enter_context(shard_readers(uris, settings.mongodb.timeout_seconds))
+        mongodb = settings.mongodb
+        readers = opened.enter_context(
+            shard_readers(uris, mongodb.timeout_seconds, mongodb.family, mongodb.retention_hours)
+        )
         if metrics_port is not None:
             opened.enter_context(serve_endpoint(metrics_port, monitor.metrics_address))
         terminal = opened.enter_context(_Terminal(Thresholds.of(monitor), repeats=watch and not as_json))
         show = _show_json if as_json else terminal.show
         observer = Observer.of(monitor, readers, consumers, log=watch)
         if watch:
-            reports = _watch(observer, show, monitor.every_seconds, looks)
+            reports = _watch(observer, show, monitor.every_seconds, polls)
         else:
-            reports = _look_over(observer, over)
+            reports = _sample(observer, over)
             show(reports)
     raise typer.Exit(max((report.verdict.level for report in reports), default=0))
 
@@ -84,7 +86,7 @@ def _consumers(
 ) -> Iterator[Callable[[], Sequence[Consumer]]]:
     """Where the positions come from: the command line, or the store. An empty store leaves the window alone."""
     from tailrace.capture.positions import open_store
-    from tailrace.capture.recovery.consumers import consumer_of
+    from tailrace.capture.recovery.gaps import consumer_of
     from tailrace.monitor import Consumer
 
     if at is not None:
@@ -97,27 +99,27 @@ def _consumers(
         yield lambda: [consumer_of(store, name) for name in names or store.names()]
 
 
-def _look_over(observer: Observer, seconds: float) -> list[Report]:
-    """Look once, or as often as it takes to see a trend."""
+def _sample(observer: Observer, seconds: float) -> list[Report]:
+    """Poll once, or as often as it takes to see a trend."""
     deadline = time.monotonic() + seconds
-    reports = observer.look()
+    reports = observer.poll()
     while time.monotonic() < deadline:
         time.sleep(_SECONDS_BETWEEN_SAMPLES)
-        reports = observer.look()
+        reports = observer.poll()
     return reports
 
 
-def _watch(observer: Observer, show: Callable[[list[Report]], None], every: float, looks: int | None) -> list[Report]:
-    """Look and show, until Ctrl-C or the last look; a server that is away is tried again."""
+def _watch(observer: Observer, show: Callable[[list[Report]], None], every: float, polls: int | None) -> list[Report]:
+    """Poll and show, until Ctrl-C or the last poll; a server that is away is tried again."""
     for number in itertools.count(1):
         try:
-            reports = observer.look()
+            reports = observer.poll()
             show(reports)
         except TailraceError as error:
-            if error.outcome is not Outcome.RETRY or number == looks:
+            if error.outcome is not Outcome.RETRY or number == polls:
                 raise
             typer.echo(f"error[{error.code}]: {masked(error.message)}", err=True)
-        if number == looks:
+        if number == polls:
             break
         time.sleep(every)
     return reports

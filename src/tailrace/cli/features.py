@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from tailrace.cli.session import session
+from tailrace.cli.features_offline import export, try_
+from tailrace.cli.flags import (
+    REDIS,
+    URI,
+    Backfill,
+    Checkpoint,
+    Flag,
+    Once,
+    Resume,
+    TopicFormat,
+    Topics,
+    with_settings,
+)
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.features.job import FeatureJob
-    from tailrace.settings import Settings
+    from tailrace.spark.checkpoint import QueryCheckpoint
 
 HELP = """Keep the features of a definition in Redis.
 
@@ -23,59 +36,101 @@ then follows what happens from that moment on. Stop it with Ctrl-C; it goes on f
 """
 
 
+class _RunUnlessNamed(TyperGroup):
+    """Without the name of a verb, a definition is what `run` gets: `tailrace features FILE`."""
+
+    default_verb = "run"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `run` before what is no verb and no question for help."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [self.default_verb, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(help=HELP, no_args_is_help=True, cls=_RunUnlessNamed)
+app.command("export")(export)
+app.command("try")(try_)
+
+
+@app.command("run", help=HELP)
+@with_settings(URI, REDIS, Flag("servers", "features.kafka_servers", "Kafka"))
 def features(
+    settings: Settings,
     definition: Annotated[str, typer.Argument(help="A TOML file, or module:name.")],
-    topics: Annotated[str | None, typer.Option(help="Topics, with commas, or /pattern/; none reads MongoDB.")] = None,
-    format: Annotated[str, typer.Option(help="Format of the topics.")] = "bson",
-    backfill: Annotated[bool, typer.Option("--backfill", help="Begin with the documents that are there.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when everything that is there is done.")] = False,
-    checkpoint: Annotated[str | None, typer.Option(help="Where the position is kept.")] = None,
-    uri: Annotated[str | None, typer.Option(help="MongoDB; default mongodb.uri.")] = None,
-    redis: Annotated[str | None, typer.Option(help="Redis; default features.redis_url.")] = None,
-    servers: Annotated[str | None, typer.Option(help="Kafka; default features.kafka_servers.")] = None,
+    topics: Topics = None,
+    format: TopicFormat = None,
+    backfill: Backfill = False,
+    resume: Resume = False,
+    once: Once = False,
+    checkpoint: Checkpoint = None,
+    replay: Annotated[
+        bool, typer.Option("--replay-dead-letters", help="Apply the dead letters that --format can read, and end.")
+    ] = False,
 ) -> None:
     """Keep the features of a definition in Redis."""
     from tailrace.cli.spark_session import spark_session
     from tailrace.features import load_definition
     from tailrace.features.job import FeatureJob
+    from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.spark.session import is_submitted
 
-    settings = session.settings(mongodb__uri=uri, features__redis_url=redis, features__kafka_servers=servers)
     job = FeatureJob(
         load_definition(definition),
         settings.features.redis_url.get_secret_value(),
         settings.features.dead_letters,
         # AvailableNow knows one batch, which may be large.
         in_driver=settings.spark.master.startswith("local") and not is_submitted() and not once,
-        format=format if topics else None,
+        format=(format or settings.capture.format) if topics or replay else None,
+        uri=settings.mongodb.uri.get_secret_value(),
     )
-    place = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
+    location = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
     with spark_session(settings.spark) as spark:
-        start = _backfilled(job, spark, settings, place) if backfill else None
+        if replay:
+            done, left = job.replay_dead_letters(spark)
+            typer.echo(f"{done} records are in the features, {left} cannot be read")
+            return
+        start = (
+            {} if topics else _start(job, QueryCheckpoint(spark, location), settings, backfill=backfill, resume=resume)
+        )
         events = _events(job, spark, settings, topics, start)
-        typer.echo(f"features {job.definition.name} of {job.definition.namespace}, checkpoint {place}", err=True)
-        _run(job, events, place, {"availableNow": True} if once else {})
+        typer.echo(
+            f"features {job.definition.name} of {', '.join(job.definition.namespaces)}, checkpoint {location}", err=True
+        )
+        _run(job, events, location, {"availableNow": True} if once else {})
 
 
-def _backfilled(job: FeatureJob, spark: SparkSession, settings: Settings, checkpoint: str) -> str | None:
-    """Fill the features, unless the job has begun before: its checkpoint then says where to go on."""
-    if Path(checkpoint, "offsets").exists():
+def _start(
+    job: FeatureJob, checkpoint: QueryCheckpoint, settings: Settings, *, backfill: bool, resume: bool
+) -> dict[str, str]:
+    """Fill the features where that is asked for, unless the job has begun before, and say where the stream begins."""
+    from tailrace.spark.checkpoint import first_start
+
+    if backfill and checkpoint.has_begun:
         typer.echo("the checkpoint is there already: going on from it, without a backfill", err=True)
-        return None
-    return job.backfill(spark, settings.mongodb.uri.get_secret_value())
+    uri = settings.mongodb.uri.get_secret_value()
+    return first_start(
+        checkpoint,
+        backfill=(lambda: job.backfill(checkpoint.spark, uri)) if backfill else None,
+        recorded=job.recorded,
+        resume=resume,
+    )
 
 
 def _events(
-    job: FeatureJob, spark: SparkSession, settings: Settings, topics: str | None, start: str | None
+    job: FeatureJob, spark: SparkSession, settings: Settings, topics: str | None, start: dict[str, str]
 ) -> DataFrame:
     if topics:
         names = [topics] if topics.startswith("/") else topics.split(",")
-        return job.records(spark, settings.features.kafka_servers, names)
-    options = {"source": settings.features.source, **({"startAtOperationTime": start} if start else {})}
+        lost = {"failOnDataLoss": str(settings.features.fail_on_data_loss).lower()}
+        return job.records(spark, settings.features.kafka_servers, names, lost)
+    options = {"source": settings.features.source, **start}
     return job.events(spark, settings.mongodb.uri.get_secret_value(), options)
 
 
 def _run(job: FeatureJob, events: DataFrame, checkpoint: str, trigger: dict[str, Any]) -> None:
+    from tailrace.cli.spark_session import stoppable
     from tailrace.spark import supervise
 
-    supervise(lambda: job.start(events, checkpoint, **trigger))
+    with stoppable() as should_stop:
+        supervise(lambda: job.start(events, checkpoint, **trigger), should_stop=should_stop)

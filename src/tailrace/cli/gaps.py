@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tailrace.cli.session import session
-from tailrace.cli.times import shown_time
+from tailrace.cli.flags import STORE, AsJson, Streams, with_settings
+from tailrace.cli.units import shown_time
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
     from tailrace.capture.recovery.gaps import Gap
@@ -18,11 +19,8 @@ if TYPE_CHECKING:
 _COLOURS = {"open": "red", "recovering": "yellow", "closed": "green", "accepted": "yellow"}
 
 
-def gaps(
-    names: Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")] = None,
-    store: Annotated[str | None, typer.Option(help="Position store (capture.position_store).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@with_settings(STORE)
+def gaps(settings: Settings, names: Streams = None, as_json: AsJson = False) -> None:
     """List every gap: when it was found, why, from where to where, and whether it is closed.
 
     Exit code 1 when a gap is open or is being recovered, else 0.
@@ -30,7 +28,6 @@ def gaps(
     from tailrace.capture.positions import open_store
     from tailrace.capture.recovery.gaps import GapLedger
 
-    settings = session.settings(capture__position_store=store)
     with open_store(settings.capture.position_store.get_secret_value()) as opened:
         wanted = names or GapLedger.streams(opened.cells)
         found = [gap for name in wanted for gap in GapLedger(opened.cells, name).all()]

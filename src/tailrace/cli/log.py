@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import time
 from typing import Any
 
 import structlog
 
 from tailrace.masking import shown
 from tailrace.settings import LogSettings
+
+_NUMBERS = re.compile(r"\d+")
+_SECONDS_BETWEEN_EQUAL_LINES = 30.0
+_MOST_TEXTS = 256
 
 
 def configure_log(settings: LogSettings) -> None:
@@ -27,6 +33,45 @@ def configure_log(settings: LogSettings) -> None:
         logger_factory=lambda *_: _StderrLines(),
         cache_logger_on_first_use=False,
     )
+    _bridge(settings.level)
+
+
+def _bridge(level: str) -> None:
+    """Bring what libraries log, librdkafka's client among them, into the same form."""
+    ours = logging.getLogger("tailrace")
+    ours.handlers = [_Bridge()]
+    ours.propagate = False
+    ours.setLevel(level.upper())
+
+
+class _Bridge(logging.Handler):
+    """Gives the records of Python's own logging to structlog; the same text comes at most twice a minute.
+
+    librdkafka repeats what it has to say of a broker many times a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; a record that cannot be formatted is no reason to stop."""
+        try:
+            text = record.getMessage()
+            if self._is_new(f"{record.name} {_NUMBERS.sub('#', text)}"):
+                write = getattr(structlog.get_logger(), record.levelname.lower())
+                write(text, logger=record.name)
+        except Exception:
+            self.handleError(record)
+
+    def _is_new(self, text: str) -> bool:
+        now = time.monotonic()
+        if now - self._last.get(text, -_SECONDS_BETWEEN_EQUAL_LINES) < _SECONDS_BETWEEN_EQUAL_LINES:
+            return False
+        if len(self._last) >= _MOST_TEXTS:
+            self._last.clear()
+        self._last[text] = now
+        return True
 
 
 class _StderrLines:

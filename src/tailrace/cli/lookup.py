@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tailrace.cli.session import session
+from tailrace.cli.flags import REDIS, AsJson, with_settings
+from tailrace.settings import Settings, masked
+
+_SECONDS: Final = 5
+"""How long Redis may take to answer."""
 
 
+@with_settings(REDIS)
 def lookup(
+    settings: Settings,
     name: Annotated[str, typer.Argument(help="Name of the features, as in their definition.")],
     entity: Annotated[str, typer.Argument(help="The entity, such as a user's id.")],
-    redis: Annotated[str | None, typer.Option(help="Redis (features.redis_url).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look up the features of an entity in Redis, with all windows as they are at this moment."""
-    from redis import Redis, RedisError
+    from redis import AuthenticationError, Redis, RedisError
 
-    from tailrace.errors import ServerUnreachable
-    from tailrace.features import read
-    from tailrace.settings import masked
+    from tailrace.errors import FeatureStoreUnavailable, SettingsError
+    from tailrace.features import read_named
 
-    url = session.settings(features__redis_url=redis).features.redis_url.get_secret_value()
+    url = settings.features.redis_url.get_secret_value()
     try:
-        with Redis.from_url(url) as client:
-            found = read(client, entity, name)
+        with Redis.from_url(url, socket_connect_timeout=_SECONDS, socket_timeout=_SECONDS) as client:
+            client.ping()  # reading retries for a minute, which is right for a job and not for somebody who waits
+            found = read_named(client, entity, name)
+    except ValueError as error:
+        raise SettingsError(f"features.redis_url: {error}", hint="It looks like redis://host:6379/0.") from None
+    except AuthenticationError as error:
+        hint = "Check the user and the password in features.redis_url."
+        raise SettingsError(f"Redis at {masked(url)} refused the user: {error}", hint=hint) from None
     except RedisError as error:
-        raise ServerUnreachable(f"no Redis answers at {masked(url)}: {error}") from None
+        raise FeatureStoreUnavailable(f"no Redis answers at {masked(url)}: {error}") from None
     if as_json:
         as_of = found.as_of and found.as_of.isoformat()
         typer.echo(json.dumps({"at": found.at.isoformat(), "as_of": as_of, "values": dict(found.values)}, default=str))

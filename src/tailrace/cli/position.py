@@ -12,37 +12,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from tailrace.cli.session import session
-from tailrace.cli.times import shown_time
+from tailrace.cli.answers import console_for_tables
+from tailrace.cli.flags import STORE, AsJson, Streams, with_settings
+from tailrace.cli.log import configure_log
 from tailrace.cli.token import parse_time, whole_token
+from tailrace.cli.units import shown_time
 from tailrace.errors import PositionInvalid
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
     from tailrace.capture.positions import Lease, Position, PositionStore
 
 app = typer.Typer(help="See and set where streams stand; every change is kept.", no_args_is_help=True)
 
-Store = Annotated[str | None, typer.Option(help="Position store (capture.position_store).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept in the history.")]
 Wait = Annotated[
     float, typer.Option(help="Wait so many seconds for a process that may have died with its lease.", min=0)
 ]
 _SECONDS_TO_CHANGE = 30.0
-_WIDTH_OF_A_PIPE = 400
+_LIST = "Run `tailrace position show` to list them."
 
 
 @app.command()
-def show(
-    names: Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")] = None,
-    store: Store = None,
-    as_json: AsJson = False,
-) -> None:
+@with_settings(STORE)
+def show(settings: Settings, names: Streams = None, as_json: AsJson = False) -> None:
     """Show positions: time, token, counts, and who writes them. Exit code 1 when one that was named has none."""
-    with _opened(store) as opened:
+    with _opened(settings) as opened:
         wanted = names or opened.names()
         found = {name: (position, opened.holder(name)) for name in wanted if (position := opened.load(name))}
     if as_json:
@@ -53,7 +50,7 @@ def show(
         typer.echo(json.dumps(shown, indent=2))
     else:
         for name, (position, lease) in found.items():
-            _console().print(_described(name, position, lease))
+            console_for_tables().print(_described(name, position, lease))
     for name in wanted:
         if name not in found:
             typer.echo(f"{name} has no position", err=True)
@@ -61,36 +58,61 @@ def show(
 
 
 @app.command("set")
+@with_settings(STORE)
 def set_position(
+    settings: Settings,
     name: Annotated[str, typer.Argument(help="The stream.")],
     reason: Reason,
     token: Annotated[str | None, typer.Option(help="A resume token: its `_data`, or the whole as JSON.")] = None,
     at: Annotated[str | None, typer.Option(help="A time: ISO 8601, epoch seconds, or `seconds,increment`.")] = None,
-    store: Store = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the position of a stream that has none.")] = False,
     wait: Wait = 0.0,
 ) -> None:
     """Move a stream that does not run to a token or a time. What lies between is skipped, or delivered again."""
     if (token is None) == (at is None):
         raise typer.BadParameter("give either --token or --at")
-    with _opened(store) as opened, _changing(opened, name, reason, wait) as lease:
+    position = _at_token(token) if token is not None else _at_time(at or "")
+    with _opened(settings) as opened:
         before = opened.load(name)
-        position = _at_token(token) if token is not None else _at_time(at or "")
-        opened.save(_continuing(position, before), lease, reason=reason)
+        if before is None and not create:
+            raise _unknown(opened, name, hint="Check the name, or make a new stream with --create.")
+        details = {"to": shown_time(position.cluster_time), "reason": reason}
+        with _audited(settings, "position set", name, **details), _changing(opened, name, reason, wait) as lease:
+            opened.save(_continuing(position, before), lease, reason=reason)
     typer.echo(f"{name} stands at {shown_time(position.cluster_time)}")
 
 
+@app.command("delete")
+@with_settings(STORE)
+def delete_position(
+    settings: Settings,
+    name: Annotated[str, typer.Argument(help="The stream.")],
+    reason: Reason,
+    wait: Wait = 0.0,
+) -> None:
+    """Forget the position of a stream that does not run; its history stays. Produced again, it begins anew."""
+    with _opened(settings) as opened:
+        if opened.load(name) is None:
+            raise _unknown(opened, name)
+        with _audited(settings, "position delete", name, reason=reason):
+            lease = opened.wait_for_lease(name, _person(), seconds=_SECONDS_TO_CHANGE, timeout=wait, reason=reason)
+            opened.delete(lease, reason=reason)
+    typer.echo(f"{name} has no position any more")
+
+
 @app.command("export")
+@with_settings(STORE)
 def export_positions(
-    names: Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")] = None,
+    settings: Settings,
+    names: Streams = None,
     output: Annotated[Path | None, typer.Option(help="A file; default standard output.")] = None,
-    store: Store = None,
 ) -> None:
     """Write positions as JSON, for `import` into another store."""
-    with _opened(store) as opened:
+    with _opened(settings) as opened:
         positions = {name: opened.load(name) for name in names or opened.names()}
     missing = [name for name, position in positions.items() if position is None]
     if missing:
-        raise PositionInvalid(f"{missing[0]} has no position", hint="Run `tailrace position show` to list them.")
+        raise PositionInvalid(f"{missing[0]} has no position", hint=_LIST)
     text = json.dumps({name: position.to_json() for name, position in positions.items() if position}, indent=2)
     if output is None:
         typer.echo(text)
@@ -99,10 +121,11 @@ def export_positions(
 
 
 @app.command("import")
+@with_settings(STORE)
 def import_positions(
+    settings: Settings,
     file: Annotated[Path, typer.Argument(help="What `export` wrote.", exists=True, dir_okay=False, allow_dash=True)],
     reason: Reason,
-    store: Store = None,
     wait: Wait = 0.0,
 ) -> None:
     """Set positions to those of an export; streams that run are left alone, with an error."""
@@ -113,22 +136,24 @@ def import_positions(
         positions = {name: Position.from_json(form) for name, form in forms.items()}
     except (ValueError, AttributeError) as error:
         raise PositionInvalid(f"{file} is not an export of positions: {error}") from None
-    with _opened(store) as opened:
+    with _opened(settings) as opened:
         for name, position in positions.items():
-            with _changing(opened, name, reason, wait) as lease:
+            details = {"to": shown_time(position.cluster_time), "reason": reason}
+            with _audited(settings, "position import", name, **details), _changing(opened, name, reason, wait) as lease:
                 opened.save(position, lease, reason=reason)
             typer.echo(f"{name} stands at {shown_time(position.cluster_time)}")
 
 
 @app.command()
+@with_settings(STORE)
 def history(
+    settings: Settings,
     name: Annotated[str, typer.Argument(help="The stream.")],
     limit: Annotated[int, typer.Option(min=1, help="How many changes, the newest first.")] = 50,
-    store: Store = None,
     as_json: AsJson = False,
 ) -> None:
     """Show who changed a position, when, how and why."""
-    with _opened(store) as opened:
+    with _opened(settings) as opened:
         changes = opened.history(name, limit)
     if as_json:
         typer.echo(json.dumps([change.to_json() for change in changes], indent=2))
@@ -137,20 +162,13 @@ def history(
     for change in changes:
         stands = shown_time(change.position.cluster_time) if change.position else "none"
         table.add_row(f"{change.at:%Y-%m-%d %H:%M:%S}Z", change.who, change.what, change.why, str(change.epoch), stands)
-    _console().print(table)
-
-
-def _console() -> Console:
-    """Give the terminal's width to a person, and enough for a whole line to a program that reads it."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_OF_A_PIPE)
+    console_for_tables().print(table)
 
 
 @contextmanager
-def _opened(store: str | None) -> Iterator[PositionStore]:
+def _opened(settings: Settings) -> Iterator[PositionStore]:
     from tailrace.capture.positions import open_store
 
-    settings = session.settings(capture__position_store=store)
     with open_store(settings.capture.position_store.get_secret_value()) as opened:
         yield opened
 
@@ -158,14 +176,33 @@ def _opened(store: str | None) -> Iterator[PositionStore]:
 @contextmanager
 def _changing(store: PositionStore, name: str, reason: str, wait: float) -> Iterator[Lease]:
     """Hold the lease of a stream while it is changed, so that no producer runs meanwhile."""
-    from tailrace.capture.positions import this_process
-
-    owner = f"{getpass.getuser()}@{this_process()}"
-    lease = store.wait_for_lease(name, owner, seconds=_SECONDS_TO_CHANGE, timeout=wait, reason=reason)
+    lease = store.wait_for_lease(name, _person(), seconds=_SECONDS_TO_CHANGE, timeout=wait, reason=reason)
     try:
         yield lease
     finally:
         store.release(lease, reason=reason)
+
+
+@contextmanager
+def _audited(settings: Settings, action: str, stream: str, **details: str) -> Iterator[None]:
+    """Write down what is done to a position, and by whom."""
+    from tailrace.audit import Actor, open_audit
+
+    configure_log(settings.log)
+    with open_audit(settings) as audit, audit.action(Actor.of_this_process(), action, stream, **details):
+        yield
+
+
+def _person() -> str:
+    """Give who changes a position by hand, for its history."""
+    from tailrace.capture.positions import this_process
+
+    return f"{getpass.getuser()}@{this_process()}"
+
+
+def _unknown(store: PositionStore, name: str, *, hint: str | None = None) -> PositionInvalid:
+    known = ", ".join(store.names()[:5]) or "none"
+    return PositionInvalid(f"no stream is called {name}; the store has: {known}", hint=hint or _LIST)
 
 
 def _at_token(text: str) -> Position:

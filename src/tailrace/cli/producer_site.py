@@ -11,12 +11,16 @@ from tailrace.errors import ControlRefused
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
+    from tailrace.audit import AuditLog
     from tailrace.capture.producer.producer import Producer
     from tailrace.monitor import Observer, Site
+    from tailrace.monitor.endpoint import Asked
     from tailrace.settings import Settings
 
 
-def site_of(settings: Settings, client: MongoClient[Any], producer: Producer, observer: Observer) -> Site:
+def site_of(
+    settings: Settings, client: MongoClient[Any], producer: Producer, observer: Observer, audit: AuditLog
+) -> Site:
     """Put the pages and actions of a producer together."""
     from tailrace.capture.producer.state_document import full_state
     from tailrace.monitor import Site
@@ -32,8 +36,20 @@ def site_of(settings: Settings, client: MongoClient[Any], producer: Producer, ob
             "/recover": asked.recover,
         },
         token=token.get_secret_value() if token else None,
+        asked=lambda asked: _audited(audit, asked, settings.capture.name),
         problem=lambda: _problem(producer, settings.monitor.stalled_seconds),
     )
+
+
+def _audited(audit: AuditLog, asked: Asked, stream: str) -> None:
+    """Write down what somebody asks for; looking at what a recovery would do is no action."""
+    from tailrace.audit import Actor
+
+    if asked.body.get("dry_run") is not True:
+        actor = Actor.of_request(asked.claimed, asked.address)
+        if asked.outcome == "refused":
+            actor = Actor("somebody without the control token", asked.address)
+        audit.record(actor, asked.path.removeprefix("/"), stream, asked.outcome, **asked.body)
 
 
 class _Asked:
@@ -88,7 +104,7 @@ def _only(body: Mapping[str, Any], *known: str) -> None:
         raise ControlRefused(f"unknown key {unknown[0]!r}", status=HTTPStatus.BAD_REQUEST)
 
 
-def _problem(producer: Producer, patience: float) -> str | None:
+def _problem(producer: Producer, limit: float) -> str | None:
     """Say that the producer's thread hangs; a sink or a server that is away is no reason to start it anew."""
-    silent = producer.status.seconds_since_beat
-    return None if silent < patience else f"the producer has not gone round for {silent:,.0f} s"
+    seconds = producer.status.seconds_since_beat
+    return None if seconds < limit else f"the producer has not run an iteration for {seconds:,.0f} s"

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,9 +16,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tailrace import __version__
+from tailrace.cli.failures import error_for
 from tailrace.cli.log import configure_log
 from tailrace.cli.session import connected
-from tailrace.cli.times import shown_time
+from tailrace.cli.units import shown_time
+from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
 
 if TYPE_CHECKING:
@@ -25,11 +29,14 @@ if TYPE_CHECKING:
 
     from pymongo import MongoClient
 
+    from tailrace.audit import AuditLog
+    from tailrace.capture.producer.assembly import Capture
     from tailrace.capture.producer.options import FirstStep
     from tailrace.capture.producer.producer import Producer
     from tailrace.capture.producer.status import ProducerStatus
     from tailrace.settings import Settings
 
+_log = get_logger("tailrace.cli")
 _SECONDS_BETWEEN_LINES = 1.0
 _SOCKET_TIMEOUT_MS = 20_000
 """A network that swallows packets is noticed by this; the server answers an idle stream every second."""
@@ -47,57 +54,118 @@ def run_producer(
 
     Only the verb that stays answers over HTTP: a snapshot or a recovery by hand may run beside it.
     """
+    from tailrace.audit import open_audit
     from tailrace.capture.producer.assembly import Capture
-    from tailrace.capture.producer.heap import share_one_heap
+    from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
     from tailrace.capture.producer.options import FirstStep
 
-    share_one_heap()
+    limit_malloc_arenas()
     configure_log(settings.log)
     with ExitStack() as opened:
-        client = opened.enter_context(connected(settings, socketTimeoutMS=_SOCKET_TIMEOUT_MS))
+        needs_oplog = settings.capture.source == "oplog"
+        client = opened.enter_context(connected(settings, needs_oplog=needs_oplog, socketTimeoutMS=_SOCKET_TIMEOUT_MS))
         capture = opened.enter_context(Capture.open(settings, client))
+        audit = opened.enter_context(open_audit(settings))
+        _record_intent(audit, capture, settings, first_step)
         producer = capture.producer(stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON)
-        interrupted = opened.enter_context(_signals(producer))
-        opened.enter_context(_observed(settings, client, producer, metrics_port))
+        reason = opened.enter_context(_signals(producer))
+        opened.enter_context(_observed(settings, client, producer, metrics_port, audit))
         opened.enter_context(_shown(producer.status, as_json=as_json))
-        producer.run()
-    if interrupted.is_set():
+        _log_start(settings)
+        with _log_stop(producer.status, reason):
+            producer.run()
+    if reason.signal == signal.SIGINT:
         raise KeyboardInterrupt
 
 
+def _record_intent(audit: AuditLog, capture: Capture, settings: Settings, first_step: FirstStep | None) -> None:
+    """Write down what somebody asks for with a verb, and that the policy is another one than last time."""
+    from tailrace.audit import Actor, record_policy_change
+    from tailrace.capture.producer.options import FirstStep
+
+    actor = Actor.of_this_process()
+    if first_step is not None:
+        names = {FirstStep.SNAPSHOT: "snapshot", FirstStep.START_NOW: "start from now"}
+        audit.record(actor, names.get(first_step, "recover"), settings.capture.name)
+    record_policy_change(audit, capture.store, settings, actor)
+
+
+@dataclass(slots=True)
+class _StopRequest:
+    """The signal that asked the producer to stop, if one did."""
+
+    signal: int | None = None
+
+
 @contextmanager
-def _signals(producer: Producer) -> Iterator[threading.Event]:
+def _signals(producer: Producer) -> Iterator[_StopRequest]:
     """Let Ctrl-C and SIGTERM end the producer cleanly; a second Ctrl-C ends it at once."""
-    interrupted = threading.Event()
+    request = _StopRequest()
 
     def stop(number: int, _: FrameType | None) -> None:
-        if number == signal.SIGINT:
-            if interrupted.is_set():
-                raise KeyboardInterrupt
-            interrupted.set()
+        if number == signal.SIGINT == request.signal:
+            raise KeyboardInterrupt
+        request.signal = number
         producer.stop()
 
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interrupted
+        yield request
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
+def _log_start(settings: Settings) -> None:
+    """Log what runs, from where to where."""
+    chosen = settings.capture
+    _log.info(
+        "starting",
+        version=__version__,
+        stream=chosen.name,
+        mongodb=settings.mongodb.uri,
+        source=chosen.source,
+        namespaces=list(chosen.namespaces) or "all",
+        sink=chosen.sink,
+        format=chosen.format,
+        delivery=chosen.delivery,
+        position_store=chosen.position_store,
+    )
+
+
+@contextmanager
+def _log_stop(status: ProducerStatus, request: _StopRequest) -> Iterator[None]:
+    """Log why it ended, and where it stands then."""
+    reason = "interrupted"
+    try:
+        yield
+        reason = signal.Signals(request.signal).name if request.signal else "all was delivered"
+    except Exception as error:
+        known = error_for(error)
+        reason = known.code if known else type(error).__name__
+        raise
+    finally:
+        position = status.position
+        stands_at = shown_time(position.cluster_time) if position else "none"
+        _log.info("stopped", stream=status.stream, reason=reason, position=stands_at, events=status.events)
+
+
 @contextmanager
 def _observed(
-    settings: Settings, client: MongoClient[Any], producer: Producer, metrics_port: int | None
+    settings: Settings, client: MongoClient[Any], producer: Producer, metrics_port: int | None, audit: AuditLog
 ) -> Iterator[None]:
     """Watch the oplog window beside the producer, and answer over HTTP when there is a port."""
     from tailrace.cli.producer_site import site_of
-    from tailrace.monitor import Observer, Patience, serve_endpoint, shard_readers
+    from tailrace.monitor import LagLimits, Observer, serve_endpoint, shard_readers
 
     monitor, status = settings.monitor, producer.status
-    status.patience = Patience.of(monitor)
+    status.lag_limits = LagLimits.of(monitor)
     uri = settings.mongodb.uri.get_secret_value()
     with ExitStack() as opened:
-        readers = opened.enter_context(shard_readers([uri], settings.mongodb.timeout_seconds))
+        mongodb = settings.mongodb
+        readers = opened.enter_context(
+            shard_readers([uri], mongodb.timeout_seconds, mongodb.family, mongodb.retention_hours)
+        )
 
         def consumers() -> list[Any]:
             consumer = status.consumer()
@@ -106,7 +174,7 @@ def _observed(
         observer = Observer.of(monitor, readers, consumers, log=True)
         opened.enter_context(observer.running(monitor.every_seconds))
         if metrics_port is not None:
-            site = site_of(settings, client, producer, observer)
+            site = site_of(settings, client, producer, observer, audit)
             opened.enter_context(serve_endpoint(metrics_port, monitor.metrics_address, site))
         yield
 

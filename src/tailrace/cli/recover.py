@@ -8,28 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from tailrace.cli.session import connected, session
-from tailrace.cli.times import shown_time
+from tailrace.cli.flags import STREAM, AsJson, with_settings
+from tailrace.cli.session import connected
+from tailrace.cli.units import shown_time
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
 
     from tailrace.capture.recovery.recovery import Forecast
-    from tailrace.settings import Settings
 
 
+@with_settings(*STREAM, fixed={"capture.recover": True})
 def recover(
-    uri: Annotated[str | None, typer.Option(help="MongoDB (mongodb.uri).")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the stream (capture.name).")] = None,
-    sink: Annotated[str | None, typer.Option(help="Where records go (capture.sink).")] = None,
-    format: Annotated[str | None, typer.Option(help="Format of records (capture.format).")] = None,
-    store: Annotated[str | None, typer.Option(help="Position store (capture.position_store).")] = None,
+    settings: Settings,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and do nothing.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Recover although no history is known to be lost.")] = False,
     from_now: Annotated[
         bool, typer.Option("--from-now", help="Do not recover: start now. The gap stays in the ledger as accepted.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Close the open gap: a snapshot, the deletes made in the gap, and then the stream up to now.
 
@@ -38,14 +36,6 @@ def recover(
     from tailrace.capture.producer.options import FirstStep
     from tailrace.cli.producing import run_producer
 
-    settings = session.settings(
-        mongodb__uri=uri,
-        capture__name=name,
-        capture__sink=sink,
-        capture__format=format,
-        capture__position_store=store,
-        capture__recover=True,
-    )
     if dry_run:
         with connected(settings) as client:
             _show(forecast_of(settings, client), as_json)

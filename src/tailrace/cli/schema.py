@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tailrace.cli.session import session
-from tailrace.cli.warehouse import Folder, Namespaces, table_states
+from tailrace.cli.flags import FOLDER, AsJson, with_settings
+from tailrace.cli.warehouse import Namespaces, table_states
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
     from tailrace.warehouse import TableState
@@ -25,15 +26,15 @@ def _verbs() -> None:
 
 
 @app.command()
+@with_settings(FOLDER)
 def show(
+    settings: Settings,
     namespaces: Namespaces = None,
-    folder: Folder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the columns of mirrors and every drift: what was found, how often, when, and what was done about it."""
     from tailrace.capture.source.namespaces import Namespaces as Selection
 
-    settings = session.settings(warehouse__folder=folder)
     selection = Selection.parse(namespaces or ())
     with table_states(settings) as states:
         chosen = [one for one in states if one.kind == "mirror" and selection.contains_event(one.namespace)]

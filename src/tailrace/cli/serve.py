@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tailrace.cli.session import connected, session
+from tailrace.cli.flags import Flag, with_settings
+from tailrace.cli.session import connected
+from tailrace.logs import get_logger
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -14,44 +17,42 @@ if TYPE_CHECKING:
 
     from pymongo import MongoClient
 
-    from tailrace.gateway import Gateway, GatewayOptions
-    from tailrace.hub import ClusterHub, Hub
+    from tailrace.cluster import ClusterHub
+    from tailrace.gateway import EngineProof, Gateway, GatewayOptions
+    from tailrace.hub import Hub
     from tailrace.monitor import GatewayMetrics
     from tailrace.settings import GatewaySettings
 
-_SECONDS_BETWEEN_LOOKS = 1.0
+_POLL_SECONDS = 1.0
 _AWAIT_MS = 1_000
 
 
-def serve(
-    uri: Annotated[
-        str | None, typer.Option(help="A replica set, or a cluster's config servers or mongos (mongodb.uri).")
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="Address to listen at (gateway.address).")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen at (gateway.port).")] = None,
-    watch_only: Annotated[bool, typer.Option("--watch-only", help="Refuse everything but change streams.")] = False,
-    allow_open: Annotated[
-        bool, typer.Option("--allow-open", help="Listen beyond loopback although the upstream lets everybody in.")
-    ] = False,
-    certificate: Annotated[str | None, typer.Option(help="PEM file, for TLS (gateway.certificate).")] = None,
-    client_ca: Annotated[
-        str | None, typer.Option(help="PEM file: clients must show a certificate of these (gateway.client_ca).")
-    ] = None,
-    shard: Annotated[
-        list[str] | None, typer.Option(help="NAME=URI of a shard, where they are not to be found out (gateway.shards).")
-    ] = None,
-    order: Annotated[
-        str | None, typer.Option(help="Of several shards' events: strict, or per-key (gateway.order).")
-    ] = None,
-    present: Annotated[
-        str | None, typer.Option(help="As whom to speak to drivers: mongos, or replica-set (gateway.present).")
-    ] = None,
-    advertise: Annotated[
-        str | None, typer.Option(help="HOST:PORT for drivers of a replica set (gateway.advertise).")
-    ] = None,
-    test_commands: Annotated[bool, typer.Option("--test-commands", help="Honour failCommand.")] = False,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics (gateway.metrics_port).")] = None,
-) -> None:
+def _by_name(shards: list[str]) -> dict[str, str]:
+    """Read NAME=URI; only the first equals sign parts them."""
+    from tailrace.errors import SettingsError
+
+    parted = [each.partition("=") for each in shards]
+    if not all(name and uri for name, _, uri in parted):
+        raise SettingsError("--shard takes NAME=URI", hint="Give for example --shard s0=mongodb://host1,host2/.")
+    return {name: uri for name, _, uri in parted}
+
+
+@with_settings(
+    Flag("uri", "mongodb.uri", "A replica set, or a cluster's config servers or mongos"),
+    Flag("address", "gateway.address", "Address to listen at"),
+    Flag("port", "gateway.port", "Port to listen at", int),
+    Flag("watch_only", "gateway.watch_only", "Refuse everything but change streams", bool),
+    Flag("allow_open", "gateway.allow_open", "Listen beyond loopback although the upstream lets everybody in", bool),
+    Flag("certificate", "gateway.certificate", "PEM file, for TLS"),
+    Flag("client_ca", "gateway.client_ca", "PEM file: clients must show a certificate of these"),
+    Flag("shard", "gateway.shards", "NAME=URI of a shard, where they are not to be found out", list[str], _by_name),
+    Flag("order", "gateway.order", "Of several shards' events: strict, or per-key"),
+    Flag("present", "gateway.present", "As whom to speak to drivers: mongos, or replica-set"),
+    Flag("advertise", "gateway.advertise", "HOST:PORT for drivers of a replica set"),
+    Flag("test_commands", "gateway.test_commands", "Honour failCommand", bool),
+    Flag("metrics_port", "gateway.metrics_port", "Serve Prometheus metrics", int),
+)
+def serve(settings: Settings) -> None:
     """Serve change streams to MongoDB drivers, as many as there are, from one scan of the oplog.
 
     Drivers connect as to a mongos or, with --present replica-set, as to a replica set whose only member it is; what is
@@ -61,54 +62,34 @@ def serve(
     import asyncio
     from contextlib import ExitStack
 
+    from tailrace import __version__
     from tailrace.cli.log import configure_log
+    from tailrace.cluster import ClusterHub
+    from tailrace.gateway import engine_proof
     from tailrace.monitor import serve_endpoint
 
-    settings = session.settings(
-        mongodb__uri=uri,
-        gateway__address=address,
-        gateway__port=port,
-        gateway__watch_only=watch_only or None,
-        gateway__allow_open=allow_open or None,
-        gateway__certificate=certificate,
-        gateway__client_ca=client_ca,
-        gateway__shards=_by_name(shard),
-        gateway__order=order,
-        gateway__present=present,
-        gateway__advertise=advertise,
-        gateway__test_commands=test_commands or None,
-        gateway__metrics_port=metrics_port,
-    )
     configure_log(settings.log)
     with ExitStack() as opened:
         if settings.gateway.metrics_port is not None:
             opened.enter_context(serve_endpoint(settings.gateway.metrics_port, settings.monitor.metrics_address))
-        client = opened.enter_context(connected(settings, socketTimeoutMS=20_000))
+        client = opened.enter_context(connected(settings, needs_oplog=True, socketTimeoutMS=20_000))
         upstream = settings.mongodb.uri.get_secret_value()
         hub = _hub(client, upstream, settings.gateway)
         opened.callback(hub.close)
-        asyncio.run(_serve(hub, client, upstream, _options(settings.gateway)))
-
-
-def _by_name(shards: list[str] | None) -> dict[str, str] | None:
-    """Read NAME=URI; only the first equals sign parts them."""
-    from tailrace.errors import SettingsError
-
-    if not shards:
-        return None
-    parted = [each.partition("=") for each in shards]
-    if not all(name and uri for name, _, uri in parted):
-        raise SettingsError("--shard takes NAME=URI", hint="Give for example --shard s0=mongodb://host1,host2/.")
-    return {name: uri for name, _, uri in parted}
+        log = get_logger("tailrace.cli")
+        log.info("starting", version=__version__, mongodb=settings.mongodb.uri, port=settings.gateway.port)
+        proof = None if isinstance(hub, ClusterHub) else engine_proof(hub, client, settings.engine)
+        asyncio.run(_serve(hub, client, upstream, _options(settings.gateway), proof))
+        log.info("stopped", reason="signal")
 
 
 def _hub(client: MongoClient[Any], uri: str, settings: GatewaySettings) -> Hub | ClusterHub:
     """Read one replica set, or all shards of the cluster that a config server or mongos belongs to."""
+    from tailrace.cluster import ClusterHub, Order, config_uri
     from tailrace.engine import Dialect
     from tailrace.engine.live import LiveImages
-    from tailrace.hub import ClusterHub, Hub
+    from tailrace.hub import Hub
     from tailrace.oplog.tail import LiveOplog
-    from tailrace.router import Order, config_uri
 
     limits: dict[str, Any] = {
         "ring_bytes": settings.ring_mb * 1024 * 1024,
@@ -117,7 +98,7 @@ def _hub(client: MongoClient[Any], uri: str, settings: GatewaySettings) -> Hub |
     config = config_uri(client, uri) if not settings.shards else uri
     if config is not None:
         return ClusterHub(config, shards=settings.shards or None, order=Order(settings.order), **limits)
-    dialect = Dialect.of(client.server_info()["version"])
+    dialect = Dialect.nearest(client.server_info()["version"])
     return Hub(LiveOplog(client, await_ms=_AWAIT_MS), dialect, images=LiveImages(client), **limits)
 
 
@@ -143,6 +124,7 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
         login_message_bytes=settings.login_message_kb * 1024,
         receive_bytes=settings.receive_mb * 1024 * 1024,
         connections_per_address=settings.connections_per_address,
+        accepts_per_second=settings.accepts_per_second,
         connections_per_user=settings.connections_per_user,
         streams_per_user=settings.streams_per_user,
         login_attempts=settings.login_attempts,
@@ -151,7 +133,9 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
     )
 
 
-async def _serve(hub: Hub | ClusterHub, client: MongoClient[Any], uri: str, options: GatewayOptions) -> None:
+async def _serve(
+    hub: Hub | ClusterHub, client: MongoClient[Any], uri: str, options: GatewayOptions, proof: EngineProof | None
+) -> None:
     import asyncio
     import signal
 
@@ -163,34 +147,43 @@ async def _serve(hub: Hub | ClusterHub, client: MongoClient[Any], uri: str, opti
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with Gateway.serve(hub, client, uri, options) as gateway:
+    async with Gateway.serve(hub, client, uri, options, proof) as gateway:
         listener = f"{options.address}:{gateway.port}"
         typer.echo(f"serving change streams of {masked(uri)} at mongodb://{listener}/")
         name = client.topology_description.replica_set_name or "upstream"
-        await _report(gateway, name, GatewayMetrics(listener), stop)
+        await _report(gateway, name, GatewayMetrics(listener), stop, proof)
 
 
-async def _report(gateway: Gateway, name: str, metrics: GatewayMetrics, stop: asyncio.Event) -> None:
+async def _report(
+    gateway: Gateway, name: str, metrics: GatewayMetrics, stop: asyncio.Event, proof: EngineProof | None
+) -> None:
     """Show the numbers every second, until it is time to stop."""
     import asyncio
 
+    from tailrace.monitor.metrics import ProofMetrics
+
+    proved = ProofMetrics(metrics.listener)
     while not stop.is_set():
         _show(gateway, name, metrics)
+        if proof is not None:
+            proved.show(proof.counts(), proof.by_trust())
+            proved.serves(proof.is_serving)
         try:
-            async with asyncio.timeout(_SECONDS_BETWEEN_LOOKS):
+            async with asyncio.timeout(_POLL_SECONDS):
                 await stop.wait()
         except TimeoutError:
             continue
 
 
 def _show(gateway: Gateway, name: str, metrics: GatewayMetrics) -> None:
-    from tailrace.hub import ClusterHub
+    from tailrace.cluster import ClusterHub
 
     counts = gateway.counts
     metrics.show_gateway(
         connections=counts.connections,
         dropped=counts.dropped,
         refused=counts.refused,
+        delayed=counts.delayed,
         failed_logins=counts.failed_logins,
         failed=counts.failed,
         commands=counts.commands,
@@ -214,4 +207,4 @@ def _show(gateway: Gateway, name: str, metrics: GatewayMetrics) -> None:
         )
     metrics.show_lags({(shard, space): lag for shard in hubs for space, lag in gateway.hub.lags().items()})
     if isinstance(gateway.hub, ClusterHub):
-        metrics.show_merge(gateway.hub.held(), gateway.hub.stalled)
+        metrics.show_merge(gateway.hub.blocking_seconds(), gateway.hub.stalled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,11 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, ServerSelectionTimeoutError
 
+from tailrace.deployment import Deployment
 from tailrace.errors import ServerUnreachable, SettingsError
-from tailrace.settings import Settings, masked
+from tailrace.families import family_of, refuse_engine
+from tailrace.masking import masked, shown_failure
+from tailrace.settings import Settings
 
 
 class Session:
@@ -24,18 +27,26 @@ class Session:
         """Forget the last command line."""
         self.config: Path | None = None
         self.debug = False
+        self.log_level: str | None = None
 
     def settings(self, **flags: Any) -> Settings:
         """The settings with this verb's flags on top; `mongodb__uri=...` stands for the key mongodb.uri."""
-        return Settings.load(self.config, {name.replace("__", "."): value for name, value in flags.items()})
+        given = {name.replace("__", "."): value for name, value in flags.items()}
+        return self.loaded(given)
+
+    def loaded(self, flags: Mapping[str, Any]) -> Settings:
+        """The settings with flags on top, by their keys, and with those that all verbs have."""
+        return Settings.load(self.config, {"log.level": self.log_level, **flags})
 
 
 session = Session()
 
 
 @contextmanager
-def connected(settings: Settings, **options: Any) -> Iterator[MongoClient[dict[str, Any]]]:
-    """A client whose server has answered once, or a clear error."""
+def connected(
+    settings: Settings, *, needs_oplog: bool = False, **options: Any
+) -> Iterator[MongoClient[dict[str, Any]]]:
+    """A client whose deployment has answered once and has change streams, and an oplog if needed; or a clear error."""
     uri = settings.mongodb.uri.get_secret_value()
     timeout = int(settings.mongodb.timeout_seconds * 1000)
     try:
@@ -47,13 +58,17 @@ def connected(settings: Settings, **options: Any) -> Iterator[MongoClient[dict[s
         ) from None
     with client:
         try:
-            client.admin.command("ping")
+            deployment = Deployment.of(client)
         except ServerSelectionTimeoutError as error:
-            cause = masked(str(error)).split(", Timeout:")[0]
-            raise ServerUnreachable(f"no MongoDB server answers at {masked(uri)}: {cause}") from None
+            raise ServerUnreachable(f"no MongoDB server answers at {masked(uri)}: {shown_failure(error)}") from None
         except OperationFailure as error:
             raise SettingsError(
                 f"{masked(uri)} refused the connection: {error.details and error.details.get('errmsg')}",
-                hint="Check the user and password in mongodb.uri.",
+                hint="Check the user, the password and authSource in mongodb.uri.",
             ) from None
+        if needs_oplog:
+            refuse_engine(family_of(client, settings.mongodb.family))
+            deployment.require_oplog(client, masked(uri))
+        else:
+            deployment.require_change_streams(masked(uri))
         yield client

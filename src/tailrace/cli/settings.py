@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tailrace.cli.flags import AsJson
 from tailrace.cli.session import session
 from tailrace.masking import shown
 from tailrace.settings import Settings, describe
 
 
-def settings(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def settings(as_json: AsJson = False) -> None:
     """Show every setting: its value now, its default, and what it means. Passwords are masked."""
     loaded = session.settings()
     rows = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from tailrace.errors import MissingExtra
@@ -39,6 +41,30 @@ def spark_session(settings: SparkSettings, *, is_quiet: bool = False) -> Iterato
         with _kept_quiet() if is_quiet else nullcontext():
             spark = opened.enter_context(session.open_session(settings, jars=jars, java_home=java_home()))
         yield spark
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C and SIGTERM end a job between two looks at it; Ctrl-C shows in the exit code.
+
+    Spark's own handler calls the JVM in the middle of another call, and what that breaks hides the reason of the end.
+    A second Ctrl-C ends everything at once.
+    """
+    received: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.flags import AsJson
+
 if TYPE_CHECKING:
     from tailrace.stand.background import StandState
 
 app = typer.Typer(help="Real local servers: MongoDB, Kafka, Redis, PostgreSQL.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

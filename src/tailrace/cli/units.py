@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from bson.timestamp import Timestamp
+
 _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 
 
@@ -31,3 +35,10 @@ def size(count: float) -> str:
     if unit == "B" or count >= 99.95:
         return f"{count:,.0f} {unit}"
     return f"{count:.1f} {unit}" if count >= 9.995 else f"{count:.2f} {unit}"
+
+
+def shown_time(time: Timestamp | None) -> str:
+    """Give a cluster time as date, time and increment."""
+    if time is None:
+        return "unknown"
+    return f"{datetime.fromtimestamp(time.time, UTC):%Y-%m-%d %H:%M:%S}Z +{time.inc}"

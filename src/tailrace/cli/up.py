@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tailrace.cli.session import session
 from tailrace.errors import MissingExtra
+from tailrace.extras import EXTRA_OF
 
 HELP = """Start everything on one machine: servers, producer, Spark jobs and dashboard, and keep it running.
 
@@ -40,7 +41,7 @@ def up(
     _refuse_without_extras()
     from tailrace.cli.spark_session import fetched_connectors
     from tailrace.up import JsonView, PlainView, Plan, TerminalView, run
-    from tailrace.up.fetching import fetch
+    from tailrace.up.servers import fetch
 
     session.config = config or session.config
     flags = {"up__features": tuple(features) if features else None, "up__folder": folder}
@@ -66,7 +67,9 @@ def _refuse_without_extras() -> None:
     """Say what is missing before anything is fetched or started."""
     missing = [name for name in ("confluent_kafka", "pyspark", "redis", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise MissingExtra(f"`tailrace up` needs the Python packages {', '.join(missing)}")
+        extras = ",".join(dict.fromkeys(EXTRA_OF[name] for name in missing))
+        hint = f"Install them with: pip install 'tailrace[{extras}]'"
+        raise MissingExtra(f"`tailrace up` needs the Python packages {', '.join(missing)}", hint=hint)
 
 
 @contextmanager

@@ -5,46 +5,57 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from tailrace.cli.session import session
+from tailrace.cli.answers import console_for_tables
+from tailrace.cli.flags import (
+    FOLDER,
+    URI,
+    AsJson,
+    Backfill,
+    Checkpoint,
+    Flag,
+    Once,
+    Resume,
+    TopicFormat,
+    Topics,
+    with_settings,
+)
 from tailrace.cli.units import size
+from tailrace.errors import MissingExtra, SettingsError
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tailrace.settings import Settings, WarehouseSettings
+    from tailrace.settings import WarehouseSettings
+    from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.warehouse import TableState
+    from tailrace.warehouse.job import WarehouseJob
     from tailrace.warehouse.lake import Lake
 
 app = typer.Typer(help="Keep collections as Iceberg tables: a history and a mirror each.", no_args_is_help=True)
 
 Namespaces = Annotated[list[str] | None, typer.Argument(help="db.collection, db or /pattern/; none is all.")]
-Topics = Annotated[str | None, typer.Option(help="Topics, with commas, or /pattern/; none reads MongoDB.")]
-Format = Annotated[str, typer.Option(help="Format of the topics.")]
-Servers = Annotated[str | None, typer.Option(help="Kafka; default warehouse.kafka_servers.")]
-Folder = Annotated[str | None, typer.Option(help="Folder of the tables (warehouse.folder).")]
+_SERVERS = Flag("servers", "warehouse.kafka_servers", "Kafka")
 
 
 @app.command()
+@with_settings(URI, _SERVERS, FOLDER, Flag("contract", "warehouse.contract", "evolve, json or strict"))
 def run(
+    settings: Settings,
     namespaces: Namespaces = None,
     topics: Topics = None,
-    format: Format = "bson",
-    contract: Annotated[str | None, typer.Option(help="evolve, json or strict (warehouse.contract).")] = None,
-    backfill: Annotated[bool, typer.Option("--backfill", help="Begin with the documents that are there.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when everything that is there is done.")] = False,
-    checkpoint: Annotated[str | None, typer.Option(help="Where the position is kept.")] = None,
-    uri: Annotated[str | None, typer.Option(help="MongoDB; default mongodb.uri.")] = None,
-    servers: Servers = None,
-    folder: Folder = None,
+    format: TopicFormat = None,
+    backfill: Backfill = False,
+    resume: Resume = False,
+    once: Once = False,
+    checkpoint: Checkpoint = None,
 ) -> None:
     """Keep a history and a mirror of every chosen collection.
 
@@ -52,83 +63,82 @@ def run(
     that are there already. Stop it with Ctrl-C; it goes on from its checkpoint.
     """
     from tailrace.capture.source.namespaces import Namespaces as Selection
-    from tailrace.cli.spark_session import spark_session
+    from tailrace.cli.spark_session import spark_session, stoppable
     from tailrace.spark import supervise
+    from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.warehouse.job import WarehouseJob
 
-    settings = session.settings(
-        mongodb__uri=uri,
-        warehouse__kafka_servers=servers,
-        warehouse__contract=contract,
-        warehouse__folder=folder,
-    )
     logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call
-    job = WarehouseJob(settings.warehouse, Selection.parse(namespaces or ()))
-    place = checkpoint or f"{settings.spark.checkpoints}/warehouse"
+    source = None if topics else settings.mongodb.uri.get_secret_value()
+    chosen = (format or settings.capture.format) if topics else None
+    job = WarehouseJob(settings.warehouse, Selection.parse(namespaces or ()), uri=source, format=chosen)
+    location = checkpoint or f"{settings.spark.checkpoints}/warehouse"
     with spark_session(settings.spark) as spark:
-        start = _backfilled(job, spark, settings, namespaces, place) if backfill and not topics else None
-        events = (
-            topic_events(spark, settings.warehouse, topics, format)
-            if topics
-            else _direct_events(spark, settings, namespaces, start)
-        )
-        typer.echo(f"warehouse {settings.warehouse.folder}, checkpoint {place}", err=True)
+        if topics:
+            events = topic_events(spark, settings.warehouse, topics, chosen or "")
+        else:
+            start = _start(
+                job, QueryCheckpoint(spark, location), settings, namespaces, backfill=backfill, resume=resume
+            )
+            events = _direct_events(spark, settings, namespaces, start)
+        typer.echo(f"warehouse {settings.warehouse.folder}, checkpoint {location}", err=True)
         pace = f"{settings.warehouse.every_seconds} seconds"
         trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": pace}
-        supervise(lambda: job.start(events, place, **trigger))
+        with stoppable() as should_stop:
+            supervise(lambda: job.start(events, location, **trigger), should_stop=should_stop)
 
 
 @app.command()
-def tables(folder: Folder = None, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+@with_settings(FOLDER)
+def tables(settings: Settings, as_json: AsJson = False) -> None:
     """List the tables with their rows, files and newest snapshots."""
-    settings = session.settings(warehouse__folder=folder)
     with table_states(settings) as states:
         if as_json:
             typer.echo(json.dumps([asdict(state) for state in states], indent=2, default=str))
         else:
-            Console().print(_table(states) if states else "no tables")
+            console_for_tables().print(_table(states) if states else "no tables")
 
 
 @app.command()
-def compact(namespaces: Namespaces = None, folder: Folder = None) -> None:
+@with_settings(FOLDER)
+def compact(settings: Settings, namespaces: Namespaces = None) -> None:
     """Put small files together, and sort the rows of mirrors by key."""
     from tailrace.warehouse.maintenance import compact as compact_table
 
-    with _chosen_tables(namespaces, folder) as (lake, chosen):
+    with _chosen_tables(settings, namespaces) as (lake, chosen):
         for state in chosen:
             done = compact_table(lake, _name(state), state.kind)
             typer.echo(f"{state.name}: {done.files_before} files became {done.files_after}, {size(done.bytes)}")
 
 
 @app.command()
+@with_settings(FOLDER, Flag("keep_hours", "warehouse.keep_hours", "Keep snapshots of these hours", float))
 def expire(
+    settings: Settings,
     namespaces: Namespaces = None,
-    keep_hours: Annotated[float | None, typer.Option(help="Keep snapshots of these hours.")] = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="Remove files that killed jobs left behind, too.")] = False,
-    folder: Folder = None,
 ) -> None:
     """Remove old snapshots, and the files that only they need."""
     from tailrace.warehouse.maintenance import expire as expire_table
     from tailrace.warehouse.maintenance import remove_orphans
 
-    hours = keep_hours if keep_hours is not None else session.settings().warehouse.keep_hours
-    with _chosen_tables(namespaces, folder) as (lake, chosen):
+    with _chosen_tables(settings, namespaces) as (lake, chosen):
         for state in chosen:
-            removed = expire_table(lake, _name(state), hours)
+            removed = expire_table(lake, _name(state), settings.warehouse.keep_hours)
             removed += remove_orphans(lake, _name(state)) if orphans else 0
             typer.echo(f"{state.name}: {removed} files removed")
 
 
 @app.command()
+@with_settings(_SERVERS, FOLDER)
 def rebuild(
+    settings: Settings,
     namespaces: Annotated[list[str], typer.Argument(help="The collections, as db.collection.")],
     topics: Annotated[str, typer.Option(help="Topics, with commas, or /pattern/.")],
     start: Annotated[str, typer.Option("--from", help="earliest, or an ISO time.")] = "earliest",
-    format: Format = "bson",
+    format: TopicFormat = None,
     force: Annotated[bool, typer.Option("--force", help="Swap although events were left over.")] = False,
-    servers: Servers = None,
-    folder: Folder = None,
 ) -> None:
     """Build mirrors anew from the topics, beside the old ones, and put them in their place in one step.
 
@@ -137,11 +147,23 @@ def rebuild(
     from tailrace.cli.spark_session import spark_session
     from tailrace.warehouse.rebuild import rebuild_mirrors, starting_options
 
-    settings = session.settings(warehouse__kafka_servers=servers, warehouse__folder=folder)
     with spark_session(settings.spark) as spark:
-        events = topic_events(spark, settings.warehouse, topics, format, starting_options(start))
+        chosen = format or settings.capture.format
+        events = topic_events(spark, settings.warehouse, topics, chosen, starting_options(start))
         for done in rebuild_mirrors(events, settings.warehouse, namespaces, force=force):
             typer.echo(f"{done.namespace}: {done.rows_before} rows became {done.rows_after}")
+
+
+@app.command("replay-dead-letters")
+@with_settings(FOLDER)
+def replay_dead_letters(settings: Settings, format: TopicFormat = None) -> None:
+    """Write the records among the dead letters that can be read now, with the right format, into the tables."""
+    from tailrace.cli.spark_session import spark_session
+    from tailrace.warehouse.job import WarehouseJob
+
+    with spark_session(settings.spark) as spark:
+        done, left = WarehouseJob(settings.warehouse).replay_dead_letters(spark, format or settings.capture.format)
+    typer.echo(f"{done} records are in the tables, {left} cannot be read")
 
 
 def topic_events(
@@ -163,45 +185,60 @@ def topic_events(
         schema=COLUMNS,
         max_events_per_batch=settings.events_per_batch,
         keep_bad_records=True,
-        options=options,
+        options={"failOnDataLoss": str(settings.fail_on_data_loss).lower(), **(options or {})},
     )
 
 
 def _direct_events(
-    spark: SparkSession, settings: Settings, namespaces: list[str] | None, start: str | None
+    spark: SparkSession, settings: Settings, namespaces: list[str] | None, start: dict[str, str]
 ) -> DataFrame:
+    from tailrace.spark.options import own_options
     from tailrace.warehouse.job import COLUMNS
 
     options = {
-        "uri": settings.mongodb.uri.get_secret_value(),
+        **own_options(settings.mongodb.uri.get_secret_value()),
         **({"namespaces": ",".join(namespaces)} if namespaces else {}),
         "source": settings.warehouse.source,
-        **({"startAtOperationTime": start} if start else {}),
+        **start,
     }
     return spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load()
 
 
-def _backfilled(
-    job: Any, spark: SparkSession, settings: Settings, namespaces: list[str] | None, checkpoint: str
-) -> str | None:
-    """Take the documents that are there, unless the job has begun before."""
-    if Path(checkpoint, "offsets").exists():
+def _start(
+    job: WarehouseJob,
+    checkpoint: QueryCheckpoint,
+    settings: Settings,
+    namespaces: list[str] | None,
+    *,
+    backfill: bool,
+    resume: bool,
+) -> dict[str, str]:
+    """Take the documents that are there where that is asked for, unless the job has begun before."""
+    from tailrace.spark.checkpoint import first_start
+
+    if backfill and checkpoint.has_begun:
         typer.echo("the checkpoint is there already: going on from it, without a backfill", err=True)
-        return None
-    start: str = job.backfill(spark, settings.mongodb.uri.get_secret_value(), namespaces or ())
-    return start
+    uri = settings.mongodb.uri.get_secret_value()
+    return first_start(
+        checkpoint,
+        backfill=(lambda: job.backfill(checkpoint.spark, uri, namespaces or ())) if backfill else None,
+        recorded=lambda: job.recorded(checkpoint.spark),
+        resume=resume,
+    )
 
 
 @contextmanager
 def table_states(settings: Settings) -> Iterator[list[TableState]]:
-    """Give the tables: from the folder itself, or, for any other catalog, by Spark."""
-    from tailrace.warehouse import read_tables
+    """Give the tables without Spark; with it where the catalog is one that only Spark has, or PyIceberg is not here."""
+    from tailrace.warehouse.catalogs import open_tables
 
-    if not settings.warehouse.catalog_config and "://" not in settings.warehouse.folder:
-        yield read_tables(settings.warehouse.folder)
-        return
-    with _lake(settings) as lake:
-        yield list(lake.states())
+    try:
+        with closing(open_tables(settings.warehouse)) as reader:
+            states = reader.read()
+    except (MissingExtra, SettingsError):
+        with _lake(settings) as lake:
+            states = list(lake.states())
+    yield states
 
 
 @contextmanager
@@ -215,11 +252,11 @@ def _lake(settings: Settings) -> Iterator[Lake]:
 
 
 @contextmanager
-def _chosen_tables(namespaces: list[str] | None, folder: str | None) -> Iterator[tuple[Lake, list[TableState]]]:
+def _chosen_tables(settings: Settings, namespaces: list[str] | None) -> Iterator[tuple[Lake, list[TableState]]]:
     from tailrace.capture.source.namespaces import Namespaces as Selection
 
     selection = Selection.parse(namespaces or ())
-    with _lake(session.settings(warehouse__folder=folder)) as lake:
+    with _lake(settings) as lake:
         yield lake, [state for state in lake.states() if selection.contains_event(state.namespace or state.name)]
 
 

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.session import connected, session
+from tailrace.cli.flags import URI, with_settings
+from tailrace.cli.session import connected
 from tailrace.cli.token import parse_time
-from tailrace.errors import (
-    ChangeStreamError,
-    HistoryLost,
-    InvalidResumeToken,
-    ServerUnreachable,
-    StreamFatal,
-    StreamRefused,
-)
+from tailrace.errors import InvalidResumeToken
+from tailrace.settings import Settings
 
 if TYPE_CHECKING:
-    from pymongo.errors import OperationFailure
-
     from tailrace.driver import Batch
 
 _TOKEN = "A token as JSON, its `_data`, or a file that --save-token wrote."
 
 
+@with_settings(URI)
 def watch(
+    settings: Settings,
     namespace: Annotated[str | None, typer.Argument(metavar="NS|DB", help="db.collection, or a database.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Watch the whole cluster.")] = False,
     pipeline: Annotated[str, typer.Option(help="Stages to append, as a JSON array.")] = "[]",
@@ -46,13 +40,20 @@ def watch(
     save_token: Annotated[Path | None, typer.Option(help="Keep the newest resume token in this file.")] = None,
     canonical: Annotated[bool, typer.Option("--canonical", help="Canonical Extended JSON: no type is lost.")] = False,
     resume_for: Annotated[float, typer.Option(min=0, help="Seconds to go on trying in an outage.")] = 60,
-    uri: Annotated[str | None, typer.Option(help="URI of MongoDB; else mongodb.uri of the settings.")] = None,
 ) -> None:
     """Print change events: pretty and coloured on a terminal, one JSON document a line into a pipe."""
+    from pymongo.errors import OperationFailure
+
+    from tailrace.capture.source.documentdb import translated
     from tailrace.driver import watch as open_stream
+    from tailrace.driver.cosmos import cosmos_event, cosmos_watch
+    from tailrace.families import Family, check_documentdb, family_of
+    from tailrace.policy.configured import policy_of
 
     if (namespace is None) != everything:
         raise typer.BadParameter("name a collection (db.collection) or a database, or say --all")
+    if namespace is not None and not all(namespace.split(".", 1)):
+        raise typer.BadParameter(f"{namespace!r} lacks a name before or after the dot; write db.collection or db")
     options = {
         "resume_after": _read_token(resume_after),
         "start_after": _read_token(start_after),
@@ -63,16 +64,31 @@ def watch(
         "resume_for": timedelta(seconds=resume_for) if resume_for else None,
     }
     stages = _read_pipeline(pipeline)
+    policy = policy_of(settings, stages)
     show = _printer(canonical)
-    with connected(session.settings(mongodb__uri=uri)) as client, _one_line_errors():
+    with connected(settings) as client:
         database, _, collection = (namespace or "").partition(".")
         target: Any = client if everything else client[database]
-        with open_stream(target[collection] if collection else target, stages, **options) as stream:
-            for events, token in _up_to(count, stream.batches()):
-                show(events)
-                # Only what was printed counts as seen.
-                if save_token is not None and token is not None:
-                    _save(token, save_token)
+        target = target[collection] if collection else target
+        as_event: Callable[[bytes], bytes] = policy.event
+        family = family_of(client, settings.mongodb.family)
+        if family is Family.DOCUMENTDB:
+            check_documentdb(client, [namespace] if namespace else [], before_change=full_document_before_change)
+        if family is Family.COSMOSDB:
+            stages, options = cosmos_watch(target, stages, options)
+            marker = settings.mongodb.soft_delete_field
+            as_event = lambda event: policy.event(cosmos_event(event, marker))  # noqa: E731
+        try:
+            with open_stream(target, stages, **options) as stream:
+                for events, token in _up_to(count, stream.batches()):
+                    show([as_event(event) for event in events])
+                    # Only what was printed counts as seen.
+                    if save_token is not None and token is not None:
+                        _save(token, save_token)
+        except OperationFailure as error:
+            if family is not Family.DOCUMENTDB:
+                raise
+            raise translated(error) from error
 
 
 def _up_to(count: int | None, batches: Iterable[Batch]) -> Iterator[tuple[list[bytes], bytes | None]]:
@@ -86,7 +102,7 @@ def _up_to(count: int | None, batches: Iterable[Batch]) -> Iterator[tuple[list[b
             yield events[:left], token_of(events[left - 1])
             return
         left = None if left is None else left - len(events)
-        yield events, batch.resume_token
+        yield events, batch.token
 
 
 def _printer(canonical: bool) -> Callable[[list[bytes]], None]:
@@ -151,26 +167,3 @@ def _save(token: bytes, path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Turn what pymongo raises into errors with a code, a hint and an exit code."""
-    from pymongo.errors import ConnectionFailure, OperationFailure
-
-    try:
-        yield
-    except OperationFailure as error:
-        raise _server_error(error) from error
-    except ConnectionFailure as error:
-        raise ServerUnreachable(f"the stream ended, and no server can continue it: {error}") from error
-
-
-def _server_error(error: OperationFailure) -> ChangeStreamError:
-    kinds: dict[int | None, type[ChangeStreamError]] = {
-        260: InvalidResumeToken,
-        280: StreamFatal,
-        286: HistoryLost,
-    }
-    message = str((error.details or {}).get("errmsg", error))
-    return kinds.get(error.code, StreamRefused)(message, server_code=error.code)

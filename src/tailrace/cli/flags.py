@@ -1,0 +1,114 @@
+"""Flags that verbs share: each is described once, and those that stand for a setting know which.
+
+A verb that is decorated with `with_settings` gets the settings as its first argument, with its flags laid over them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeAlias
+
+import typer
+
+from tailrace.cli.session import session
+from tailrace.settings import Settings
+
+P = ParamSpec("P")
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Streams: TypeAlias = Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")]
+Topics: TypeAlias = Annotated[
+    str | None, typer.Option(help="Topics, with commas, or /pattern/; none reads MongoDB.", rich_help_panel="Events")
+]
+TopicFormat: TypeAlias = Annotated[
+    str | None, typer.Option(help="Format of the topics; default capture.format.", rich_help_panel="Events")
+]
+Backfill: TypeAlias = Annotated[
+    bool,
+    typer.Option("--backfill", help="Begin with the documents that are there.", rich_help_panel="Events"),
+]
+Resume: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Without a checkpoint, go on from what the output has recorded.", rich_help_panel="Events"
+    ),
+]
+Once: TypeAlias = Annotated[
+    bool, typer.Option("--once", help="End when everything that is there is done.", rich_help_panel="Events")
+]
+Checkpoint: TypeAlias = Annotated[
+    str | None, typer.Option(help="Where the position is kept.", rich_help_panel="Events")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag that stands for a setting; without it the setting counts."""
+
+    name: str
+    key: str
+    help: str
+    kind: Any = str
+    read: Callable[[Any], Any] | None = None
+    """Makes the setting's value of what was typed, where that is not the value itself."""
+    is_argument: bool = False
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """What the verb's signature says of it."""
+        is_switch, text = self.kind is bool, f"{self.help} ({self.key})."
+        names = [f"--{self.name.replace('_', '-')}"] if is_switch else []
+        asked: Any = (
+            typer.Argument(help=text)
+            if self.is_argument
+            else typer.Option(*names, help=text, rich_help_panel="Settings of this run")
+        )
+        annotation: Any = Annotated[bool if is_switch else self.kind | None, asked]
+        default = False if is_switch else None
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+    def setting(self, value: Any) -> Any:
+        """Give the setting's value for what was typed; None where nothing was."""
+        if value is None or value is False or value == []:
+            return None
+        if self.read is not None:
+            return self.read(value)
+        return tuple(value) if isinstance(value, list) else value
+
+
+def with_settings(
+    *flags: Flag, fixed: Mapping[str, Any] | None = None
+) -> Callable[[Callable[Concatenate[Settings, P], None]], Callable[..., None]]:
+    """Give a verb these flags, and the settings under them; `fixed` are settings that this verb decides itself."""
+
+    def decorated(verb: Callable[Concatenate[Settings, P], None]) -> Callable[..., None]:
+        @wraps(verb)
+        def run(**given: Any) -> None:
+            over = {flag.key: flag.setting(given.pop(flag.name)) for flag in flags} | dict(fixed or {})
+            verb(session.loaded(over), **given)  # type: ignore[call-arg]
+
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+        added = [flag.parameter for flag in flags]
+        keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        run.__signature__ = inspect.Signature([*keyword_only, *added])  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in [*own, *added]}
+        return run
+
+    return decorated
+
+
+URI: Final = Flag("uri", "mongodb.uri", "MongoDB")
+STORE: Final = Flag("store", "capture.position_store", "Position store")
+SINK: Final = Flag("sink", "capture.sink", "Where records go: kafka://..., file:..., webhook, redis")
+FORMAT: Final = Flag("format", "capture.format", "Format of records: json, canonical, bson, flat, debezium")
+STREAM: Final = (URI, Flag("name", "capture.name", "Name of the stream"), SINK, FORMAT, STORE)
+"""A stream from MongoDB to a sink."""
+NAMESPACES: Final = Flag(
+    "namespaces", "capture.namespaces", "db.collection, db or /regex/; none is all", list[str], is_argument=True
+)
+METRICS_PORT: Final = Flag("metrics_port", "monitor.metrics_port", "Serve Prometheus metrics", int)
+REDIS: Final = Flag("redis", "features.redis_url", "Redis of the features")
+FOLDER: Final = Flag("folder", "warehouse.folder", "Folder of the tables")
