@@ -1,0 +1,217 @@
+"""One cell of the table: a tool, a fault and a seed; what the server's own stream has and the topic has not."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bson.raw_bson import RawBSONDocument
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from losses.changes import LENIENT, Change, Count, count, decode, of_event
+from losses.faults import FAULTS, Stage
+from losses.tools import Aim, Tool
+from losses.writer import NumberedWriter
+from nemesis.line import Servers
+
+SECONDS_TO_BEGIN = 240
+SECONDS_TO_RECOVER = 180
+BEGINNING = "the beginning"
+WRITING_BEFORE, WRITING_AFTER = 3.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The result of one run, as it is kept."""
+
+    fault: str
+    tool: str
+    seed: int
+    server: str
+    acknowledged: int
+    changes: int
+    delivered: int
+    lost: int
+    duplicated: int
+    reordered: int
+    invented: int
+    set_aside: int
+    """Records in a dead-letter topic, which the tool has reported."""
+    seconds_to_recover: float | None
+    """From the end of the fault to the last change in the topic; None when it did not come."""
+    stopped: str
+    """Why the tool waits for an operator; empty when it does not."""
+
+    def line(self) -> dict[str, Any]:
+        """For a file of JSON lines."""
+        return asdict(self)
+
+
+def run(servers: Servers, tool: Tool, fault: str, seed: int, folder: Path) -> Cell:
+    """Start the tool, write, let the fault happen, write on, and wait until the last change has arrived."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"l{uuid.uuid4().hex[:8]}"
+    database = f"db{name}"
+    running = tool.start(Aim(servers.mongodb.uri, servers.broker.proxied_servers, database, name, folder))
+    try:
+        with closing(Topics(servers.broker.bootstrap_servers, name, f"{name}.{database}.orders", tool)) as topics:
+            start = _begin(servers, database, topics)
+            writer = NumberedWriter(servers.mongodb.uri, database, seed)
+            writer.start()
+            time.sleep(WRITING_BEFORE)
+            FAULTS[fault](Stage(servers, running, database, random.Random(seed)))
+            time.sleep(WRITING_AFTER)
+            writer.stop()
+            healed = time.monotonic()
+            last = _mark(servers, database, "the end", writer.number + 1)
+            truth = _truth(servers.mongodb.uri, database, start, last)
+            recovered = _wait_for(topics, truth[-1], healed)
+            topics.poll(5.0)
+            found = count(truth, topics.changes)
+            return _cell(servers, tool, fault, seed, writer, found, topics, recovered, running.failed())
+    finally:
+        running.stop()
+
+
+def _cell(
+    servers: Servers,
+    tool: Tool,
+    fault: str,
+    seed: int,
+    writer: NumberedWriter,
+    found: Count,
+    topics: Topics,
+    recovered: float | None,
+    stopped: str,
+) -> Cell:
+    if recovered is None and not stopped:
+        stopped = f"delivers nothing for {SECONDS_TO_RECOVER} s"
+    return Cell(
+        fault=fault,
+        tool=tool.title,
+        seed=seed,
+        server=servers.mongodb.version,
+        acknowledged=writer.acknowledged,
+        set_aside=topics.dead_letters(),
+        seconds_to_recover=None if recovered is None else round(recovered, 1),
+        stopped=stopped[:200],
+        **asdict(found),
+    )
+
+
+class Topics:
+    """What a tool has written: its topic of the collection, and its dead letters."""
+
+    def __init__(self, servers: str, name: str, topic: str, tool: Tool) -> None:
+        self._name, self._topic, self._tool = name, topic, tool
+        options = {"group.id": name, "isolation.level": "read_committed", "enable.auto.commit": False, "log_level": 0}
+        self._consumer = Consumer({"bootstrap.servers": servers, "auto.offset.reset": "earliest", **options})
+        self._assigned = False
+        self.has_begun = False
+        self.changes: list[Change] = []
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+    def poll(self, seconds: float) -> None:
+        """Read what has come since."""
+        if not self._assigned and not self._assign():
+            return
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            messages = self._consumer.consume(5_000, timeout=min(1.0, seconds))
+            if not messages:
+                return
+            for message in messages:
+                if not message.error() and message.value() is not None:
+                    change = self._tool.read(message.key(), message.value())
+                    if change and change.key.startswith(BEGINNING):
+                        self.has_begun = True
+                    elif change:
+                        self.changes.append(change)
+
+    def dead_letters(self) -> int:
+        """How many records the topics for dead letters hold."""
+        try:
+            topics = self._consumer.list_topics(timeout=10).topics
+            named = [name for name in topics if self._name in name and "dead" in name]
+            places = [TopicPartition(name, part) for name in named for part in topics[name].partitions]
+            return sum(self._consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
+        except KafkaException:
+            return 0
+
+    def _assign(self) -> bool:
+        try:
+            topic = self._consumer.list_topics(self._topic, timeout=5).topics[self._topic]
+        except KafkaException:
+            return False
+        if topic.error or not topic.partitions:
+            return False
+        self._consumer.assign([TopicPartition(self._topic, part, 0) for part in topic.partitions])
+        self._assigned = True
+        return True
+
+
+def _begin(servers: Servers, database: str, topics: Topics) -> Any:
+    """Write until the tool delivers; gives the operation time from which on everything counts."""
+    deadline = time.monotonic() + SECONDS_TO_BEGIN
+    while not topics.has_begun:
+        assert time.monotonic() < deadline, "the tool never began"
+        key = _mark(servers, database, BEGINNING, None)
+        topics.poll(1.0)
+    with servers.mongodb.client() as client, client.start_session() as session:
+        client[database].orders.find_one({"_id": key}, session=session)
+        return session.operation_time
+
+
+def _mark(servers: Servers, database: str, name: str, number: int | None) -> str:
+    key = f"{name} {time.time_ns()}"
+    deadline = time.monotonic() + SECONDS_TO_BEGIN
+    while True:
+        try:
+            with servers.mongodb.client(w="majority") as client:
+                document = {"write": number if number is not None else key}
+                client[database].orders.update_one({"_id": key}, {"$setOnInsert": document}, upsert=True)
+            return key
+        except PyMongoError:
+            assert time.monotonic() < deadline, "MongoDB takes no writes"
+            time.sleep(0.5)
+
+
+def _truth(uri: str, database: str, start: Any, last: str) -> list[Change]:
+    """The server's own stream of the collection's name, read by pymongo, cut into fragments where it has to be."""
+    found: list[Change] = []
+    deadline = time.monotonic() + SECONDS_TO_BEGIN
+    options = {"start_at_operation_time": start, "max_await_time_ms": 200, "batch_size": 1_000}
+    # An event over 16 MB cannot be read: what the numbers need is kept, the filler is not.
+    short = [{"$project": {"fullDocument.filler": 0, "updateDescription.updatedFields.filler": 0}}]
+    with MongoClient[Any](uri, document_class=RawBSONDocument, serverSelectionTimeoutMS=30_000) as client:
+        target = client.get_database(database, codec_options=LENIENT.with_options(document_class=RawBSONDocument))
+        with target.watch(short, **options) as stream:
+            while time.monotonic() < deadline:
+                raw = stream.try_next()
+                if raw is None:
+                    continue
+                event = decode(raw.raw)
+                change = of_event(event) if event.get("ns", {}).get("coll") == "orders" else None
+                if change and not change.key.startswith(BEGINNING):
+                    found.append(change)
+                    if change.key == last:
+                        return found
+    raise AssertionError("the server's own stream did not come to the end")
+
+
+def _wait_for(topics: Topics, last: Change, healed: float) -> float | None:
+    while time.monotonic() < healed + SECONDS_TO_RECOVER:
+        topics.poll(1.0)
+        if last in topics.changes[-2_000:]:
+            return time.monotonic() - healed
+    return None

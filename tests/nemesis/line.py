@@ -1,0 +1,134 @@
+"""The whole line on real servers: a replica set of three, a broker behind a proxy, producers, a gateway, watchers."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from nemesis.services import Service
+from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet
+from tailrace.stand.ports import reserve_port
+
+SOURCES = ("change-stream", "oplog")
+FORMATS = ("json", "canonical", "bson")
+LEASE_SECONDS = 12
+"""More than one call to a broker that is away may take, or the lease would end during it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What outlives a run: the servers."""
+
+    mongodb: ReplicaSet
+    broker: Kafka
+    proxy: FaultProxy
+    redis: Redis
+    postgres: Postgres
+
+    @classmethod
+    def start(cls, folder: Path, running: ExitStack) -> Servers:
+        """Start them; they end with `running`."""
+        proxy = running.enter_context(FaultProxy.start())
+        return cls(
+            running.enter_context(ReplicaSet.start(nodes=3, folder=folder / "mongodb")),
+            running.enter_context(Kafka.start(proxy=proxy, folder=folder / "kafka")),
+            proxy,
+            running.enter_context(Redis.start(folder=folder / "redis")),
+            running.enter_context(Postgres.start(folder=folder / "postgres")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One producer's stream: what it promises, and where its records are."""
+
+    name: str
+    delivery: str
+    source: str
+    format: str
+    store: str
+
+
+class Line:
+    """The product's processes over the servers, with names and a database of this run alone."""
+
+    def __init__(self, servers: Servers, folder: Path, seed: int) -> None:
+        self.mongodb = servers.mongodb
+        self.nodes = servers.mongodb.nodes
+        self.broker, self.proxy = servers.broker, servers.proxy
+        self.redis, self.postgres = servers.redis, servers.postgres
+        self.database = f"shop{seed}"
+        self._folder = folder
+        self._run = uuid.uuid4().hex[:6]
+        self._gateway_port = reserve_port()
+        self.streams = self._streams(seed)
+        self.producers = [self._producer(stream, copy) for stream in self.streams for copy in self._copies(stream)]
+        self.gateway = self._gateway()
+
+    def __enter__(self) -> Self:
+        for service in (*self.producers, self.gateway):
+            service.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for service in (*self.producers, self.gateway):
+            service.stop()
+        self._gateway_port.release()
+
+    @property
+    def gateway_uri(self) -> str:
+        """Where drivers reach the gateway."""
+        return f"mongodb://127.0.0.1:{self._gateway_port.number}/"
+
+    def _streams(self, seed: int) -> list[Stream]:
+        """Both guarantees over both sources; formats and the stores of at-least-once in turns."""
+        stores: list[Callable[[], str]] = [
+            lambda: f"file:{self._folder / 'positions'}",
+            lambda: self.postgres.dsn,
+            lambda: self.redis.url,
+            lambda: f"kafka://{self.broker.proxied_servers}/nemesis-{self._run}",
+            lambda: self.mongodb.uri,
+        ]
+        made = []
+        for number, delivery in enumerate(("at-least-once", "exactly-once")):
+            for turn, source in enumerate(SOURCES):
+                once = delivery == "exactly-once"
+                store = stores[3] if once else stores[(seed + 2 * turn) % len(stores)]
+                chosen = FORMATS[(seed + number + turn) % len(FORMATS)]
+                made.append(Stream(f"{delivery}-{source}-{self._run}", delivery, source, chosen, store()))
+        return made
+
+    def _copies(self, stream: Stream) -> range:
+        """The first stream has a second producer that waits for its lease."""
+        return range(2 if stream is self.streams[0] else 1)
+
+    def _producer(self, stream: Stream, copy: int) -> Service:
+        settings = {
+            "capture.name": stream.name,
+            "capture.namespaces": f'["{self.database}"]',
+            "capture.start": "now",
+            "capture.source": stream.source,
+            "capture.delivery": stream.delivery,
+            "capture.format": stream.format,
+            "capture.sink": f"kafka://{self.broker.proxied_servers}",
+            "capture.topic_prefix": stream.name,
+            "capture.partitions": 2,
+            "capture.position_store": stream.store,
+            "capture.lease_seconds": LEASE_SECONDS,
+        }
+        return self._service(f"{stream.name}-{copy}", ["produce"], settings)
+
+    def _gateway(self) -> Service:
+        return self._service("gateway", ["serve"], {"gateway.port": self._gateway_port.number})
+
+    def _service(self, name: str, verb: list[str], settings: Mapping[str, Any]) -> Service:
+        chosen = {"mongodb.uri": self.mongodb.uri, **settings}
+        environment = {f"TAILRACE_{key.upper().replace('.', '__')}": str(value) for key, value in chosen.items()}
+        self._folder.mkdir(exist_ok=True, parents=True)
+        program = str(Path(sys.executable).with_name("tailrace"))
+        return Service(name, [program, *verb], self._folder, environment)

@@ -1,0 +1,236 @@
+"""One run: begin to write, let the faults of a seed happen, heal, wait until everybody is healthy, compare."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pymongo.errors import PyMongoError
+
+from nemesis.faults import AlreadyStruck, Faults
+from nemesis.line import Line, Servers
+from nemesis.schedule import Strike, draw
+from nemesis.validators import Event, TopicReader, Verdict, compare, server_stream, unacknowledged_losses
+from nemesis.watchers import Watcher
+from nemesis.writers import COLLECTIONS, Writer
+from tailrace.owned import OwnedThread
+
+SECONDS_TO_BEGIN = 120
+SECONDS_TO_HEAL = 240
+WRITERS = 2
+
+
+@dataclass
+class Report:
+    """What a run did and found, as it is printed and kept."""
+
+    seed: int
+    version: str
+    seconds: float
+    timeline: list[str] = field(default_factory=list)
+    acknowledged: int = 0
+    unknown: int = 0
+    rolled_back: int = 0
+    events: int = 0
+    healthy_after: dict[str, float] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    exits: dict[str, list[int]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """Seed, timeline and figures, for a person."""
+        lines = [f"seed {self.seed}, MongoDB {self.version}, {self.seconds:.0f} s of faults", *self.timeline]
+        lines.append(
+            f"acknowledged {self.acknowledged}, unknown {self.unknown}, rolled back {self.rolled_back}, "
+            f"events {self.events}"
+        )
+        lines += [
+            f"{verdict.reader}: delivered {verdict.delivered}, lost {len(verdict.lost)}, "
+            f"duplicated {verdict.duplicated}, reordered {len(verdict.reordered)}, "
+            f"invented {len(verdict.invented)}, healthy after {self.healthy_after.get(verdict.reader, 0):.1f} s"
+            for verdict in self.verdicts
+        ]
+        lines += [f"{name} ended with {codes}" for name, codes in self.exits.items() if codes]
+        return "\n".join([*lines, *self.problems])
+
+    def save(self, path: Path) -> None:
+        """Append it to a file of JSON lines."""
+        figures = {key: value for key, value in asdict(self).items() if key not in ("verdicts",)}
+        figures["readers"] = {
+            verdict.reader: {
+                "delivered": verdict.delivered,
+                "lost": len(verdict.lost),
+                "duplicated": verdict.duplicated,
+                "reordered": len(verdict.reordered),
+                "invented": len(verdict.invented),
+            }
+            for verdict in self.verdicts
+        }
+        with path.open("a") as file:
+            file.write(json.dumps(figures) + "\n")
+
+
+class Run:
+    """The parts of one run; `whole` does it from beginning to end."""
+
+    def __init__(self, servers: Servers, folder: Path, seed: int, seconds: float, pause: float = 0.01) -> None:
+        self._servers = servers
+        self._seed = seed
+        self._seconds = seconds
+        self._pause = pause
+        self._line = Line(servers, folder, seed)
+        self._faults = Faults(self._line)
+        self._began = 0.0
+        self.report = Report(seed, servers.mongodb.version, seconds)
+
+    def whole(self) -> Report:
+        """Do it; what went wrong is in the report's `problems`."""
+        with self._line, ExitStack() as stack:
+            readers = {
+                stream.name: TopicReader(self._servers.broker.bootstrap_servers, stream.name, stream.format)
+                for stream in self._line.streams
+            }
+            for reader in readers.values():
+                stack.callback(reader.close)
+            start = self._begin(readers)
+            watchers = [
+                Watcher(self._line.gateway_uri, self._line.database, collection, start)
+                for collection in (None, COLLECTIONS[0])
+            ]
+            writers = [
+                Writer(self._servers.mongodb.uri, self._line.database, number, self._seed, self._pause)
+                for number in range(1, WRITERS + 1)
+            ]
+            for each in (*watchers, *writers):
+                each.start()
+            self._strike(draw(self._seed, self._faults.names, self._seconds))
+            for writer in writers:
+                writer.stop()
+            last = self._mark("the end")
+            truth = server_stream(self._servers.mongodb.uri, self._line.database, start, last)
+            self._wait_healthy(readers, watchers, last, truth)
+            for watcher in watchers:
+                watcher.stop()
+            self._judge(readers, watchers, writers, truth, (start.time, start.inc))
+        return self.report
+
+    def _begin(self, readers: dict[str, TopicReader]) -> Any:
+        """Wait until every producer delivers; gives the operation time from which on everything counts."""
+        key = self._mark("the beginning")
+        deadline = time.monotonic() + SECONDS_TO_BEGIN
+        waiting = set(readers)
+        while waiting:
+            assert time.monotonic() < deadline, f"these never began: {sorted(waiting)}\n{self._logs()}"
+            for name in sorted(waiting):
+                readers[name].poll()
+                if any(event.name == "the beginning" for event in readers[name].events):
+                    waiting.discard(name)
+            key = self._mark("the beginning")
+        with self._servers.mongodb.client() as client, client.start_session() as session:
+            client[self._line.database].orders.find_one({"_id": key}, session=session)
+            assert session.operation_time is not None
+            return session.operation_time
+
+    def _mark(self, name: str) -> str:
+        """Insert a document that says where a stretch begins or ends; gives its `_id`."""
+        key = f"{name} {time.time_ns()}"
+        deadline = time.monotonic() + SECONDS_TO_HEAL
+        while True:
+            try:
+                with self._servers.mongodb.client(w="majority") as client:
+                    client[self._line.database].orders.replace_one({"_id": key}, {"op": name}, upsert=True)
+                return key
+            except PyMongoError:
+                assert time.monotonic() < deadline, "MongoDB does not take writes any more"
+                time.sleep(0.2)
+
+    def _strike(self, strikes: list[Strike]) -> None:
+        """Let each fault happen at its time, several at once, and all be undone at the end."""
+        self._began = time.monotonic()
+        threads = []
+        for number, strike in enumerate(strikes):
+            time.sleep(max(0.0, self._began + strike.at - time.monotonic()))
+            thread = OwnedThread(lambda strike=strike: self._one(strike), name=f"fault {number}")
+            thread.start()
+            threads.append(thread)
+        time.sleep(max(0.0, self._began + self._seconds - time.monotonic()))
+        for thread in threads:
+            assert thread.join(SECONDS_TO_HEAL), f"{thread.name} could not be undone"
+            if thread.error:
+                self.report.problems.append(f"{thread.name} of the nemesis itself failed: {str(thread.error)[:300]}")
+        self.report.rolled_back = self._faults.rolled_back
+
+    def _one(self, strike: Strike) -> None:
+        try:
+            with self._faults.strike(strike.fault, strike.choice) as victim:
+                self._note(f"{strike.fault} ({victim}) for {strike.seconds:.1f} s")
+                time.sleep(strike.seconds)
+        except AlreadyStruck as error:
+            self._note(f"{strike.fault}: left out, {error} is struck already")
+
+    def _note(self, what: str) -> None:
+        self.report.timeline.append(f"{time.monotonic() - self._began:6.1f} s  {what}")
+
+    def _wait_healthy(
+        self, readers: dict[str, TopicReader], watchers: list[Watcher], last: Any, truth: list[Event]
+    ) -> None:
+        """Wait until each reader has the last event, and note how long that took after the last fault."""
+        healed = time.monotonic()
+        waiting: dict[str, Callable[[], bool]] = {
+            name: lambda reader=reader: reader.poll(0.5) or reader.has(last) for name, reader in readers.items()
+        }
+        for watcher in watchers:
+            token = truth[-1].token
+            waiting[watcher.name] = lambda watcher=watcher, token=token: any(
+                event.token == token for event in reversed(watcher.events)
+            )
+        while waiting:
+            if time.monotonic() > healed + SECONDS_TO_HEAL:
+                self.report.problems += [f"{name} is not healthy after {SECONDS_TO_HEAL} s" for name in waiting]
+                self.report.problems.append(self._logs())
+                return
+            for name in [name for name, arrived in waiting.items() if arrived()]:
+                self.report.healthy_after[name] = time.monotonic() - healed
+                del waiting[name]
+
+    def _judge(
+        self,
+        readers: dict[str, TopicReader],
+        watchers: list[Watcher],
+        writers: list[Writer],
+        truth: list[Event],
+        start: tuple[int, int],
+    ) -> None:
+        report = self.report
+        truth = [event for event in truth if event.time > start]
+        acknowledged = set().union(*(writer.journal.acknowledged for writer in writers))
+        report.acknowledged = len(acknowledged)
+        report.unknown = sum(len(writer.journal.unknown) for writer in writers)
+        report.events = len(truth)
+        report.exits = {service.name: service.exits for service in (*self._line.producers, self._line.gateway)}
+        missing = unacknowledged_losses(acknowledged, truth)
+        if missing:
+            report.problems.append(f"the server itself has lost {len(missing)} acknowledged writes: {missing[:3]}")
+        for stream in self._line.streams:
+            readers[stream.name].poll(2.0)
+            verdict = compare(stream.name, readers[stream.name].events, truth, start)
+            report.verdicts.append(verdict)
+            report.problems += verdict.problems(duplicates_allowed=stream.delivery == "at-least-once")
+        for watcher in watchers:
+            wanted = [event for event in truth if watcher.collection in (None, event.namespace.partition(".")[2])]
+            verdict = compare(watcher.name, watcher.events, wanted, start)
+            report.verdicts.append(verdict)
+            report.problems += verdict.problems(duplicates_allowed=False)
+        if report.problems:
+            report.problems.append(self._logs())
+
+    def _logs(self) -> str:
+        return "\n".join(
+            f"--- {service.name}, exits {service.exits}\n{service.log_tail()}"
+            for service in (*self._line.producers, self._line.gateway)
+        )

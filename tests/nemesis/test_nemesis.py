@@ -1,0 +1,58 @@
+"""Several faults at once against the whole line: nothing acknowledged is lost, nothing is invented, order holds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nemesis.line import Servers
+from nemesis.run import Run
+from nemesis.schedule import draw
+
+SECONDS = 20.0
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with ExitStack() as running:
+        yield Servers.start(tmp_path_factory.mktemp("nemesis"), running)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_lost(servers: Servers, tmp_path: Path, seed: int) -> None:
+    report = Run(servers, tmp_path, seed, SECONDS).whole()
+    print(report.text())
+    assert not report.problems, report.text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(8 * 3600)
+def test_nothing_is_lost_for_an_hour(servers: Servers, tmp_path: Path) -> None:
+    """make nemesis MINUTES=60 SEED=1: one seed after the other, each a minute of faults."""
+    first, minutes = int(os.environ.get("SEED", "1")), float(os.environ.get("MINUTES", "60"))
+    results = Path(os.environ.get("RESULTS", tmp_path / "nemesis.jsonl"))
+    deadline = time.monotonic() + 60 * minutes
+    bad = []
+    seed = first
+    while time.monotonic() < deadline:
+        report = Run(servers, tmp_path / str(seed), seed, 60.0).whole()
+        report.save(results)
+        print(report.text(), flush=True)
+        if report.problems:
+            bad.append(seed)
+        seed += 1
+    assert not bad, f"of the seeds {first} to {seed - 1} these failed: {bad}"
+
+
+def test_a_seed_always_draws_the_same_faults() -> None:
+    menu = [f"fault {number}" for number in range(7)]
+    assert draw(5, menu, 60) == draw(5, menu, 60)
+    assert draw(5, menu, 60) != draw(6, menu, 60)
+    assert {strike.fault for strike in draw(5, menu, 60)} == set(menu)
