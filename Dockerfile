@@ -4,14 +4,21 @@
 
 ARG PYTHON=3.11-slim-bookworm
 
+FROM rust:1-slim-bookworm AS kernel
+RUN apt-get update && apt-get install -y --no-install-recommends python3-pip \
+ && pip install --break-system-packages maturin==1.16.0
+COPY kernel ./kernel
+RUN maturin build --release --locked --manifest-path kernel/Cargo.toml --out /wheels
+
 FROM python:${PYTHON} AS build
 ARG EXTRAS=kafka,redis,postgres,dashboard
 WORKDIR /build
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY src ./src
 COPY examples/fraud_signals ./examples/fraud_signals
+COPY --from=kernel /wheels /wheels
 RUN python -m venv /opt/tailrace \
- && /opt/tailrace/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
+ && /opt/tailrace/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]" /wheels/*.whl
 
 FROM python:${PYTHON}
 COPY --from=build /opt/tailrace /opt/tailrace

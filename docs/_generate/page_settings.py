@@ -26,8 +26,9 @@ can be read from a file of its own, under its name with `_file`: `uri_file = "/r
     [mongodb]
     uri = "mongodb://127.0.0.1:27017/?replicaSet=rs0"
 
-is `TAILRACE_MONGODB__URI` in the environment. `tailrace settings` prints the values that are in force. Two variables
-stand outside of the file: `TAILRACE_CONFIG`, and `TAILRACE_CACHE`, the folder for fetched servers and jars.
+is `TAILRACE_MONGODB__URI` in the environment. `tailrace settings` prints the values that are in force. Three variables
+stand outside of the file: `TAILRACE_CONFIG`; `TAILRACE_CACHE`, the folder for fetched servers and jars; and
+`TAILRACE_KERNEL`, which is `off` to leave the compiled kernel out, or `on` to refuse to run without it.
 """
 
 

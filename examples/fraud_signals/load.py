@@ -11,6 +11,7 @@ small payments at many merchants, then some large ones. The same seed gives the 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import signal
 import threading
@@ -127,7 +128,7 @@ def write(collection: Collection[Document], shop: Shop, rate: float, stopping: t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--uri", default="mongodb://127.0.0.1:27017/")
+    parser.add_argument("--uri", default=os.environ.get("MONGODB_URI", "mongodb://127.0.0.1:27017/"))
     parser.add_argument("--rate", type=float, default=50, help="writes per second")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--pay", nargs=2, metavar=("USER", "AMOUNT"), help="write one payment and end")

@@ -15,7 +15,7 @@ from bson import Timestamp
 from deploy.exposed import samples
 from promql import firing
 from tailrace.monitor import State, StreamMetrics
-from tailrace.monitor.metrics import REGISTRY, show_oplog, show_place, show_state
+from tailrace.monitor.metrics import REGISTRY, show_lag, show_oplog, show_state
 
 RULES: dict[str, dict[str, Any]] = {
     rule["alert"]: rule
@@ -33,14 +33,14 @@ Step = Callable[[StreamMetrics, int], None]
 def well(stream: StreamMetrics, minute: int) -> None:
     """What a process reports each minute when nothing is wrong."""
     show_oplog(SHARD, window=400_000, used_bytes=50, limit_bytes=100)
-    show_place(stream.stream, SHARD, age=1, headroom=0.98, until_lost=None)
+    show_lag(stream.stream, SHARD, age=1, headroom=0.98, until_lost=None)
     stream.state(State.LIVE)
     stream.batch({("insert", "shop.orders"): 10}, 1_000, 0.01)
     stream.position(Timestamp(1_777_636_800 + 60 * minute, 1))
 
 
 def place(age: float, headroom: float, until_lost: float | None) -> Step:
-    return lambda stream, _: show_place(stream.stream, SHARD, age=age, headroom=headroom, until_lost=until_lost)
+    return lambda stream, _: show_lag(stream.stream, SHARD, age=age, headroom=headroom, until_lost=until_lost)
 
 
 def state(name: State) -> Step:

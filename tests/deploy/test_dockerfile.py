@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 from tailrace.owned import run_guarded
 from tailrace.settings import ENVIRONMENT_PREFIX, describe
@@ -52,8 +55,10 @@ def test_the_image_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
             continue
         for source in words[:-1]:
             target = context / words[-1] / (Path(source).name if words[-1] == "./" else "")
-            copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
-            copy(ROOT / source, target)
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, target, ignore=shutil.ignore_patterns("target"))
+            else:
+                shutil.copy(ROOT / source, target)
     run("-m", "hatchling", "build", "--target", "wheel", folder=context)
     [wheel] = (context / "dist").glob("*.whl")
     run("-m", "pip", "install", "--quiet", "--no-deps", "--target", str(installed), str(wheel), folder=tmp_path)
@@ -62,6 +67,22 @@ def test_the_image_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
     start = "from tailrace.cli.app import run; sys.exit(run(sys.argv[1:]))"
     assert "Usage" in run("-c", first + start, "produce", "--help", folder=tmp_path)
     assert (installed / "tailrace" / "up" / "fraud_signals").is_dir()
+
+
+def test_the_wheel_of_the_kernel_needs_neither_rust_nor_anything_else(tmp_path: Path) -> None:
+    """The wheel that `kernel/build` keeps, which is made as the image makes its own, in a Python that has nothing."""
+    pytest.importorskip("tailrace_kernel")
+    mark = Path(sys.prefix) / ".kernel"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tailrace" / "kernel"
+    wheels = list(cache.glob(f"{mark.read_text().strip()}-*/*.whl")) if mark.exists() else []
+    if not wheels:
+        pytest.skip("the kernel was not built by kernel/build")
+    assert "-cp311-abi3-" in wheels[0].name
+    install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(tmp_path / "installed"))
+    run(*install, str(wheels[0]), folder=tmp_path)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'installed')!r}); import tailrace_kernel as kernel; "
+    program += "print(kernel.__file__, kernel.slice_documents(bytes([5, 0, 0, 0, 0]), 0))"
+    assert str(tmp_path) in run("-I", "-S", "-c", program, folder=tmp_path)
 
 
 def run(*arguments: str, folder: Path) -> str:

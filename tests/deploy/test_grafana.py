@@ -47,6 +47,7 @@ def test_legends_show_labels_that_the_expression_keeps(panel: dict[str, Any]) ->
 def test_every_metric_of_ours_is_on_the_board() -> None:
     shown = {name for panel in PANELS for target in panel["targets"] for name, _ in _METRIC.findall(target["expr"])}
     ours = {name for name in EXPOSED if name.startswith("tailrace_") and not name.endswith(("_sum", "_count"))}
+    ours -= {"tailrace_merge_held_seconds"}  # deprecated: the board shows the name that replaced it
     assert ours <= shown
 
 

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from pydantic import SecretStr
@@ -16,14 +17,17 @@ from command_lines import complaint_about_words
 from tailrace.dashboard.web.access import OPEN_PATHS, Access
 from tailrace.monitor import Site, serve_endpoint
 from tailrace.owned import run_guarded
-from tailrace.settings import ENVIRONMENT_PREFIX, Settings, describe
+from tailrace.settings import ENVIRONMENT_PREFIX, Settings
+from tailrace.settings_source import file_keys
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 DOCUMENTS: list[dict[str, Any]] = [
-    document for file in sorted(FOLDER.glob("*.yaml")) for document in yaml.safe_load_all(file.read_text())
+    document
+    for file in [*sorted(FOLDER.glob("*.yaml")), FOLDER / "producer" / "producer.yaml"]
+    for document in yaml.safe_load_all(file.read_text())
 ]
 DEPLOYMENTS = [document for document in DOCUMENTS if document["kind"] == "Deployment"]
-VARIABLES = {ENVIRONMENT_PREFIX + key.upper().replace(".", "__") for key, *_ in describe()}
+VARIABLES = {f"{ENVIRONMENT_PREFIX}{key.upper().replace('.', '__')}_FILE" for key in file_keys(Settings)}
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -38,8 +42,8 @@ def container(deployment: dict[str, Any]) -> dict[str, Any]:
 
 def settings_of(deployment: dict[str, Any]) -> Settings:
     """The settings that its pods get: the file of the config map, with the variables over it."""
-    [volume] = deployment["spec"]["template"]["spec"]["volumes"]
-    [mount] = container(deployment)["volumeMounts"]
+    volume, _ = deployment["spec"]["template"]["spec"]["volumes"]
+    mount, _ = container(deployment)["volumeMounts"]
     config_map = next(
         each
         for each in DOCUMENTS
@@ -63,12 +67,61 @@ def test_command_lines_settings_and_variables_are_understood(deployment: dict[st
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
-def test_secrets_come_from_the_secret_that_is_made(deployment: dict[str, Any]) -> None:
+def test_secrets_are_files_of_the_secret_that_is_made(deployment: dict[str, Any]) -> None:
     made = next(each for each in DOCUMENTS if each["kind"] == "Kustomization")["secretGenerator"][0]
     keys = {literal.partition("=")[0] for literal in made["literals"]}
-    for variable in container(deployment)["env"]:
-        reference = variable["valueFrom"]["secretKeyRef"]
-        assert (reference["name"], reference["key"] in keys) == (made["name"], True)
+    _, volume = deployment["spec"]["template"]["spec"]["volumes"]
+    _, mount = container(deployment)["volumeMounts"]
+    assert volume["secret"]["secretName"] == made["name"]
+    mounted = {f"{mount['mountPath']}/{item['path']}" for item in volume["secret"]["items"] if item["key"] in keys}
+    assert {variable["value"] for variable in container(deployment)["env"]} == mounted
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.rglob("*.yaml")), ids=lambda file: file.name)
+def test_manifests_are_as_the_schemas_of_the_api_demand(file: Path) -> None:
+    """Strictly: a field that the API does not know is an error. Custom resources have no schema there."""
+    for document in yaml.safe_load_all(file.read_text()):
+        if document["apiVersion"].split("/")[0] not in ("kustomize.config.k8s.io", "monitoring.coreos.com"):
+            kubernetes_validate.validate(document, "1.31", strict=True)
+
+
+def test_a_wrong_field_is_found() -> None:
+    wrong = {**DEPLOYMENTS[0], "spec": {**DEPLOYMENTS[0]["spec"], "replica": 1}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.31", strict=True)
+
+
+def test_network_policies_and_monitors_name_labels_and_ports_that_there_are() -> None:
+    ports = {port["name"] for each in DEPLOYMENTS for port in container(each)["ports"]}
+    components = {container(each)["name"] for each in DEPLOYMENTS}
+    for policy in (each for each in DOCUMENTS if each["kind"] == "NetworkPolicy"):
+        for rule in policy["spec"].get("ingress", []):
+            assert {port["port"] for port in rule["ports"]} <= ports
+        selector = policy["spec"]["podSelector"]
+        named_there = {selector.get("matchLabels", {}).get("app.kubernetes.io/component")} - {None}
+        for expression in selector.get("matchExpressions", []):
+            named_there |= set(expression["values"])
+        assert named_there <= components
+    monitor = yaml.safe_load((FOLDER / "monitoring" / "service-monitor.yaml").read_text())["spec"]
+    services = [each for each in DOCUMENTS if each["kind"] == "Service"]
+    chosen = [
+        s for s in services if monitor["selector"]["matchLabels"].items() <= s["metadata"].get("labels", {}).items()
+    ]
+    assert {each["metadata"]["name"] for each in chosen} == {"tailrace-producer", "tailrace-gateway"}
+    for service in chosen:
+        assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_a_second_producer_has_settings_of_its_own() -> None:
+    folder = FOLDER / "overlays" / "payments"
+    overlay = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    patch = yaml.safe_load(overlay["patches"][0]["patch"])
+    kubernetes_validate.validate(patch, "1.31", strict=True)
+    settings = Settings.model_validate(tomllib.loads(patch["data"]["tailrace.toml"]))
+    first = settings_of(next(each for each in DEPLOYMENTS if container(each)["name"] == "producer"))
+    assert settings.capture.name != first.capture.name
+    # kustomize reads folders from elsewhere, and no single files.
+    assert all((folder / each / "kustomization.yaml").resolve().exists() for each in overlay["resources"])
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
@@ -112,7 +165,7 @@ def test_probes_of_producer_and_gateway_ask_for_pages_that_answer() -> None:
     for name, site in (("producer", state), ("gateway", Site())):
         with serve_endpoint(0, site=site) as port:
             for path in paths_of(name):
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as answer:
                     assert answer.status == 200
 
 
@@ -150,5 +203,5 @@ def test_kustomize_puts_them_together() -> None:
     secret = next(each["metadata"]["name"] for each in made if each["kind"] == "Secret")
     for each in made:
         if each["kind"] == "Deployment":
-            for variable in container(each)["env"]:
-                assert variable["valueFrom"]["secretKeyRef"]["name"] == secret
+            _, volume = each["spec"]["template"]["spec"]["volumes"]
+            assert volume["secret"]["secretName"] == secret

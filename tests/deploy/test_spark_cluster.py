@@ -53,7 +53,7 @@ class Cluster:
 
     def state(self) -> dict[str, Any]:
         """What the master's page says."""
-        with urllib.request.urlopen(f"{self.page}/json/", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.page}/json/", timeout=120) as answer:
             return json.load(answer)
 
     def workers(self) -> int:

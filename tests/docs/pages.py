@@ -30,5 +30,6 @@ def blocks(page: str) -> list[Block]:
 
 
 def all_pages() -> list[Path]:
-    """List the pages that are written, and the README."""
-    return [*sorted(DOCS.rglob("*.md")), ROOT / "README.md"]
+    """List the pages that are written, and those of the repository and of its examples."""
+    others = ("README.md", "CONTRIBUTING.md")
+    return [*sorted(DOCS.rglob("*.md")), *(ROOT / name for name in others), *sorted(ROOT.glob("examples/*/README.md"))]

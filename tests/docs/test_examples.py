@@ -9,11 +9,11 @@ import bson
 import pytest
 from bson import Timestamp, json_util
 
+from cluster.test_merge import FakeEvent, mark
 from docs.pages import blocks, read
 from engine.small_oplog import open_small
-from router.test_merge import FakeEvent, mark
 from tailrace.cli.app import run
-from tailrace.router import Merge
+from tailrace.cluster import Merge
 
 CONSOLES = [
     pytest.param(block.text, id=f"{page} {block.text.splitlines()[0][:60]}")
@@ -61,11 +61,11 @@ def test_the_worked_merge_is_what_the_merge_does() -> None:
             marked = re.search(r"mark (\d+)", given)
             merge.feed(shard, fed, mark(int(marked.group(1))) if marked else fed[-1].position)
         left = merge.take()
-        promises = [names[hold.promise.key] for hold in merge.holds(now=float(number))]
+        marks = [names[backlog.high_water_mark.key] for backlog in merge.backlogs(now=float(number))]
         leaves = " ".join(f"{event.shard}{event.time}" for event in left)
-        assert [arrives, *promises, leaves, names[merge.position.key]] == step
+        assert [arrives, *marks, leaves, names[merge.position.key]] == step
         if number == 3:
-            assert [hold.shard for hold in merge.holds(now=3.0) if hold.holds_back] == ["c"]
+            assert [backlog.shard for backlog in merge.backlogs(now=3.0) if backlog.blocks_merge] == ["c"]
 
 
 def test_the_stages_make_the_events_of_the_entries() -> None:

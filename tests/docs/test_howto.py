@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from pymongo.collection import Collection
 
+import tailrace
 from docs.pages import blocks
 from tailrace.stand import ReplicaSet
 
@@ -41,7 +43,7 @@ def orders_written(orders: Collection[Any]) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        writer.join(timeout=30)
+        writer.join(timeout=120)
 
 
 @pytest.fixture
@@ -73,6 +75,28 @@ def test_watching_prints_events(mongodb: ReplicaSet, orders: Collection[Any]) ->
     assert all(line.startswith("insert {'_id'") for line in printed)
 
 
+def test_a_handler_is_called_and_tested_as_the_page_says(
+    mongodb: ReplicaSet, orders: Collection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stopping = threading.Event()
+
+    class Index:
+        def put(self, key: Any, document: Any) -> None:
+            if len(kept) == 3:
+                stopping.set()
+                signal.raise_signal(signal.SIGTERM)
+            kept.append(key)
+
+    kept: list[Any] = []
+    names: dict[str, Any] = {"client": orders.database.client, "index": Index(), "tailrace": tailrace}
+    with orders_written(orders):
+        exec(compile(program("howto/resume.md", 1), "how-to", "exec"), names)
+    assert stopping.is_set()
+    exec(compile(program("howto/resume.md", 2), "how-to", "exec"), names)
+    names["test_orders_reach_the_index"]()
+
+
 def test_a_program_goes_on_where_it_was(
     mongodb: ReplicaSet, orders: Collection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,4 +115,4 @@ def test_a_program_goes_on_where_it_was(
     once = list(dict.fromkeys(handled))
     first = written.index(once[0])
     assert written[first : first + len(once)] == once
-    assert Path("orders.token").exists()
+    assert Path("orders.pos").exists()

@@ -12,8 +12,9 @@ import pytest
 
 from command_lines import complaint_about
 from docs.pages import DOCS, ROOT, all_pages, blocks
-from tailrace.features.definition import parse_definition
+from tailrace.features.declaration import parse_definition
 from tailrace.settings import Settings, describe
+from tailrace.settings_source import file_keys
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in all_pages()]
 
@@ -21,8 +22,8 @@ PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in al
 def command_lines(text: str) -> list[str]:
     """Every use of the program: a line of a code block, or inline code."""
     text = re.sub(r" \\\n\s+", " ", text)
-    shells = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
-    fenced = re.findall(r"^(tailrace [^\n]*)$", shells, re.MULTILINE)
+    shells = "\n".join(re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    fenced = re.findall(r"^(?:\$ )?(tailrace [^\n]*)$", shells, re.MULTILINE)
     indented = re.findall(r"^(?: {4,}|\$ )(?:\.venv/bin/)?(tailrace [^\n]*)$", text, re.MULTILINE)
     return fenced + indented + re.findall(r"`(?:\.venv/bin/)?(tailrace [^`]*)`", text)
 
@@ -35,8 +36,8 @@ def test_command_lines_are_understood(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_make_targets_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = re.findall(r"(?:`|^ {4}|^)make ((?:[a-z-]+ ?)+)", page.read_text(), re.MULTILINE)
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:`|^ {4}|^)make ((?:[a-z0-9-]+ ?)+)", page.read_text(), re.MULTILINE)
     assert {target for words in named for target in words.split()} <= targets
 
 
@@ -75,6 +76,11 @@ def test_toml_is_settings_or_a_definition(text: str) -> None:
     if "feature" in document:
         parse_definition(document)
     else:
+        for key in file_keys(Settings):  # a file of a secret need not be there
+            section, name = key.split(".")
+            if document.get(section, {}).pop(f"{name}_file", None):
+                is_table = isinstance(getattr(getattr(Settings(), section), name), dict)
+                document[section][name] = {} if is_table else "in its file"
         Settings.model_validate(document)
 
 

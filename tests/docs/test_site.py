@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from html import unescape
 from pathlib import Path
 
-import pytest
 import typer
 
-from docs.pages import DOCS, ROOT
+from docs.pages import DOCS
 from tailrace import errors
 from tailrace.cli.app import app
-from tailrace.owned import run_guarded
 from tailrace.settings import describe
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    built = run_guarded(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert built.returncode == 0, built.stdout + built.stderr
-    return folder
 
 
 def text_of(page: Path) -> str:
@@ -39,11 +23,11 @@ def test_every_page_is_in_the_navigation(site: Path) -> None:
     home = (site / "index.html").read_text()
     for page in DOCS.rglob("*.md"):
         address = page.relative_to(DOCS).with_suffix("").as_posix()
-        assert address == "index" or f'href="{address}/"' in home, f"{address} cannot be found"
+        assert address == "index" or f'href="{address}.html"' in home, f"{address} cannot be found"
 
 
 def test_every_error_code_has_its_cause_and_next_step(site: Path) -> None:
-    page = text_of(site / "errors" / "index.html")
+    page = text_of(site / "errors.html")
     for name in errors.__all__:
         kind = getattr(errors, name)
         if kind in (errors.Outcome, errors.TailraceError):
@@ -54,7 +38,7 @@ def test_every_error_code_has_its_cause_and_next_step(site: Path) -> None:
 
 
 def test_every_verb_and_flag_is_there(site: Path) -> None:
-    page = text_of(site / "reference" / "cli" / "index.html")
+    page = text_of(site / "reference" / "cli.html")
 
     def look(name: str, command: typer.core.TyperCommand | typer.core.TyperGroup) -> None:
         assert name in page
@@ -68,7 +52,7 @@ def test_every_verb_and_flag_is_there(site: Path) -> None:
 
 
 def test_every_setting_is_there(site: Path) -> None:
-    page = text_of(site / "reference" / "settings" / "index.html")
+    page = text_of(site / "reference" / "settings.html")
     for key, _, _, meaning in describe():
         section, _, name = key.partition(".")
         part = page[page.index(f"[{section}]") :]
@@ -85,6 +69,16 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 
 def test_no_mark_of_a_generated_part_is_left(site: Path) -> None:
-    for page in site.rglob("index.html"):
+    for page in site.rglob("*.html"):
         assert "<!-- every" not in page.read_text()
         assert "<!-- a record" not in page.read_text()
+
+
+def test_every_link_leads_to_a_file(site: Path) -> None:
+    """Read from disk there is no server that would find the page of a folder."""
+    for page in site.rglob("*.html"):
+        if page.name == "404.html":
+            continue
+        for link in re.findall(r'(?:href|src)="([^"#?]+)', page.read_text()):
+            if not re.match(r"[a-z]+:|//", link):
+                assert (page.parent / link).resolve().is_file(), f"{page.relative_to(site)}: {link}"

@@ -1,0 +1,156 @@
+"""Bad values for every setting and every flag, generated: each is an error with a code, none is `unexpected`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from tailrace.cli.app import app, run
+from tailrace.settings import describe
+from tailrace.stand import ReplicaSet
+
+TYPED = ("integer", "number", "true or false", "|", "table", "list")
+FREE = {
+    "capture.sink": ["nowhere", "kafka://", "kafka://127.0.0.1:1?acks=maybe", "kafka://127.0.0.1:1?no.such.option=1",
+                     "http://", "redis://", "json:dumps", "no_such_module:Sink", "file:/proc/nothing/x"],
+    "capture.format": ["xml", "json:no_such", "no_such_module:f", "math:pi", "flat"],
+    "capture.position_store": ["nowhere", "file:/proc/nothing/x", "mongodb://", "kafka://", "redis://?x=y",
+                               "postgresql://[", ""],
+    "capture.dead_letters": ["nowhere", "file:/proc/nothing/x"],
+    "capture.pipeline": ["x", "{}", "[1]", '[{"$nope": 1}]', '[{"$match": {"$nope": 1}}]'],
+    "capture.namespaces": [".", "/[/", "a.b.,"],
+    "capture.slice": ["", "5/4", "x/y", "0/1"],
+    "capture.name": ["~gaps", ""],
+    "capture.inventory": ["/proc/nothing/x"],
+    "capture.topic": ["{nothing}", ""],
+    "mongodb.uri": ["", "nowhere", "mongodb://", "mongodb://h:99999/", "mongodb://h/?w=x&replicaSet=",
+                    "mongodb+srv://nowhere.invalid/"],
+    "gateway.certificate": ["/no/such/file"],
+    "monitor.metrics_address": ["256.0.0.1"],
+    "monitor.webhook_url": ["nowhere"],
+}  # fmt: skip
+"""Values that have the right type and are wrong all the same."""
+STARTS_SERVERS = {"up", "demo", "stand", "sql", "features", "warehouse", "engine", "dashboard", "init", "doctor"}
+"""Verbs that start servers or a JVM before they look at anything; others test their values."""
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TAILRACE_MONGODB__TIMEOUT_SECONDS", "0.3")
+    monkeypatch.setenv("TAILRACE_CAPTURE__RETRY_SECONDS", "0.1")
+
+
+def variable(key: str) -> str:
+    return f"TAILRACE_{key.upper().replace('.', '__')}"
+
+
+@pytest.mark.parametrize("key", [key for key, kind, *_ in describe() if any(word in kind for word in TYPED)])
+@pytest.mark.parametrize("value", ["nonsense", "-1", "["])
+def test_a_value_of_the_wrong_type_names_the_setting(
+    key: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable(key), value)
+    code = run(["settings", "--json"])
+    complaint = capsys.readouterr().err
+    kind = {name: kind for name, kind, *_ in describe()}[key]
+    if code == 0:  # a list takes any text, a number may be negative
+        assert "list" in kind or value == "-1", complaint
+        return
+    assert code == 64
+    assert complaint.startswith("error[settings-invalid]")
+    assert key in complaint or complaint.startswith(f"error[settings-invalid]: settings key {key.split('.')[0]}:")
+    if "|" in kind:
+        assert all(choice in complaint for choice in kind.split(" | "))
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in FREE.items() for value in values])
+def test_a_text_that_means_nothing_is_no_unexpected_error(
+    key: str,
+    value: str,
+    mongodb: ReplicaSet,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TAILRACE_MONGODB__URI", mongodb.uri)
+    monkeypatch.setenv("TAILRACE_CAPTURE__SINK", "file:out.jsonl")
+    monkeypatch.setenv("TAILRACE_CAPTURE__NAMESPACES", "nothing.there")
+    if key.startswith("monitor"):
+        monkeypatch.setenv("TAILRACE_MONITOR__METRICS_PORT", "0")
+    monkeypatch.setenv(variable(key), value)
+    verb = ["serve", "--port", "0"] if key.startswith("gateway") else ["produce", "--until-idle"]
+    code = run(verb)
+    complaint = capsys.readouterr().err.splitlines()[-1:]
+    assert code in (0, 64, 69, 70), complaint
+    assert code == 0 or complaint[0].startswith("error["), complaint
+    assert not any("error[unexpected]" in line for line in complaint), complaint
+
+
+def verbs(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Give every verb that does something, with the words that call it."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield words, command
+        return
+    for name, child in children.items():
+        if not words and name in STARTS_SERVERS:
+            continue
+        yield from verbs(child, (*words, name))
+
+
+def bad_lines() -> Iterator[Any]:
+    for words, command in verbs(get_command(app)):
+        needed = [arg for each in command.params if each.required for arg in _given(each, "5")]
+        for parameter in command.params:
+            if getattr(parameter, "is_flag", False) or parameter.name in ("help", "output", "save_token"):
+                continue
+            for value in ("nonsense", "", "[{"):
+                others = [] if parameter.required else needed
+                line = [*words, *others, *_given(parameter, value)]
+                yield pytest.param(line, id=" ".join([*words, parameter.name, repr(value)]))
+
+
+def _given(parameter: Any, value: str) -> list[str]:
+    return [value] if not parameter.opts[0].startswith("-") else [f"{parameter.opts[-1]}={value}"]
+
+
+@pytest.mark.parametrize("line", list(bad_lines()))
+def test_a_bad_flag_is_no_unexpected_error(
+    line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TAILRACE_MONGODB__URI", "mongodb://127.0.0.1:1")
+    monkeypatch.setenv("TAILRACE_FEATURES__REDIS_URL", "redis://127.0.0.1:1")
+    code = run(line)
+    complaint = capsys.readouterr().err
+    assert "error[unexpected]" not in complaint
+    assert "Traceback" not in complaint
+    assert code in (0, 1, 2, 64, 69, 70), complaint
+
+
+@pytest.mark.parametrize(
+    ("line", "environment"),
+    [
+        (["token", "decode", "abc"], {}),
+        (["token", "decode", "{}"], {}),
+        (["token", "decode", '{"_data": 5}'], {}),
+        (["settings"], {"TAILRACE_MONITOR__CONTROL_TOKEN": "short"}),
+        (["settings"], {"TAILRACE_MONITOR__CONTROL_TOKEN_FILE": "/no/such/file"}),
+        (["position", "export", "--output", "/no/such/folder/x"], {}),
+        (["settings", "--config", "/no/such/file.toml"], {}),
+        (["settings", "--config", "/"], {}),
+        (["watch", "a.b", "--save-token", "/no/such/folder/x"], {}),
+        (["watch", "a.b", "--log-level", "loud"], {}),
+    ],
+)
+def test_known_bad_lines(
+    line: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TAILRACE_MONGODB__URI", "mongodb://127.0.0.1:1")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert run(line) in (0, 64, 69, 70)
+    assert "error[unexpected]" not in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""`init` writes settings that work, and `doctor` says what does not, and what to do."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from tailrace.cli.app import run
+from tailrace.stand import Kafka, ReplicaSet
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return {each["check"]: each for each in json.loads(capsys.readouterr().out)}
+
+
+def test_what_init_writes_is_sound_and_runs(
+    mongodb: ReplicaSet, database: Database[Any], kafka: Kafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database.orders.insert_one({"_id": 1})
+    flags = ["--uri", mongodb.uri, "--namespace", f"{database.name}.orders", "--name", database.name]
+    assert run(["init", *flags, "--sink", f"kafka://{kafka.bootstrap_servers}"]) == 0
+    text = Path("tailrace.toml").read_text()
+    assert f"{database.name}.orders" in text.partition("# Found:")[2].splitlines()[0]
+    assert tomllib.loads(text)["capture"]["namespaces"] == [f"{database.name}.orders"]
+    assert run(["init", *flags]) == 70
+    assert "--force" in capsys.readouterr().err
+    assert run(["doctor", "--json"]) == 0
+    found = findings(capsys)
+    assert {each["level"] for each in found.values()} == {"ok"}
+    assert "1 broker" in found["sink"]["found"]
+    assert run(["produce", "--until-idle"]) == 0
+    capsys.readouterr()
+    assert run(["doctor"]) == 0
+    assert "1 streams" in capsys.readouterr().out
+
+
+def test_doctor_finds_everything_that_is_wrong_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["--uri", "mongodb://ann:hunter2@127.0.0.1:1/?serverSelectionTimeoutMS=200"]
+    wrong += ["--sink", "kafka://127.0.0.1:1", "--store", "redis://127.0.0.1:1"]
+    assert run(["doctor", "--json", *wrong]) == 2
+    printed = capsys.readouterr().out
+    found = {each["check"]: each for each in json.loads(printed)}
+    for check in ("mongodb", "position store", "sink"):
+        assert found[check]["level"] == "failed"
+        assert found[check]["advice"]
+    assert found["privileges"]["level"] == "skipped"
+    assert "hunter2" not in printed
+
+
+def test_doctor_warns_of_a_collection_that_is_not_there(
+    mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILRACE_CAPTURE__NAMESPACES", "shpo.ordres")
+    assert run(["doctor", "--json", "--uri", mongodb.uri, "--sink", "file:out.jsonl"]) == 1
+    assert findings(capsys)["namespaces"]["found"] == "shpo.ordres does not exist"
+
+
+def test_init_writes_nothing_that_is_wrong(mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "--uri", mongodb.uri, "--start", "later"]) == 64
+    assert not Path("tailrace.toml").exists()
+    assert "must be one of snapshot, now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--store", "postgresql://["], ["--sink", "http://["], ["--sink", "redis://["]])
+def test_doctor_survives_what_is_no_url(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", *flags]) == 2
+    assert "unexpected" not in capsys.readouterr().err
+
+
+def test_init_looks_at_the_server_of_the_settings(
+    mongodb: ReplicaSet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TAILRACE_MONGODB__URI", mongodb.uri)
+    assert run(["init", "--yes", "--sink", "file:out.jsonl"]) == 0
+    assert tomllib.loads(Path("tailrace.toml").read_text())["mongodb"]["uri"] == mongodb.uri
