@@ -6,12 +6,15 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway
+.PHONY: help env newcomer release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway fuzz-kernel nemesis losses simulate canary secrets registry
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-env: $(VENV)/.ready  ## Make the environment in .venv
+env: $(VENV)/.ready kernel  ## Make the environment in .venv, with the compiled kernel where there is cargo
+
+kernel: $(VENV)/.ready
+	@kernel/build $(VENV)
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("tailrace needs Python 3.11 or newer")'
@@ -44,18 +47,39 @@ conformance: env ## Run the driver specification's tests on every server version
 		tests/gateway/test_driver_specs.py tests/gateway/test_prose.py $(ARGS)
 
 mongodb-7: env   ## Everything that runs on MongoDB 7.0, which needs Wine
-	$(BIN)/pytest -m 'long or not long' -k 7.0.28 --timeout 3600 tests/driver tests/engine tests/gateway tests/hub tests/stand tests/oplog tests/monitor \
+	$(BIN)/pytest -m 'long or not long' -k 7.0.28 --timeout 3600 tests/driver tests/engine tests/gateway tests/hub tests/cluster tests/stand tests/oplog tests/monitor \
 		tests/capture tests/spark $(ARGS)
 
 pymongo-suite: env ## pymongo's own change stream tests on each server and through the gateway: each ends alike
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_pymongo_suite.py $(ARGS)
 
+clients: env     ## What we need of pymongo, with the oldest, the locked and today's newest release
+	$(BIN)/pytest -m 'long or not long' tests/client $(ARGS)
+
+pythons:         ## The core's tests with the oldest and the newest Python that is there
+	tools/pythons $(ARGS)
+
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_many_watchers.py \
-		tests/gateway/test_hostile_clients.py tests/hub $(ARGS)
+		tests/gateway/test_hostile_clients.py tests/hub tests/cluster $(ARGS)
 
 fuzz-gateway: env ## Mutated frames at a gateway beside a watcher who must lose nothing: FRAMES=1000000 SEED=1
-	FRAMES=$(or $(FRAMES),1000000) SEED=$(or $(SEED),1) $(BIN)/pytest --timeout 14400 tests/gateway/test_frame_fuzz.py $(ARGS)
+	FRAMES=$(or $(FRAMES),1000000) SEED=$(or $(SEED),1) $(if $(MINUTES),MINUTES=$(MINUTES)) $(if $(REPORT),REPORT=$(REPORT)) \
+		$(BIN)/pytest -m long tests/gateway/test_frame_flood.py $(ARGS)
+
+fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, and its memory over ten times as many: INPUTS=10000000 SEED=1
+	INPUTS=$(or $(INPUTS),10000000) SEED=$(or $(SEED),1) TAILRACE_KERNEL=on $(BIN)/pytest -m 'long or not long' --timeout 36000 \
+		tests/capture/formats/test_kernel_differential.py tests/engine/test_compiled.py tests/oplog/test_reply.py \
+		tests/policy/test_compiled_policy.py -k 'mutated or memory' $(ARGS)
+
+canary: env      ## Random documents with marked values under random policies; no hidden mark in any output: DOCUMENTS=100000 SEED=1
+	DOCUMENTS=$(or $(DOCUMENTS),100000) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py $(ARGS)
+
+registry: env    ## Avro and JSON Schema with a real schema registry and Confluent's own deserializers
+	$(BIN)/pytest -m 'long or not long' tests/capture/formats/test_registered.py $(ARGS)
+
+secrets: env     ## Marked secrets in every setting, flag and property of Spark; no output and no command line has one
+	$(BIN)/pytest -m 'long or not long' tests/cli/test_secrets.py $(ARGS)
 
 up-kills: env    ## Kill each process of the demo, and see it come back with nothing missing
 	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)
@@ -66,6 +90,16 @@ spark-cluster: env ## Both Spark jobs on a standalone cluster of a master and tw
 debezium-diff: env ## Run Debezium beside ours: the same events, every BSON type, compared byte for byte (needs a JDK)
 	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/capture/formats/test_debezium_bytes.py $(ARGS)
 
+simulate: env    ## Capture on a virtual clock, seed after seed, and the planted bugs: SEEDS=10000 FIRST=0
+	SEEDS=$(or $(SEEDS),10000) FIRST=$(or $(FIRST),0) $(BIN)/pytest -m 'long or not long' --timeout 36000 tests/simulation $(ARGS)
+
+nemesis: env     ## Several faults at once against the whole line, seed after seed: MINUTES=60 SEED=1 RESULTS=file.jsonl
+	MINUTES=$(or $(MINUTES),60) SEED=$(or $(SEED),1) $(if $(RESULTS),RESULTS=$(RESULTS)) $(BIN)/pytest -s -m long --timeout 36000 tests/nemesis $(ARGS)
+
+losses: env      ## What each tool loses by each fault, beside the rivals; makes docs/losses.md: SEEDS=10 ONLY='kills and Debezium'
+	SEEDS=$(or $(SEEDS),1) $(BIN)/pytest -s -m long --timeout 36000 tests/losses $(if $(ONLY),-k '$(ONLY)') $(ARGS)
+	PYTHONPATH=tests:. $(BIN)/python -m losses.page
+
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)
 
@@ -75,9 +109,15 @@ bench: env       ## Measure beside the peers and write the report; QUICK=1 takes
 bench-check: env ## Compare the newest ratios with the stored ones; a drop of over 20 % fails
 	$(BIN)/python -m bench.check $(ARGS)
 
+wheel: env       ## Make the wheels in dist/: tailrace, and its kernel for Python 3.11 and later
+	$(BIN)/python -m hatchling build --target wheel
+	$(BIN)/maturin build --release --locked --manifest-path kernel/Cargo.toml --out dist
+
 lint: env        ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@if command -v cargo >/dev/null; then cd kernel && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings; \
+		else echo 'lint: there is no cargo, the kernel is not checked'; fi
 
 types: env       ## Check types
 	$(BIN)/mypy --strict src
@@ -86,9 +126,15 @@ fmt: env         ## Format the code and sort imports
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
 
+newcomer: env    ## Install the wheel into empty environments, the core alone and with each extra, and try the verbs
+	$(BIN)/pytest -m 'long or not long' tests/newcomer $(ARGS)
+
 docs: env        ## Build the documentation into site/, without the internet; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+release: env     ## Check version and changelog, build wheel and sdist into dist/, install and run the wheel
+	$(BIN)/python tools/release.py
+
 clean:           ## Remove the environment and everything that was built
-	rm -rf $(VENV) build dist site artifacts .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site artifacts kernel/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

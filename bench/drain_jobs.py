@@ -21,7 +21,7 @@ from pymongo import AsyncMongoClient, MongoClient
 from bench.child import Marks
 from tailrace.driver import watch
 from tailrace.engine.live import watch_oplog
-from tailrace.oplog.reply import read_batch
+from tailrace.oplog.tail import read_batch
 
 _EXHAUST_ALLOWED = 1 << 16
 _MORE_TO_COME = 1 << 1

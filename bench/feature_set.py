@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tailrace.features.definition import Definition, parse_definition
+from tailrace.features.declaration import parse_definition
+from tailrace.features.definition import Definition
 
 NAME = "bench"
 REDIS_OPTIONS = {"appendfsync": "everysec"}

@@ -32,9 +32,9 @@ def capture(
     """Our producer, from a stored position to the end of the load, start included; its topic is there already."""
     from tailrace.capture.positions import Position
     from tailrace.capture.producer.assembly import Capture
-    from tailrace.capture.producer.heap import share_one_heap
+    from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
 
-    share_one_heap()  # as `tailrace produce` does
+    limit_malloc_arenas()  # as `tailrace produce` does
     name = f"{prefix}-{next(_numbers)}"
     with tempfile.TemporaryDirectory() as folder:
         client: MongoClient[Any] = MongoClient(uri)

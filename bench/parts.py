@@ -1,4 +1,6 @@
-"""Parts: what turning an event into a record costs in each format, and what merging shards costs; no server takes part.
+"""Parts: what turning an event into a record costs in each format, handing records to Kafka, and merging shards.
+
+Formats and the hand-over are done by the kernel and by Python; Kafka's library answers itself, so no server takes part.
 
 python -m bench.parts [--mode quick] [--only REGEX]
 """
@@ -10,7 +12,8 @@ import heapq
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -22,22 +25,28 @@ from bson import Int64, ObjectId, Timestamp, json_util
 from bench.accounting import Meter
 from bench.contestant import Contestant
 from bench.scenario import Claim, Scenario, main
+from tailrace import kernel
 from tailrace.capture.formats import make_format
-from tailrace.capture.formats.json import JsonFormat
-from tailrace.capture.formats.keys import KeyRule
+from tailrace.capture.kafka_address import KafkaAddress
+from tailrace.capture.record import Record
+from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS
+from tailrace.capture.sinks.kafka_handover import Batch, Handover, open_handover
+from tailrace.capture.sinks.kafka_topics import Topic
+from tailrace.cluster import Merge
 from tailrace.engine import Event
-from tailrace.router import Merge
 from tailrace.token import ResumeToken
 
 NAME = "parts"
-TITLE = "formats and the merge of shards, alone"
+TITLE = "formats, the hand-over to Kafka and the merge of shards, alone"
 SIZES = {
     "tiny": {"rounds": 1, "events": 500},
     "quick": {"rounds": 5, "events": 10_000},
     "full": {"rounds": 9, "events": 50_000},
 }
-FORMATS, MERGE = "formats", "merge of three shards"
-JSON_UTIL, GENERAL, HEAP, OURS = "bson.json_util", "json, the general way", "heapq.merge", "router"
+FORMATS, HANDOVER, MERGE = "formats", "hand-over to Kafka", "merge of three shards"
+JSON_UTIL, HEAP, OURS = "bson.json_util", "heapq.merge", "router"
+IN_PYTHON = ", Python"
+"""Behind the name of what the reference does, where the kernel does the same."""
 FLAT_FIELDS = ["user_id", "total", "status"]
 
 
@@ -63,19 +72,64 @@ class InProcess(Contestant):
         """Nothing is held."""
 
 
+class HandoverToKafka(Contestant):
+    """Hands records over and takes their reports, in a thread whose CPU counts; the library has threads of its own."""
+
+    def __init__(self, name: str, wanted: str, records: list[Record]) -> None:
+        super().__init__(name)
+        self._wanted = wanted
+        self._records = records
+        self._handover: Handover
+
+    def launch(self, folder: Path) -> None:
+        """Let the library be its own broker."""
+        with chosen(self._wanted):
+            address = KafkaAddress("", options={"test.mock.num.brokers": "1"})
+            self._handover = open_handover(address, PRODUCER_SETTINGS)
+
+    def run(self, meter: Meter) -> dict[str, float]:
+        """Hand over batches of 500 until all are acknowledged."""
+        gc.collect()
+        topics = {record.namespace: Topic("orders", 2**30) for record in self._records}
+        batches = [Batch(self._records[begin : begin + 500], 0, 500) for begin in range(0, len(self._records), 500)]
+        began = time.thread_time()
+        for batch in batches:
+            self._handover.send(batch, topics)
+            self._handover.poll(0)
+        while any(batch.left for batch in batches):
+            self._handover.poll(0.1)
+        used = time.thread_time() - began
+        return {"tool_us": used / len(self._records) * 1e6, "rate": len(self._records) / used}
+
+    def close(self) -> None:
+        """Drop the producer."""
+        self._handover.purge()
+
+
+@contextmanager
+def chosen(wanted: str) -> Iterator[None]:
+    """Choose between the kernel (`on`) and Python (`off`) for what is made inside."""
+    before = os.environ.get(kernel.VARIABLE)
+    os.environ[kernel.VARIABLE] = wanted
+    try:
+        yield
+    finally:
+        os.environ.pop(kernel.VARIABLE)
+        if before is not None:
+            os.environ[kernel.VARIABLE] = before
+
+
 def body(scenario: Scenario) -> None:
-    """Formats, then the merge."""
+    """Formats, the hand-over, then the merge."""
     events = [make_event(number) for number in range(scenario["events"])]
-    writers: dict[str, Callable[[list[bytes]], Any]] = {
-        JSON_UTIL: with_json_util,
-        "json": make_format("json").batch,
-        GENERAL: JsonFormat(KeyRule()).batch,  # what a transaction's events take
-        "canonical": make_format("canonical").batch,
-        "bson": make_format("bson").batch,
-        "flat": make_format("flat", fields=FLAT_FIELDS).batch,
-        "debezium": make_format("debezium").batch,
-    }
-    scenario.claims = [Claim(name, JSON_UTIL, "tool_us", group=FORMATS) for name in writers if name != JSON_UTIL]
+    writers: dict[str, Callable[[list[bytes]], Any]] = {JSON_UTIL: with_json_util}
+    scenario.claims = []
+    for name in ("json", "canonical", "bson", "flat", "debezium"):
+        for wanted, text in (("on", name), ("off", name + IN_PYTHON)):
+            with chosen(wanted):
+                writers[text] = make_format(name, fields=FLAT_FIELDS if name == "flat" else ()).batch
+        scenario.claims += [Claim(name, peer, "tool_us", group=FORMATS) for peer in (name + IN_PYTHON, JSON_UTIL)]
+    scenario.claims.append(Claim("kernel", "record by record", "tool_us", group=HANDOVER))
     scenario.claims.append(Claim(OURS, HEAP, "tool_us", group=MERGE))
     made = [
         InProcess(name, lambda write=write: written(write, events), peer=name == JSON_UTIL)  # type: ignore[misc]
@@ -83,6 +137,10 @@ def body(scenario: Scenario) -> None:
     ]
     with scenario.contestants(made, group=FORMATS) as started:
         scenario.interleave(started, Meter({}), group=FORMATS)
+    records = make_format("json").batch(events)
+    handovers = [HandoverToKafka("kernel", "on", records), HandoverToKafka("record by record", "off", records)]
+    with scenario.contestants(handovers, group=HANDOVER) as started:
+        scenario.interleave(started, Meter({}), group=HANDOVER)
     shards = three_shards(scenario["events"] * 3)
     merges = [InProcess(OURS, lambda: merge_batches(shards)), InProcess(HEAP, lambda: merge_by_heap(shards), peer=True)]
     with scenario.contestants(merges, group=MERGE) as started:

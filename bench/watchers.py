@@ -4,7 +4,7 @@ A server-side cursor costs mongod for every insert and every watcher; the gatewa
 measured is what the writer gets, what an insert costs mongod, and what is delivered. One process plays all
 watchers, with bare connections.
 
-    python -m bench.watchers PORT COUNT   plays the watchers until it reads a line, and prints how many events came
+    python -m bench.watchers PORT COUNT   plays the watchers, and prints how many events came for each line it reads
 """
 
 from __future__ import annotations
@@ -58,13 +58,18 @@ class Watchers(Contestant):
         players = LineProcess(command, log)
         try:
             players.wait_for("open", _SECONDS_TO_OPEN)
-            return self._measure(players)
+            return self.measure(players)
         finally:
             players.close()
 
-    def _measure(self, players: LineProcess) -> dict[str, float]:
-        server = self._upstream.primary.pid
-        gateway = [self._gateway.pid] if self._gateway else []
+    @property
+    def processes(self) -> tuple[int, list[int]]:
+        """The server's process, and the gateway's if there is one."""
+        return self._upstream.primary.pid, [self._gateway.pid] if self._gateway else []
+
+    def measure(self, players: LineProcess) -> dict[str, float]:
+        """Write for some seconds, and count."""
+        server, gateway = self.processes
         with self._upstream.client() as client:
             orders = client.bench.get_collection("watched", write_concern=WriteConcern(1))
             used, own = cpu_seconds(server), sum(map(cpu_seconds, gateway))
@@ -151,8 +156,8 @@ async def _play(port: int, count: int) -> None:
     for _ in range(count):
         await opened.get()
     print("@open", flush=True)
-    await loop.run_in_executor(None, sys.stdin.readline)
-    print(f"@delivered {_Watcher.delivered}", flush=True)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(f"@delivered {_Watcher.delivered}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,7 +80,7 @@ class Harness:
             open_store(self.store_url or f"file:{self.folder / 'positions'}"),
             self.format or make_format("bson"),
             lambda: ListSink(self.delivered, lambda: self.room()),
-            self._set_aside,
+            self._dead_letter,
             self.inventory or LocalInventory(self.folder / "keys.sqlite"),
             ProducerOptions(**chosen),
             hook=hook,
@@ -116,7 +115,7 @@ class Harness:
                 documents[record.key] = event["fullDocument"]
         return documents
 
-    def _set_aside(self, event: bytes, error: EventUnconvertible) -> None:
+    def _dead_letter(self, event: bytes, error: EventUnconvertible) -> None:
         self.aside.append(event)
 
 
@@ -163,10 +162,3 @@ def repeated(step: Callable[[], None], pause: float = 0.0) -> Iterator[None]:
 
 def documents_of(collection: Any) -> dict[bytes, Any]:
     return {bson.encode({"_id": document["_id"]}): document for document in collection.find()}
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
-        time.sleep(0.01)

@@ -15,11 +15,16 @@ import bson
 from bson.timestamp import Timestamp
 from hypothesis import strategies as st
 
-from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
+from tailrace.capture.formats.made_events import recovered_delete, recovered_rename, snapshot_event
+from tailrace.event import ChangeEvent
+from tailrace.fold import END_OPERATIONS, Ends, end_of
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 from tailrace.token.resume_token import TokenData
 
 NAMES = ("a.x", "a.y", "b.x")
+A_LONG_TIME = 3_600_000
+"""Most gaps are as long as an oplog, those that a person asks for are not; shards tell one rename within minutes."""
 State = dict[str, dict[int, dict[str, Any]]]
 """The documents of each collection that has any."""
 Keys = Iterable[tuple[str, bytes]]
@@ -34,7 +39,8 @@ _ENDS = st.one_of(
 )
 _READS = st.one_of(
     st.tuples(st.just("snapshot"), _numbers),
-    st.tuples(st.sampled_from(("lose", "resume", "recover"))),
+    st.tuples(st.just("lose"), st.booleans()),
+    st.tuples(st.sampled_from(("resume", "recover"))),
 )
 _FIRST = st.permutations([("insert", number, key) for number in range(3) for key in (1, 2)])
 STEPS = st.builds(
@@ -43,6 +49,11 @@ STEPS = st.builds(
     st.lists(st.one_of(_WRITES, _WRITES, _ENDS, _ENDS, _READS), min_size=5, max_size=30),
 )
 """What may happen, as calls of `Deployment`; a number is that of a name, or of one of the collections there are."""
+
+
+def cluster_time(time: int) -> ClusterTime:
+    """Give the cluster time of a time that is counted in milliseconds."""
+    return ClusterTime.of(1_700_000_000 + time // 1_000, time % 1_000 + 1)
 
 
 @dataclass
@@ -66,6 +77,8 @@ class Deployment:
     deletes: int = 0
     """Deletes that recoveries have sent."""
     _uuids: dict[str, bytes] = field(default_factory=dict)
+    _resumed: tuple[Timestamp, dict[bytes, str]] = field(default_factory=lambda: (Timestamp(0, 0), {}))
+    """When the stream began again after a gap, and which collection had which name then."""
 
     def run(self, steps: Iterable[tuple[Any, ...]]) -> Deployment:
         for name, *arguments in steps:
@@ -133,24 +146,38 @@ class Deployment:
         if not self.is_lost:
             self._read(self._one(number))
 
-    def lose(self) -> None:
+    def lose(self, is_long: bool = True) -> None:
         self.is_lost = self.is_open = True
+        self.time += A_LONG_TIME if is_long else 1
 
     def resume(self) -> None:
-        """Begin the stream again; the documents are read later."""
-        self.is_lost = False
+        """Begin the stream again, by the names that collections have now; the documents are read later."""
+        if self.is_lost:
+            self.is_lost = False
+            names = {uuid: name for name, uuid in self._uuids.items() if name in self.collections}
+            self._resumed = cluster_time(self.time + 1).timestamp, names
 
     def recover(self) -> None:
         """Read everything as of now, then look for what was captured before: as a recovery does it."""
         if not self.is_open:
             return
-        self.is_lost = self.is_open = False
+        self.resume()
+        self.is_open = False
+        self._tell_unseen_renames()
         for name in sorted(self.collections):
             self._read(name)
         for name, key in list(self.captured(self.events)):
             if bson.decode(key)["_id"] not in self.collections.get(name, {}):
                 self.deletes += 1
                 self.events.append(recovered_delete(name, key, self._mark(), self._now()))
+
+    def _tell_unseen_renames(self) -> None:
+        resumed_at, names = self._resumed
+        told = (ChangeEvent(event) for event in self.events)
+        ends = Ends(end_of(event) for event in told if event.operation_type in END_OPERATIONS)
+        for end in ends.unseen_renames(names, resumed_at):
+            token = ResumeToken.from_hex(end.moment[1])
+            self.events.append(recovered_rename(end.namespace, end.to or "", token.to_bson(), token.cluster_time))
 
     def _one(self, number: int) -> str:
         """Give one of the collections that there are, or else a name."""
@@ -170,7 +197,7 @@ class Deployment:
             self.events.append(snapshot_event(name, bson.encode(document), self._mark(), self._now()))
 
     def _now(self) -> Timestamp:
-        return Timestamp(1_700_000_000, self.time + 1)
+        return cluster_time(self.time).timestamp
 
     def _mark(self) -> bytes:
         return ResumeToken.high_water_mark(self._now()).to_bson()

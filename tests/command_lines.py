@@ -36,6 +36,10 @@ def complaint_about_words(words: list[str]) -> str | None:
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
         allowed |= {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]}
+    default = getattr(command, "default_verb", None)
+    if default is not None and words:  # what is no verb of the group is for this one
+        command = command.commands[default]
+        allowed |= {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]}
     if command is PROGRAM and words and not words[0].startswith("-") and words[0] not in MORE_OF_IT:
         return f"no verb {words[0]}"
     wrong = [word for word in words if word.startswith("--") and word.split("=")[0] not in allowed]

@@ -11,7 +11,6 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from always_helped import always_help
 from tailrace.owned import end_with_parent
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -23,8 +22,8 @@ _CONTEXT.set_forkserver_preload(
 def start_capture(flags: Mapping[str, Any], die_at: tuple[str, int] | None = None, **options: Any) -> Any:
     """Start a producer with these settings; with `die_at` it kills itself when it is the n-th time at a point.
 
-    With `stop_at` it stops itself there instead, as a paused container does, until somebody sends SIGCONT.
-    With `helped` another process reads for it, as if the stream were far behind.
+    With `stop_at` it stops itself there instead, as a paused container does, until somebody sends SIGCONT. `machine` is
+    what it takes for the name of its machine, `folder` where it works, and `file` the settings file.
     """
     process = _CONTEXT.Process(target=_run, args=(dict(flags), die_at, options), daemon=True)
     process.start()
@@ -46,6 +45,7 @@ def _set_file_limit(size: int) -> None:
 
 
 def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[str, Any]) -> None:
+    from tailrace.capture.positions import owner
     from tailrace.capture.producer.assembly import Capture
     from tailrace.settings import Settings
 
@@ -55,9 +55,11 @@ def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[st
     signal.signal(signal.SIGUSR2, lambda *_: _set_file_limit(resource.RLIM_INFINITY))
     nowhere = os.open(os.devnull, os.O_WRONLY)  # the test runner's file would be full too
     os.dup2(nowhere, 1)
-    if options.pop("helped", False):
-        always_help()
-    settings = Settings.load(flags=flags)
+    if (machine := options.pop("machine", None)) is not None:
+        owner._machine = lambda: machine  # type: ignore[assignment]
+    if (folder := options.pop("folder", None)) is not None:
+        os.chdir(folder)
+    settings = Settings.load(options.pop("file", None), flags=flags)
     times: dict[str, int] = {}
     stop_at = options.pop("stop_at", None)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,21 +13,11 @@ import httpx
 
 from tailrace.owned import GuardedProcess
 from tailrace.stand.ports import reserve_port
+from waiting import wait_until
 
 TOKEN = "a-token-for-the-page"
 CONTROL_TOKEN = "a-token-for-producers"
 T = TypeVar("T")
-
-
-def until(look: Callable[[], T], what: str, seconds: float = 60.0) -> T:
-    """Look until something is found; the last answer is in the error."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds:.0f} s: {found!r}"
-        time.sleep(0.1)
 
 
 def free_port() -> int:
@@ -67,10 +56,10 @@ def running(verb: str, settings: Path, *flags: str) -> Iterator[GuardedProcess[s
     finally:
         process.terminate()
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(timeout=10)
+            process.wait(timeout=120)
         log.close()
 
 
@@ -112,5 +101,5 @@ def dashboard(settings: Path) -> Iterator[Site]:
         assert line.startswith("dashboard at "), (settings.parent / "dashboard.log").read_text()
         site = Site(line.split()[-1].rstrip("/"), process)
         with site.http:
-            until(lambda: site.http.get("/readyz").status_code == 200, "a first look at everything")
+            wait_until(lambda: site.http.get("/readyz").status_code == 200, "a first look at everything")
             yield site

@@ -8,7 +8,7 @@ from typing import Any
 import bson
 
 from tailrace.features import Definition
-from tailrace.features.definition import parse_definition
+from tailrace.features.declaration import parse_definition
 from tailrace.features.store import Change
 
 

@@ -11,7 +11,7 @@ import redis
 from pymongo.collection import Collection
 
 from tailrace.features import Definition, read
-from tailrace.features.definition import parse_definition
+from tailrace.features.declaration import parse_definition
 
 USERS = [f"u{number}" for number in range(4)]
 

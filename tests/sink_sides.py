@@ -83,14 +83,16 @@ class OtherSide(ABC):
 
 
 class KafkaSide(OtherSide):
-    def __init__(self, dead_letters: DeadLetters, broker: Kafka) -> None:
+    def __init__(self, dead_letters: DeadLetters, broker: Kafka, url: str | None = None) -> None:
+        """`url` is how sinks reach the broker, by default directly."""
         super().__init__(dead_letters)
         self.broker = broker
+        self.url = url or f"kafka://{broker.bootstrap_servers}"
         self.prefix = f"t{uuid.uuid4().hex[:8]}"
 
     def sink(self, **options: Any) -> Sink:
         chosen = SinkOptions(topics=TopicRule(self.prefix), partitions=3, **options)
-        return open_sink(f"kafka://{self.broker.bootstrap_servers}", self.dead_letters, chosen)
+        return open_sink(self.url, self.dead_letters, chosen)
 
     def messages(self, topic: str | None = None, isolation: str = "read_committed") -> list[Any]:
         consumer = Consumer(
@@ -127,11 +129,11 @@ class KafkaSide(OtherSide):
         )
         deadline = time.monotonic() + _SECONDS_FOR_MARKERS
         try:
-            for number in consumer.list_topics(topic, timeout=10).topics[topic].partitions:
+            for number in consumer.list_topics(topic, timeout=120).topics[topic].partitions:
                 partition = TopicPartition(topic, number)
                 while time.monotonic() < deadline:
                     stable, end = (
-                        each.get_watermark_offsets(partition, timeout=10)[1] for each in (consumer, anything)
+                        each.get_watermark_offsets(partition, timeout=120)[1] for each in (consumer, anything)
                     )
                     if stable >= end:
                         break
@@ -152,7 +154,7 @@ class KafkaSide(OtherSide):
 def read_all(consumer: Consumer, topic: str) -> list[Any]:
     from confluent_kafka import KafkaError, TopicPartition
 
-    metadata = consumer.list_topics(topic, timeout=10).topics[topic]
+    metadata = consumer.list_topics(topic, timeout=120).topics[topic]
     consumer.assign([TopicPartition(topic, partition, 0) for partition in metadata.partitions])
     open_partitions, messages = set(metadata.partitions), []
     while open_partitions:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import pytest
+from pymongo.database import Database
 
 from tailrace.owned import run_guarded
 
 PUBLIC = {
-    "tailrace": ["__version__", "watch"],
+    "tailrace": ["__version__", "apply_update", "consume", "handler", "watch"],
+    "tailrace.durable": ["AsyncDurableStream", "DurableOptions", "DurableStream", "Handler", "consume", "handler"],
+    "tailrace.testing": ["Delivered", "delete", "deliver", "insert", "replace", "update"],
     "tailrace.driver": [
         "AsyncChangeStream",
         "Batch",
@@ -36,11 +40,12 @@ def test_the_package_shows_its_public_names() -> None:
     assert dir(tailrace) == sorted(PUBLIC["tailrace"])
 
 
-def test_watch_is_the_drivers() -> None:
+def test_watch_without_a_store_is_the_drivers(database: Database[Any]) -> None:
     import tailrace
-    from tailrace.driver import watch
+    from tailrace.driver import ChangeStream
 
-    assert tailrace.watch is watch
+    with tailrace.watch(database.orders) as stream:
+        assert isinstance(stream, ChangeStream)
 
 
 def test_importing_the_package_alone_does_not_import_pymongo() -> None:

@@ -160,7 +160,7 @@ def alive(pids: set[int]) -> dict[int, str]:
 
 def wait_gone(pids: set[int]) -> None:
     """The kernel may take a moment to end what was killed with its parent."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 200
     while left := alive(pids):
         assert time.monotonic() < deadline, f"still running: {left}"
         time.sleep(0.1)

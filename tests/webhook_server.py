@@ -42,4 +42,4 @@ def serving(hook: Hook) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=10)
+        thread.join(timeout=120)

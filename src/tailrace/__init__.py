@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.driver import watch
+    from tailrace.durable import consume, handler
+    from tailrace.fold import apply_update
+    from tailrace.watching import watch
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "watch"]
+__all__ = ["__version__", "apply_update", "consume", "handler", "watch"]
+
+_MODULES = {
+    "apply_update": "tailrace.fold",
+    "consume": "tailrace.durable",
+    "handler": "tailrace.durable",
+    "watch": "tailrace.watching",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import the driver when it is first asked for, so that programs that need none of it start fast."""
-    if name == "watch":
-        from tailrace.driver import watch
-
-        return watch
+    """Import what is asked for when it is, so that programs that need none of it start fast."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

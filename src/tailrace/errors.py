@@ -5,6 +5,11 @@
     ├── MissingExtra             extra-missing            stop     an optional dependency is not installed
     ├── ThreadDied               thread-died              retry    a thread of this process failed and was started again
     ├── ServerUnreachable        server-unreachable       retry    nobody answers at an address
+    ├── DeploymentUnsuitable     deployment-unsuitable    stop     this MongoDB cannot do what is asked of it
+    │   └── NotReplicaSet        not-a-replica-set        stop     a standalone mongod, or a set nobody initiated
+    ├── NotCaughtUp              not-caught-up            retry    a stream has not delivered up to a time
+    ├── NotAuthorized            not-authorized           stop     the user lacks a privilege
+    ├── FileUnusable             file-unusable            stop     a file or folder cannot be read or written
     ├── BsonMalformed            bson-malformed           stop     bytes that are not BSON
     ├── OplogEntryInvalid        oplog-entry-invalid      stop     an oplog entry that no server writes
     ├── OplogUnreadable          oplog-unreadable         stop     the oplog is not there, or may not be read
@@ -30,20 +35,28 @@
     │   ├── Backpressure         backpressure             retry    a sink's buffer is full; says when to try again
     │   ├── SinkUnavailable      sink-unavailable         retry    a sink does not answer, or lost records
     │   ├── RecordRefused        record-refused           stop     a sink will never take this record
+    │   ├── HandlerFailed        handler-failed           stop     the code of the application fails on an event
     │   └── EventUnconvertible   event-unconvertible      stop     an event that a format cannot express
     ├── TokenQuarantined         token-quarantined        recover  a token that was answered with 286 before
     ├── StreamInvalidated        stream-invalidated       recover  an invalidate event that cannot be crossed
+    ├── EventUnreadable          event-unreadable         recover  no form of an event fits into 16 MB
     ├── GapOpen                  gap-open                 recover  a gap in the ledger, and recovery is by hand
     ├── ControlRefused           control-refused          stop     a running process does not do what it is asked
+    ├── AuditUnavailable         audit-unavailable        stop     what somebody does cannot be written down
     ├── GapUnknown               gap-unknown              stop     no gap of this number is in the ledger
     ├── InventoryMissing         inventory-missing        stop     nobody knows which keys were captured before
+    ├── FeatureStoreUnavailable  feature-store-unavailable retry   the Redis of the features does not answer
     ├── FeaturesMixed            features-mixed           stop     Redis has features of another definition
     ├── FeaturesUnknown          features-unknown         stop     Redis has no features of this name
     ├── FeaturesLost             features-lost            recover  Redis forgot features that were written
+    ├── DiskFull                 disk-full                stop     a job cannot write its files
+    ├── FormatMismatch           format-mismatch          stop     all records of a batch are of another format
+    ├── CheckpointMissing        checkpoint-missing       stop     a job's output is there, its checkpoint is not
     ├── SchemaDrifted            schema-drift             stop     a document does not fit its strict table
     ├── RebuildIncomplete        rebuild-incomplete       stop     the topics do not tell every document whole
     ├── TableChanged             table-changed            retry    another job wrote to a table meanwhile
     ├── QueryFailed              query-failed             retry    a Spark query ends again and again
+    ├── SqlRefused               sql-refused              stop     a query that cannot be answered
     ├── AlreadyUp                already-up               stop     another `tailrace up` has the run folder
     ├── PartGaveUp               part-gave-up             stop     a part of `tailrace up` ends again and again
     └── StandError               stand-failed             stop     a local server of the stand
@@ -66,21 +79,30 @@ from tailrace.server_codes import name_of
 __all__ = [
     "AlertUndelivered",
     "AlreadyUp",
+    "AuditUnavailable",
     "Backpressure",
     "BadFrame",
     "BsonMalformed",
     "CaptureError",
     "ChangeStreamError",
+    "CheckpointMissing",
     "ChecksumMismatch",
     "ControlRefused",
+    "DeploymentUnsuitable",
+    "DiskFull",
     "DownloadFailed",
     "EventTooLarge",
     "EventUnconvertible",
+    "EventUnreadable",
+    "FeatureStoreUnavailable",
     "FeaturesLost",
     "FeaturesMixed",
     "FeaturesUnknown",
+    "FileUnusable",
+    "FormatMismatch",
     "GapOpen",
     "GapUnknown",
+    "HandlerFailed",
     "HistoryLost",
     "ImageMissing",
     "InvalidResumeToken",
@@ -89,6 +111,9 @@ __all__ = [
     "LeaseHeld",
     "LeaseLost",
     "MissingExtra",
+    "NotAuthorized",
+    "NotCaughtUp",
+    "NotReplicaSet",
     "OplogEntryInvalid",
     "OplogUnreadable",
     "Outcome",
@@ -106,6 +131,7 @@ __all__ = [
     "ServerUnreachable",
     "SettingsError",
     "SinkUnavailable",
+    "SqlRefused",
     "StandError",
     "StoreUnavailable",
     "StreamFatal",
@@ -184,6 +210,45 @@ class ServerUnreachable(TailraceError):
     code = "server-unreachable"
     outcome = Outcome.RETRY
     default_hint = "Check the URI and that the server runs, or start one with `tailrace stand up`."
+
+
+class DeploymentUnsuitable(TailraceError):
+    """A MongoDB deployment answers, but of a kind that cannot do what is asked of it."""
+
+    code = "deployment-unsuitable"
+    default_hint = "Give the URI of the replica set, or of a mongos of the cluster."
+
+
+class NotReplicaSet(DeploymentUnsuitable):
+    """A standalone mongod, or one whose replica set was never initiated, has no oplog and no change streams."""
+
+    code = "not-a-replica-set"
+    default_hint = "Start mongod with --replSet, and run rs.initiate() once."
+
+
+class NotAuthorized(TailraceError):
+    """The server knows the user, who lacks the privilege for a command."""
+
+    code = "not-authorized"
+    default_hint = (
+        "Grant `read` on each database that is watched, `readAnyDatabase` for the whole cluster, "
+        "and `read` on `local` to read the oplog; the security page has the roles per verb."
+    )
+
+
+class NotCaughtUp(TailraceError):
+    """A stream has not delivered everything up to the time that is asked for."""
+
+    code = "not-caught-up"
+    outcome = Outcome.RETRY
+    default_hint = "Run `tailrace produce`, or `tailrace produce --until-idle`, and try again."
+
+
+class FileUnusable(TailraceError):
+    """A file or folder that was named cannot be read or written."""
+
+    code = "file-unusable"
+    default_hint = "Check the path, and who may read and write it."
 
 
 class BsonMalformed(TailraceError):
@@ -403,6 +468,13 @@ class RecordRefused(CaptureError):
     default_hint = "Raise the limit that the message names, or set capture.dead_letters."
 
 
+class HandlerFailed(CaptureError):
+    """The application's handler raised for an event, as often as it was tried; the position is before the event."""
+
+    code = "handler-failed"
+    default_hint = "Its cause is the handler's own error; correct the handler, or give `dead_letters` to go on without."
+
+
 class EventUnconvertible(CaptureError):
     """A format cannot express this event."""
 
@@ -426,6 +498,14 @@ class StreamInvalidated(TailraceError):
     default_hint = "Run `tailrace recover`; a stream of cluster scope (the default) is never invalidated."
 
 
+class EventUnreadable(TailraceError):
+    """No form of an event fits into 16 MB: its `_id` is so large that token and documentKey alone do not."""
+
+    code = "event-unreadable"
+    outcome = Outcome.RECOVER
+    default_hint = "Run `tailrace recover`: documents are read again, and the stream begins behind the event."
+
+
 class GapOpen(TailraceError):
     """A gap is in the ledger, and the stream was told not to recover by itself."""
 
@@ -445,6 +525,13 @@ class ControlRefused(TailraceError):
         self.status = status
 
 
+class AuditUnavailable(TailraceError):
+    """What somebody asks for cannot be written to the audit log, so it is not done."""
+
+    code = "audit-unavailable"
+    default_hint = "Check audit.log: its file must be writable, or its broker answer."
+
+
 class GapUnknown(TailraceError):
     """The ledger has no gap of this number."""
 
@@ -457,6 +544,14 @@ class InventoryMissing(TailraceError):
 
     code = "inventory-missing"
     default_hint = "Use a Kafka sink with a retained topic, or set capture.inventory to a folder for the next time."
+
+
+class FeatureStoreUnavailable(TailraceError):
+    """The Redis that holds the features does not answer."""
+
+    code = "feature-store-unavailable"
+    outcome = Outcome.RETRY
+    default_hint = "Check features.redis_url and that this Redis runs."
 
 
 class FeaturesMixed(TailraceError):
@@ -479,6 +574,27 @@ class FeaturesLost(TailraceError):
     code = "features-lost"
     outcome = Outcome.RECOVER
     default_hint = "Run `tailrace features --backfill` with a new checkpoint, and let Redis keep an append-only file."
+
+
+class DiskFull(TailraceError):
+    """A job cannot write its checkpoint, its tables or what it keeps meanwhile."""
+
+    code = "disk-full"
+    default_hint = "Make room, or move spark.checkpoints or the tables; the job goes on from its checkpoint."
+
+
+class FormatMismatch(TailraceError):
+    """No record of a batch can be read: they are of another format than the job was told."""
+
+    code = "format-mismatch"
+    default_hint = "Give the format of the producer with --format; nothing was skipped."
+
+
+class CheckpointMissing(TailraceError):
+    """A job has written before, and there is no checkpoint that says where it goes on."""
+
+    code = "checkpoint-missing"
+    default_hint = "Name the checkpoint that the job had, or begin anew with --backfill."
 
 
 class SchemaDrifted(TailraceError):
@@ -509,6 +625,13 @@ class QueryFailed(TailraceError):
     code = "query-failed"
     outcome = Outcome.RETRY
     default_hint = "Run it with --debug to see Spark's own story; it goes on from its checkpoint."
+
+
+class SqlRefused(TailraceError):
+    """A query that is no SQL, changes something, or names what is not there."""
+
+    code = "sql-refused"
+    default_hint = "`tailrace warehouse tables` lists the tables, `tailrace sql --describe db.table` their columns."
 
 
 class AlreadyUp(TailraceError):

@@ -46,6 +46,11 @@ def masked(text: str) -> str:
     return _PAIR.sub(_masked_pair, _URI_PASSWORD.sub(rf"\1:{STARS}@", text))
 
 
+def shown_failure(error: BaseException) -> str:
+    """Give what MongoDB's driver says of a server that it cannot reach, without its timeouts and view of the set."""
+    return re.split(r", Timeout:| \(configured timeouts:", masked(str(error)), maxsplit=1)[0]
+
+
 def shown_url(url: str) -> str:
     """Give an address as it may be shown: of a web address, whose path is the secret, only the host."""
     return _WEB_ADDRESS.sub(rf"\1/{STARS}", masked(url))
@@ -67,7 +72,8 @@ def shown(value: Any, name: str = "") -> Any:
 
 def _masked_pair(found: re.Match[str]) -> str:
     name, between, value = found.groups()
-    if means_a_secret(name):
+    is_user = found.string[: found.start()].endswith("//") and value.startswith(f"{STARS}@")
+    if means_a_secret(name) and not is_user:
         quote = value[0] if value[0] in "\"'" else ""
         return f"{name}{between}{quote}{STARS}{quote}"
     # `authMechanismProperties=AWS_SESSION_TOKEN:...` has pairs in its value.

@@ -64,10 +64,10 @@ def retried(
                 raise
             pause = outage.failed()
             if pause is None:
-                told = spent(error)
-                if told is error:
+                final = spent(error)
+                if final is error:
                     raise
-                raise told from error
+                raise final from error
         sleep(pause)
 
 

@@ -35,8 +35,10 @@ UNAUTHORIZED: Final = 13
 AUTHENTICATION_FAILED: Final = 18
 NAMESPACE_NOT_FOUND: Final = 26
 CURSOR_NOT_FOUND: Final = 43
+CAPPED_POSITION_LOST: Final = 136
 MAX_TIME_MS_EXPIRED: Final = 50
 NOT_WRITABLE_PRIMARY: Final = 10107
+BSON_OBJECT_TOO_LARGE: Final = 10334
 INTERRUPTED_AT_SHUTDOWN: Final = 11600
 STALE_CONFIG: Final = 13388
 
@@ -44,6 +46,7 @@ NOT_PRIMARY: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
 """Whoever answered is no primary, or stops being one."""
 RESUMABLE: Final = NOT_PRIMARY | {6, 7, 63, 89, 133, 150, 234, 262, 9001, 13388}
 """The specification's list of codes after which a driver resumes a change stream; servers since 4.4 add a label."""
+SNAPSHOT_UNAVAILABLE: Final = 246
 STARTING_UP: Final = frozenset({94, 134, 202, 246})
 """A node that has just started, or a set without a majority yet: the same command succeeds soon."""
 CURSOR_GONE: Final = frozenset({43, 136, 175, 237, 11601})

@@ -3,7 +3,8 @@
 Three sources, from the weakest to the strongest: the file `tailrace.toml` (or the one that `--config` or
 `TAILRACE_CONFIG` names), environment variables (`TAILRACE_MONGODB__URI` is `uri` in the section `[mongodb]`), and
 command-line flags. A key that nobody knows is an error, wherever it stands. Secrets show up in no log, message or
-`repr` (`masking.py`), and each can be read from a file of its own: `uri_file` instead of `uri`.
+`repr` (`masking.py`), and each can be read from a file of its own: `uri_file` instead of `uri`, and so can every
+setting that may hold one, such as `spark.config_file`, a file of TOML.
 
 Relative paths in the file, and those that are defaults, begin at the folder of the file; those in variables and flags
 at the working folder.
@@ -17,18 +18,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tailrace.errors import SettingsError
 from tailrace.masking import masked as masked
 from tailrace.masking import shown
-from tailrace.settings_source import located, located_defaults, secret_keys, with_secrets_of_files
+from tailrace.settings_source import file_keys, located, located_defaults, with_secrets_of_files
+from tailrace.settings_types import choices, refuse_placeholder, type_name
 
 DEFAULT_FILE = Path("tailrace.toml")
 ENVIRONMENT_PREFIX = "TAILRACE_"
-_OUTSIDE_THE_MODEL = {"TAILRACE_CONFIG", "TAILRACE_CACHE"}
+_OUTSIDE_THE_MODEL = {"TAILRACE_CONFIG", "TAILRACE_CACHE", "TAILRACE_KERNEL"}
 
 
 class Section(BaseModel):
@@ -45,6 +47,13 @@ class MongodbSettings(Section):
 
     uri: SecretStr = Field(SecretStr("mongodb://127.0.0.1:27017/"), description="URI of the replica set.")
     timeout_seconds: float = Field(10.0, gt=0, description="How long to look for a server before giving up.")
+    family: str = Field(
+        "auto",
+        pattern="^(auto|mongodb|documentdb|cosmosdb)$",
+        description="Whose server it is; auto goes by the host's name and what the server says of itself.",
+    )
+    retention_hours: float = Field(3.0, gt=0, le=168, description="For how long Amazon DocumentDB keeps changes.")
+    soft_delete_field: str = Field("deleted", description="On Cosmos DB: the field that marks a deleted document.")
 
 
 class LogSettings(Section):
@@ -52,6 +61,21 @@ class LogSettings(Section):
 
     level: str = Field("info", pattern="^(debug|info|warning|error)$", description="The least level shown.")
     json_lines: bool = Field(False, description="One JSON object a line instead of text.")
+
+
+class TransformSettings(Section):
+    """A change to events or topics on their way; transforms run in the order in which they stand."""
+
+    kind: str = Field(
+        pattern="^(rename-topic|route|filter|flatten|add-fields)$",
+        description="rename-topic, route, filter, flatten or add-fields.",
+    )
+    pattern: str | None = Field(None, description="rename-topic: a regular expression that is searched in names.")
+    replacement: str | None = Field(None, description="rename-topic: what stands in its place; \\1 is a group.")
+    field: str | None = Field(None, description="route: the field whose value is appended to the topic.")
+    match: str | None = Field(None, description="filter: a query over the event, as Extended JSON.")
+    separator: str = Field("_", min_length=1, description="flatten: what stands between the names.")
+    fields: str | None = Field(None, description="add-fields: a JSON object of names and expressions over the event.")
 
 
 class CaptureSettings(Section):
@@ -66,8 +90,14 @@ class CaptureSettings(Section):
         "cluster", pattern="^(cluster|database|collection)$", description="What the server's stream covers."
     )
     pipeline: str = Field("[]", description="Stages that the server applies to events, as Extended JSON.")
-    full_document: str | None = Field(None, description="updateLookup, whenAvailable or required.")
-    full_document_before_change: str | None = Field(None, description="whenAvailable or required.")
+    full_document: str | None = Field(
+        None,
+        pattern="^(default|updateLookup|whenAvailable|required)$",
+        description="Which updates carry their document.",
+    )
+    full_document_before_change: str | None = Field(
+        None, pattern="^(off|whenAvailable|required)$", description="Which events carry the document before them."
+    )
     slice: str = Field("1/1", description="Which part of the documents this process takes, such as 2/4.")
     start: str = Field("snapshot", pattern="^(snapshot|now)$", description="Where a stream without a position begins.")
     recover: bool = Field(True, description="Recover lost history at once, instead of stopping with the gap open.")
@@ -78,12 +108,18 @@ class CaptureSettings(Section):
     delivery: str = Field(
         "at-least-once", pattern="^(at-least-once|exactly-once)$", description="The guarantee of delivery."
     )
-    format: str = Field("json", description="json, canonical, bson, flat, debezium or module:function.")
+    format: str = Field(
+        "json", description="json, canonical, bson, flat, debezium, cloudevents, avro, jsonschema or module:function."
+    )
     fields: tuple[str, ...] = Field((), description="The fields of the format flat.")
     key_field: str | None = Field(None, description="Field of the document that keys records; else the documentKey.")
     tombstones: bool | None = Field(None, description="Whether a delete is followed by a tombstone.")
     topic_prefix: str = Field("tailrace", description="Topics are called {prefix}.{db}.{collection}.")
     topic: str | None = Field(None, description="One topic for everything.")
+    transforms: tuple[TransformSettings, ...] = Field((), description="Changes to events and topics, in their order.")
+    ddl_topic: str | None = Field(
+        None, description="Topic for create, drop, rename, createIndexes, modify, shardCollection and the like."
+    )
     partitions: int = Field(6, gt=0, description="Partitions of topics that are made.")
     position_store: SecretStr = Field(
         SecretStr("file:.tailrace/positions"), description="file:, postgresql://, mongodb://, kafka:// or redis://."
@@ -96,10 +132,12 @@ class CaptureSettings(Section):
     dead_letters: str = Field("topic", description="Where refused records go: topic, file:folder, or stop.")
     webhook_secret: SecretStr | None = Field(None, description="Signs the posts of a webhook sink (HMAC).")
     inventory: str | None = Field(None, description="File of captured keys, for sinks that cannot be read back.")
-    buffer_mb: int = Field(32, gt=0, description="How far reading may run ahead of delivery.")
+    buffer_mb: int = Field(32, gt=0, description="Size of the read-ahead buffer.")
     sink_buffer_mb: int = Field(64, gt=0, description="How much a sink holds that is not acknowledged.")
     commit_interval_seconds: float = Field(0.1, ge=0, description="Least time between two saves of the position.")
-    heartbeat_seconds: float = Field(0, ge=0, description="Write a mark into the source so often; 0 is never.")
+    heartbeat_seconds: float = Field(
+        0, ge=0, description="Heartbeat interval, for heartbeats in the source; 0 is never."
+    )
     heartbeat_collection: str = Field(
         "tailrace.heartbeats", pattern=r"^[^.]+\..+", description="Where marks are written; they are not delivered."
     )
@@ -107,7 +145,62 @@ class CaptureSettings(Section):
     snapshot_workers: int = Field(2, gt=0, description="Chunks that are read at once.")
     snapshot_chunk_mb: float = Field(8.0, gt=0, description="About how much of a collection is read at once.")
     snapshot_documents_per_second: float = Field(0, ge=0, description="Limit for reading snapshots; 0 is none.")
-    retry_seconds: float = Field(600.0, gt=0, description="How long an outage is waited out.")
+    retry_seconds: float = Field(600.0, gt=0, description="Retry budget: for how long an outage is retried.")
+
+
+class PolicyRuleSettings(Section):
+    """What happens to some fields of some collections."""
+
+    namespaces: tuple[str, ...] = Field(("*",), description="Collections it is about: db.collection, * for any text.")
+    fields: tuple[str, ...] = Field(min_length=1, description="Paths: customer.email, items.*.note, **.ssn.")
+    action: str = Field(
+        pattern="^(drop|mask|hash|truncate|only)$",
+        description="drop, mask (keeps the type), hash (HMAC-SHA-256), truncate, or only: no other fields are kept.",
+    )
+    length: int | None = Field(None, ge=0, description="How much truncate leaves: characters, or bytes of a binary.")
+
+
+class PolicySettings(Section):
+    """Which fields leave the process, and in what shape."""
+
+    key: SecretStr | None = Field(None, description="Key of the hashes, at least 16 bytes; best in policy.key_file.")
+    rules: tuple[PolicyRuleSettings, ...] = Field((), description="What happens to which fields of which collections.")
+
+
+class RegistrySettings(Section):
+    """The schema registry of the formats avro and jsonschema; it speaks Confluent's API."""
+
+    url: SecretStr | None = Field(None, description="http(s)://user:password@host:port, with the path of its API.")
+    compatibility: str = Field(
+        "BACKWARD",
+        pattern="^(NONE|BACKWARD|BACKWARD_TRANSITIVE|FORWARD|FORWARD_TRANSITIVE|FULL|FULL_TRANSITIVE)$",
+        description="What the registry demands of a new schema of a subject that is made here.",
+    )
+    on_incompatible: str = Field(
+        "dead-letter", pattern="^(dead-letter|stop)$", description="What happens to documents that it refuses."
+    )
+
+
+class AuditSettings(Section):
+    """Where it is written down what people do: positions set, recoveries, pauses, changed policies."""
+
+    log: SecretStr | None = Field(
+        None, description="file:path or kafka://host:9092/topic; none is the log of the process alone."
+    )
+
+
+class EngineSettings(Section):
+    """How the engine proves itself beside a server's own stream."""
+
+    matches: int = Field(
+        100, gt=0, description="Identical events of a kind before it comes from the engine, on a server never compared."
+    )
+    sample_one_in: int = Field(
+        1_000, ge=0, description="One in so many events goes on being compared, on every server; 0 is none."
+    )
+    folder: Path = Field(
+        Path(".tailrace/engine"), description="Where a gateway keeps what was proved, and the evidence of differences."
+    )
 
 
 class MonitorSettings(Section):
@@ -129,6 +222,8 @@ class MonitorSettings(Section):
     control_token: SecretStr | None = Field(
         None, min_length=16, description="Who knows it may pause, resume, snapshot and recover; none is nobody."
     )
+
+    _is_own_token = field_validator("control_token")(refuse_placeholder)
 
     @model_validator(mode="after")
     def _critical_comes_after_warning(self) -> Self:
@@ -171,8 +266,13 @@ class GatewaySettings(Section):
     client_ca: Path | None = Field(None, description="PEM file of authorities whose certificates clients must show.")
     message_mb: int = Field(48, gt=0, le=48, description="Largest message of a client, also when it is unpacked.")
     login_message_kb: int = Field(64, ge=16, description="The same before a client has authenticated.")
-    receive_mb: int = Field(256, ge=64, description="Unread messages of all clients; as much again while unpacked.")
+    receive_mb: int = Field(
+        256, ge=64, description="Unanswered messages of all clients, unpacked ones, and replies to pack, each."
+    )
     connections_per_address: int = Field(0, ge=0, description="Connections of one address; 0 is no limit.")
+    accepts_per_second: float = Field(
+        500.0, ge=0, description="New connections of one address, after ten times as many at once; 0 is no limit."
+    )
     connections_per_user: int = Field(0, ge=0, description="Connections of one user; 0 is no limit.")
     streams_per_user: int = Field(0, ge=0, description="Streams of a user, or of an address without users; 0 is all.")
     login_attempts: int = Field(10, ge=0, description="Failed logins before the next has to wait; 0 is no limit.")
@@ -200,7 +300,10 @@ class FeaturesSettings(Section):
     """The features job."""
 
     redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379"), description="The Redis that holds the features.")
-    kafka_servers: str = Field("127.0.0.1:9092", description="The brokers of the topics, where topics are read.")
+    kafka_servers: str = Field(
+        "127.0.0.1:9092", description="The brokers of the topics: host:port,... or kafka:// as for capture.sink."
+    )
+    fail_on_data_loss: bool = Field(True, description="Stop when topics no longer have what comes next.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How MongoDB is read directly.")
     dead_letters: str = Field("dead-letters", description="Folder or URL where records go that cannot be read.")
 
@@ -213,7 +316,10 @@ class WarehouseSettings(Section):
     catalog_config: dict[str, str] = Field(
         {}, description="Any property of the catalog (type, uri, warehouse, ...); none is a folder catalog."
     )
-    kafka_servers: str = Field("127.0.0.1:9092", description="The brokers of the topics, where topics are read.")
+    kafka_servers: str = Field(
+        "127.0.0.1:9092", description="The brokers of the topics: host:port,... or kafka:// as for capture.sink."
+    )
+    fail_on_data_loss: bool = Field(True, description="Stop when topics no longer have what comes next.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How MongoDB is read directly.")
     contract: str = Field("evolve", pattern="^(evolve|json|strict)$", description="What drift does to a table.")
     contracts: dict[str, str] = Field({}, description="Other contracts for some collections, by db.collection.")
@@ -228,6 +334,7 @@ class WarehouseSettings(Section):
     events_per_batch: int = Field(100_000, gt=0, description="Where a micro-batch ends.")
     every_seconds: float = Field(5.0, ge=0, description="Least time from one micro-batch to the next.")
     max_columns: int = Field(400, gt=0, description="Fields beyond this many of a collection stay in _rest.")
+    max_levels: int = Field(32, gt=0, le=48, description="Fields nested deeper than this stay in _rest.")
     rewrite_rows: int = Field(5_000_000, ge=0, description="Mirrors up to this size are rewritten to widen a column.")
     format_version: int = Field(3, ge=2, le=3, description="Of new tables: 3 has deletion vectors, 2 more readers.")
     maintain_batches: int = Field(50, ge=0, description="Compact and expire after so many batches; 0 is never.")
@@ -253,6 +360,8 @@ class DashboardSettings(Section):
     client_kb: int = Field(2_048, ge=64, description="How much may wait for one browser before it is dropped.")
     max_clients: int = Field(64, gt=0, description="Browsers beyond this are refused.")
 
+    _are_own_tokens = field_validator("token", "control_token")(refuse_placeholder)
+
 
 class UpSettings(Section):
     """`tailrace up`, which starts everything on one machine."""
@@ -273,7 +382,7 @@ class _Environment(EnvSettingsSource):
             return super().decode_complex_value(field_name, field, value)
         except ValueError as error:
             raise SettingsError(
-                f"the variable of the setting {field_name} is no JSON: {error}",
+                f"the setting {_key_of(field_name, str(value))}, as a variable, is no JSON: {error}",
                 hint='Write a list as a,b or as a JSON array, ["a", "b"].',
             ) from None
 
@@ -288,6 +397,10 @@ class Settings(BaseSettings):
     mongodb: MongodbSettings = MongodbSettings()
     log: LogSettings = LogSettings()
     capture: CaptureSettings = CaptureSettings()
+    policy: PolicySettings = PolicySettings()
+    registry: RegistrySettings = RegistrySettings()
+    audit: AuditSettings = AuditSettings()
+    engine: EngineSettings = EngineSettings()
     monitor: MonitorSettings = MonitorSettings()
     gateway: GatewaySettings = GatewaySettings()
     spark: SparkSettings = SparkSettings()
@@ -311,7 +424,7 @@ class Settings(BaseSettings):
         try:
             loaded = cls.model_validate(merged)
         except ValidationError as error:
-            raise SettingsError(_first_complaint(error)) from None
+            raise SettingsError(_first_problem(error)) from None
         for section, name in defaults:
             getattr(loaded, section).model_fields_set.discard(name)  # it was only moved to where it begins
         return loaded
@@ -336,15 +449,29 @@ def describe(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tu
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from describe(kind, f"{prefix}{name}.")
         else:
-            type_name = kind.__name__ if isinstance(kind, type) else str(kind)
-            yield f"{prefix}{name}", type_name, shown(info.default, name), info.description or ""
+            yield f"{prefix}{name}", type_name(info), shown(info.default, name), info.description or ""
+
+
+_file_in_use: list[Path] = []
+
+
+def file_in_use() -> Path | None:
+    """Give the file that this process has read its settings from last: processes that work for it read the same."""
+    found = _file_in_use[0] if _file_in_use else _default_file()
+    return None if found is None else found.resolve()
+
+
+def _default_file() -> Path | None:
+    if "TAILRACE_CONFIG" in os.environ:
+        return Path(os.environ["TAILRACE_CONFIG"])
+    return DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
 
 def _read_file(file: Path | None) -> tuple[dict[str, Any], Path]:
     """Give what is in the file, and the folder that relative paths begin at."""
-    named = file or (Path(os.environ["TAILRACE_CONFIG"]) if "TAILRACE_CONFIG" in os.environ else None)
-    path = named or DEFAULT_FILE
-    if named is None and not path.exists():
+    path = file or _default_file()
+    _file_in_use[:] = [] if path is None else [path.resolve()]
+    if path is None:
         return {}, Path.cwd()
     try:
         values = tomllib.loads(path.read_text())
@@ -359,12 +486,20 @@ def _read_file(file: Path | None) -> tuple[dict[str, Any], Path]:
 
 def _refuse_unknown_variables() -> None:
     """A misspelt variable would otherwise do nothing, silently."""
-    keys = [*(key for key, *_ in describe()), *(f"{key}_file" for key in secret_keys(Settings))]
+    keys = [*(key for key, *_ in describe()), *(f"{key}_file" for key in file_keys(Settings))]
     known = {ENVIRONMENT_PREFIX + key.upper().replace(".", "__") for key in keys} | _OUTSIDE_THE_MODEL
     sections = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.model_fields}
     for name in os.environ:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known | sections:
             raise SettingsError(f"unknown settings variable {name}")
+
+
+def _key_of(field: str, value: str) -> str:
+    """Give the whole key of a field that a variable sets to a value."""
+    for name, given in os.environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX) and name.endswith(f"__{field.upper()}") and given == value:
+            return name.removeprefix(ENVIRONMENT_PREFIX).replace("__", ".").lower()
+    return field
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,10 +521,12 @@ def _nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _first_complaint(error: ValidationError) -> str:
+def _first_problem(error: ValidationError) -> str:
     """One line about the first thing that is wrong, without the value, which may be a secret."""
     first = error.errors(include_input=False, include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"unknown settings key {key}"
-    return f"settings key {key}: {first['msg']}"
+    if first["type"] == "string_pattern_mismatch" and (names := choices(first["ctx"]["pattern"])):
+        return f"settings key {key}: must be one of {', '.join(names)}"
+    return f"settings key {key}: {first['msg'].removeprefix('Value error, ')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -13,11 +14,14 @@ from pydantic.fields import FieldInfo
 from tailrace.errors import SettingsError
 
 PATHS = (
-    "capture.position_store", "capture.sink", "capture.dead_letters", "capture.inventory", "gateway.certificate",
-    "spark.jars", "spark.checkpoints", "features.dead_letters", "warehouse.folder", "dashboard.certificate",
-    "dashboard.key", "up.folder", "up.features",
+    "audit.log", "capture.position_store", "capture.sink", "capture.dead_letters", "capture.inventory",
+    "gateway.certificate", "spark.jars", "spark.checkpoints", "features.dead_letters", "warehouse.folder",
+    "dashboard.certificate", "dashboard.key", "up.folder", "up.features",
 )  # fmt: skip
 """Settings that may hold paths; a text with a colon is a path only after `file:`."""
+_TEXTS = ("features.kafka_servers", "warehouse.kafka_servers")
+_TABLES = ("capture.shards", "gateway.shards", "spark.config", "warehouse.catalog_config")
+"""Settings that are no secrets and may hold one: a URL with a password, a table of any properties."""
 _NO_PATHS = ("topic", "stop")
 """What `capture.dead_letters` may be beside a path."""
 
@@ -25,15 +29,23 @@ _NO_PATHS = ("topic", "stop")
 def with_secrets_of_files(model: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Put the content of the file in the place of each `..._file` that stands for a secret."""
     read = {section: dict(given) if isinstance(given, Mapping) else given for section, given in values.items()}
-    for key in secret_keys(model):
+    for key in file_keys(model):
         section, name = key.split(".")
         given = read.get(section)
         if not isinstance(given, dict) or f"{name}_file" not in given:
             continue
         if name in given:
             raise SettingsError(f"{key} and {key}_file are both given", hint="Keep one of them.")
-        given[name] = _secret_of(f"{key}_file", given.pop(f"{name}_file"), folder)
+        text = _secret_of(f"{key}_file", given.pop(f"{name}_file"), folder)
+        given[name] = _table_of(f"{key}_file", text) if key in _TABLES else text
     return read
+
+
+def file_keys(model: type[BaseModel]) -> Iterator[str]:
+    """Give the keys of all settings that can be read from files of their own."""
+    yield from secret_keys(model)
+    yield from _TEXTS
+    yield from _TABLES
 
 
 def secret_keys(model: type[BaseModel]) -> Iterator[str]:
@@ -105,6 +117,13 @@ def _secret_of(key: str, file: Any, folder: Path) -> str:
     if not text:
         raise SettingsError(f"{key}: {file} is empty", hint="Write the secret into it.")
     return text
+
+
+def _table_of(key: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:  # its text quotes the line, which may be the secret
+        raise SettingsError(f"{key} is not TOML", hint='Write lines like "fs.s3a.secret.key" = "...".') from None
 
 
 def _from_folder(given: Any, folder: Path) -> Any:

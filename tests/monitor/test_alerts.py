@@ -23,7 +23,7 @@ from tailrace.monitor.alerts import (
     verdict_of,
 )
 from tailrace.monitor.liveness import Liveness, State
-from tailrace.monitor.window import Oplog, Place, Sample, place_of
+from tailrace.monitor.window import Lag, Oplog, Sample, lag_of
 from webhook_server import Hook, serving
 
 START = 1_700_000_000
@@ -32,11 +32,11 @@ BEHIND = Liveness(State.BEHIND, "it is slow")
 ALERT = Alert("orders", "rs0", Level.CRITICAL, Level.OK, ("80% of the oplog lies after the position",), {"x": 1})
 
 
-def place_at(age: int, until_lost: float | None = None) -> Place:
-    """A place in a full oplog of 1,000 s."""
+def place_at(age: int, until_lost: float | None = None) -> Lag:
+    """A lag in a full oplog of 1,000 s."""
     oplog = Oplog("rs0", Timestamp(START, 1), Timestamp(START + 1_000, 1), 10**8, 10**8)
-    place = place_of([Sample(0.0, oplog, Timestamp(START + 1_000 - age, 1))])
-    return replace(place, forecast=replace(place.forecast, until_lost=until_lost))
+    lag = lag_of([Sample(0.0, oplog, Timestamp(START + 1_000 - age, 1))])
+    return replace(lag, forecast=replace(lag.forecast, until_lost=until_lost))
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_half_the_window_warns_and_three_quarters_are_critical(age: int, level: 
 
 
 def test_a_member_that_could_not_go_on_is_told_before_the_failover() -> None:
-    def beside(first: int) -> Place:
-        place = place_at(100)
-        other = replace(place.oplog, first=Timestamp(START + first, 1), member="b:27017")
-        return replace(place, oplog=replace(place.oplog, member="a:27017", others=(other,)))
+    def beside(first: int) -> Lag:
+        lag = place_at(100)
+        other = replace(lag.oplog, first=Timestamp(START + first, 1), member="b:27017")
+        return replace(lag, oplog=replace(lag.oplog, member="a:27017", others=(other,)))
 
     assert verdict_of(beside(first=800), LIVE).level is Level.OK
     verdict = verdict_of(beside(first=950), LIVE)
@@ -205,30 +205,30 @@ def test_a_webhook_that_cannot_be_reached_is_an_error(url: str) -> None:
         WebhookChannel(url, attempts=1).send(ALERT)
 
 
-def place_after(ages: list[int], window: int) -> Place:
-    """A place in a full oplog of so many seconds, sampled once a second with these ages of the position."""
+def place_after(ages: list[int], window: int) -> Lag:
+    """A lag in a full oplog of so many seconds, sampled once a second with these ages of the position."""
     samples = []
     for second, age in enumerate(ages):
         last = START + second
         oplog = Oplog("rs0", Timestamp(last - window, 1), Timestamp(last, 1), 10**8, 10**8)
         samples.append(Sample(float(second), oplog, Timestamp(last - age, 1)))
-    return place_of(samples)
+    return lag_of(samples)
 
 
 @given(st.lists(st.integers(0, 1), min_size=5, max_size=40))
 def test_a_stream_that_keeps_up_in_an_oplog_of_seconds_raises_nothing(ages: list[int]) -> None:
     """Ages are rounded to seconds, and one of them is a third of such an oplog."""
     for end in range(5, len(ages) + 1):
-        place = place_after(ages[:end], window=3)
-        if place.trend is not None and place.trend.keeps_up:
-            assert verdict_of(place, LIVE).level is Level.OK
-        assert verdict_of(place, LIVE).level is not Level.CRITICAL or not (place.trend and place.trend.gains)
+        lag = place_after(ages[:end], window=3)
+        if lag.trend is not None and lag.trend.keeps_up:
+            assert verdict_of(lag, LIVE).level is Level.OK
+        assert verdict_of(lag, LIVE).level is not Level.CRITICAL or not (lag.trend and lag.trend.gains)
 
 
 def test_a_stream_that_keeps_up_with_a_jitter_of_a_second_keeps_up() -> None:
     for ages in ([0, 1] * 10, [1, 0] * 10, [2, 1, 2, 1, 0, 1, 2, 1, 2, 1, 0, 1], [0] * 8 + [1]):
-        place = place_after(ages, window=3)
-        assert verdict_of(place, LIVE).level is Level.OK, ages
+        lag = place_after(ages, window=3)
+        assert verdict_of(lag, LIVE).level is Level.OK, ages
 
 
 def test_one_that_gains_is_not_critical_and_one_that_stands_still_is() -> None:

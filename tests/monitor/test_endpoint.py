@@ -30,7 +30,7 @@ class Answer:
 
 
 def ask(port: int, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
         text = body if isinstance(body, str | None) else json.dumps(body)
         connection.request(method, path, text, dict(headers or {}))
@@ -138,7 +138,7 @@ def test_no_answer_holds_a_password(port: int) -> None:
 
 def test_one_who_sends_nothing_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "SECONDS_PER_REQUEST", 0.2)
-    with serve_endpoint(0) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as slow:
+    with serve_endpoint(0) as port, socket.create_connection(("127.0.0.1", port), timeout=120) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
         assert slow.recv(100) == b"", "the connection is closed without an answer"
 
@@ -146,7 +146,7 @@ def test_one_who_sends_nothing_is_dropped_in_time(monkeypatch: pytest.MonkeyPatc
 def test_one_who_opens_too_many_connections_leaves_room_when_they_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 2)
     with serve_endpoint(0) as port:
-        held = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(3)]
+        held = [socket.create_connection(("127.0.0.1", port), timeout=120) for _ in range(3)]
         assert held[2].recv(100) == b"", "there was no room for it"
         for connection in held:
             connection.close()
@@ -161,7 +161,7 @@ def test_one_who_opens_too_many_connections_leaves_room_when_they_are_over(monke
 
 def test_what_is_no_http_is_answered_or_dropped_without_harm(port: int) -> None:
     for sent in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
             connection.sendall(sent)
             while connection.recv(1000):
                 pass

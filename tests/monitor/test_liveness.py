@@ -9,7 +9,7 @@ from bson import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.monitor.liveness import Observation, Patience, State, liveness_of
+from tailrace.monitor.liveness import LagLimits, Observation, State, liveness_of
 
 START = 1_700_000_000
 HEALTHY = {State.IDLE, State.LIVE}
@@ -43,7 +43,7 @@ def watched(*moments: tuple[float, int, int, int | None]) -> list[Observation]:
             "has not moved for 80 s, and the server is 80 s ahead of it",
         ),
         (watched((0, 0, 0, 7), (40, 0, 40, 7)), State.BEHIND, "has not moved for 40 s (stalled after 60 s)"),
-        (watched((0, 0, 90, None)), State.BEHIND, "90 s behind the server, seen once"),
+        (watched((0, 0, 90, None)), State.BEHIND, "90 s behind the server, observed once"),
         (watched((0, 5, 5, None), (600, 5, 5, None)), State.IDLE, "moved 0 s in 600 s while the server moved 0 s"),
     ],
 )
@@ -112,5 +112,5 @@ def test_events_only_tell_idle_from_live(steps: list[tuple[int, int, int]], data
 
 def test_patience_can_be_set() -> None:
     observations = watched((0, 0, 0, 1), (10, 0, 10, 1))
-    assert liveness_of(observations, Patience(behind_seconds=5, stalled_seconds=9)).state is State.STALLED
+    assert liveness_of(observations, LagLimits(behind_seconds=5, stalled_seconds=9)).state is State.STALLED
     assert liveness_of(observations).state is State.IDLE

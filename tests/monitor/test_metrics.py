@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.monitor import metrics, serve_endpoint
 from tailrace.monitor.liveness import State
-from tailrace.monitor.metrics import StreamMetrics, show_oplog, show_place
+from tailrace.monitor.metrics import StreamMetrics, show_lag, show_oplog
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
@@ -21,7 +21,7 @@ DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
 
 def scrape(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample of the endpoint by name and labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
         text = response.read().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -41,8 +41,8 @@ def test_what_a_stream_reports_is_what_the_endpoint_shows() -> None:
     stream.state(State.BEHIND)
     stream.position(Timestamp(1_700_000_000, 5))
     stream.buffer(10, 100)
-    show_place("shown", "rs0", age=12, headroom=0.9, until_lost=None)
-    show_place("shown", "rs1", age=12, headroom=0.4, until_lost=3_600)
+    show_lag("shown", "rs0", age=12, headroom=0.9, until_lost=None)
+    show_lag("shown", "rs1", age=12, headroom=0.4, until_lost=3_600)
     show_oplog("rs9", window=86_400, used_bytes=5, limit_bytes=6)
     with serve_endpoint(0) as port:
         shown = scrape(port)

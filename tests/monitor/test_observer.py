@@ -11,7 +11,7 @@ import structlog
 from bson import Timestamp
 from pymongo import MongoClient
 
-from tailrace.monitor import REGISTRY, Consumer, Observer, Oplog, Patience, Report, ShardReader, State
+from tailrace.monitor import REGISTRY, Consumer, LagLimits, Observer, Oplog, Report, ShardReader, State
 from tailrace.monitor.liveness import Liveness
 from tailrace.monitor.observer import show_reports
 from tailrace.stand import ReplicaSet
@@ -47,18 +47,18 @@ def test_a_stream_without_events_is_idle_while_it_is_read_and_stalled_when_it_is
                 assert token is not None
                 return Consumer("filtered", ResumeToken.parse(token).cluster_time, events=0)
 
-            patience = Patience(behind_seconds=2, stalled_seconds=3)
-            observer = Observer([ShardReader(client)], lambda: [consumer()], patience=patience)
+            limits = LagLimits(behind_seconds=2, stalled_seconds=3)
+            observer = Observer([ShardReader(client)], lambda: [consumer()], limits=limits)
 
             def read_and_look() -> Report:
                 assert stream.try_next() is None
-                return observer.look()[0]
+                return observer.poll()[0]
 
             start = consumer().position
             idle = until(read_and_look, lambda report: moved(report, start) >= 2 and state_of(report) is State.IDLE)
             assert idle.liveness is not None
             assert "with no event in" in idle.liveness.proof
-            stalled = until(lambda: observer.look()[0], lambda report: state_of(report) is State.STALLED)
+            stalled = until(lambda: observer.poll()[0], lambda report: state_of(report) is State.STALLED)
             assert stalled.liveness is not None
             assert "has not moved for" in stalled.liveness.proof
             assert stalled.verdict.reasons
@@ -66,8 +66,8 @@ def test_a_stream_without_events_is_idle_while_it_is_read_and_stalled_when_it_is
 
 
 def moved(report: Report, start: Timestamp) -> int:
-    assert report.place is not None
-    return report.place.position.time - start.time
+    assert report.lag is not None
+    return report.lag.position.time - start.time
 
 
 def test_a_server_that_is_away_is_tried_again_until_told_to_stop_and_logged_once() -> None:
@@ -95,7 +95,7 @@ def test_the_metrics_show_the_worst_state_of_a_stream_on_any_shard() -> None:
         oplog = Oplog(shard, Timestamp(1, 1), Timestamp(9, 1), 5, 10)
         observer = Observer([], list)
         judged = observer.judge(Consumer("worst", oplog.last), oplog, 0.0)
-        return Report(0.0, oplog, "worst", judged.place, Liveness(state, "as the test says"))
+        return Report(0.0, oplog, "worst", judged.lag, Liveness(state, "as the test says"))
 
     show_reports([report("a", State.IDLE), report("b", State.STALLED), report("c", State.LIVE)])
     shown = {state: REGISTRY.get_sample_value("tailrace_state", {"stream": "worst", "state": state}) for state in State}

@@ -11,11 +11,11 @@ from bson import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from tailrace.errors import OplogUnreadable, ServerUnreachable
+from tailrace.errors import OplogUnreadable, ServerUnreachable, SettingsError
 from tailrace.monitor.liveness import State
 from tailrace.monitor.observer import Consumer, Observer
 from tailrace.monitor.reader import ShardReader, shard_readers, shard_uri
-from tailrace.monitor.window import Oplog, Sample, place_of
+from tailrace.monitor.window import Oplog, Sample, lag_of
 from tailrace.stand import ReplicaSet, ShardedCluster
 
 HISTORY_LOST = {280, 286}  # 4.2 answers with the first
@@ -45,7 +45,7 @@ def test_a_position_is_lost_exactly_when_the_server_says_so(
         early = reader.read()
         assert early.complete
         before_any_entry = Timestamp(early.first.time - 100, 1)
-        assert early.holds(before_any_entry)
+        assert early.contains(before_any_entry)
         assert server_accepts(client, before_any_entry)
 
         replica_set.roll_over_oplog(early.last)
@@ -57,10 +57,10 @@ def test_a_position_is_lost_exactly_when_the_server_says_so(
         # 4.2 refuses the first entry itself, one tick more than 4.4 and later do.
         edge = just_after if version == "4.2.6" else rolled.first
         for position in (early.first, early.last, just_before, edge, just_after, rolled.last):
-            assert rolled.holds(position) == server_accepts(client, position), position
-        place = place_of([Sample(0.0, rolled, early.last)])
-        assert place.lost
-        assert place.headroom_ratio == 0
+            assert rolled.contains(position) == server_accepts(client, position), position
+        lag = lag_of([Sample(0.0, rolled, early.last)])
+        assert lag.lost
+        assert lag.headroom_ratio == 0
 
 
 def settled(reader: ShardReader) -> Oplog:
@@ -103,7 +103,7 @@ def test_reading_local_is_enough_and_whoever_may_not_read_is_told_what_is_missin
     with shard_readers([uri_of("nobody:secret-2")]) as (reader,), pytest.raises(OplogUnreadable) as refused:
         reader.read()
     assert "read` on the database `local`" in refused.value.hint
-    with pytest.raises(OplogUnreadable) as wrong, shard_readers([uri_of("nobody:wrong-3")]):
+    with pytest.raises(SettingsError) as wrong, shard_readers([uri_of("nobody:wrong-3")]):
         pass
     replica_set.primary.kill()
     with pytest.raises(ServerUnreachable) as gone, shard_readers([uri_of("watcher:secret-1")], timeout_seconds=0.3):
@@ -125,7 +125,7 @@ def test_the_config_server_leads_to_every_shard(start_sharded: Callable[..., Sha
     position = oplogs["s0"].last
     behind = {"s1": Timestamp(oplogs["s1"].last.time - 500, 1)}
     with shard_readers([cluster.config.uri]) as readers:
-        reports = Observer(readers, lambda: [Consumer("orders", position, behind)]).look()
+        reports = Observer(readers, lambda: [Consumer("orders", position, behind)]).poll()
     assert {report.oplog.shard: report.liveness and report.liveness.state for report in reports} == {
         "s0": State.IDLE,
         "s1": State.BEHIND,

@@ -10,7 +10,7 @@ from bson import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.monitor.window import Oplog, Place, Sample, forecast, place_of, trend_of
+from tailrace.monitor.window import Lag, Oplog, Sample, forecast, lag_of, trend_of
 
 START = 1_700_000_000
 MB = 1_000_000
@@ -51,14 +51,14 @@ class World:
         moments = range(self.running_for - seconds, self.running_for + 1, every)
         return [Sample(float(at), self.oplog(at), self.position(at)) for at in moments]
 
-    def place(self) -> Place:
-        return place_of(self.samples(WATCHED))
+    def lag(self) -> Lag:
+        return lag_of(self.samples(WATCHED))
 
     def true_seconds_until_lost(self) -> int | None:
         """Let the world run on until the first entry has passed the position."""
         step = max(10, int(self.section_seconds / 50))
         for at in range(self.running_for, self.running_for + 40 * self.limit // self.rate, step):
-            if not self.oplog(at).holds(self.position(at)):
+            if not self.oplog(at).contains(self.position(at)):
                 return at - self.running_for
         return None
 
@@ -81,11 +81,11 @@ def worlds(draw: st.DrawFn, speeds: st.SearchStrategy[float]) -> World:
 @given(worlds(st.floats(0, 0.9)))
 def test_the_forecast_names_the_moment_of_loss_and_never_a_later_one(world: World) -> None:
     """It may be early by what the server drops at once, since nobody outside knows where its sections end."""
-    place = world.place()
+    lag = world.lag()
     truth = world.true_seconds_until_lost()
-    assert not place.lost
+    assert not lag.lost
     assert truth is not None
-    found = place.forecast.until_lost
+    found = lag.forecast.until_lost
     assert found is not None
     pace = 1 - world.speed
     assert found <= truth * 1.1 + 30
@@ -94,20 +94,20 @@ def test_the_forecast_names_the_moment_of_loss_and_never_a_later_one(world: Worl
 
 @given(worlds(st.just(0.0)))
 def test_a_consumer_that_stands_still_is_lost_exactly_when_a_stopped_one_would_be(world: World) -> None:
-    forecast = world.place().forecast
+    forecast = world.lag().forecast
     assert forecast.until_lost == pytest.approx(forecast.until_lost_if_stopped, rel=0.05, abs=30)
 
 
 @given(worlds(st.floats(0, 0.99)))
 def test_stopping_never_buys_time(world: World) -> None:
-    forecast = world.place().forecast
+    forecast = world.lag().forecast
     assert forecast.until_lost_if_stopped is not None
     assert forecast.until_lost is None or forecast.until_lost_if_stopped <= forecast.until_lost
 
 
 @given(worlds(st.floats(1.05, 20)))
 def test_a_consumer_that_gains_on_the_log_never_loses_history_and_catches_up(world: World) -> None:
-    forecast = world.place().forecast
+    forecast = world.lag().forecast
     assert forecast.until_lost is None
     truth = world.age / (world.speed - 1)
     assert (forecast.until_caught_up or 0) == pytest.approx(truth, rel=0.1, abs=30)
@@ -115,9 +115,9 @@ def test_a_consumer_that_gains_on_the_log_never_loses_history_and_catches_up(wor
 
 @given(worlds(st.just(1.0)))
 def test_a_consumer_at_pace_never_loses_history(world: World) -> None:
-    place = world.place()
+    lag = world.lag()
     # What is left of a slope is rounding: it may not foretell a loss within fifty windows.
-    assert place.forecast.until_lost is None or place.forecast.until_lost > 50 * place.oplog.window_seconds
+    assert lag.forecast.until_lost is None or lag.forecast.until_lost > 50 * lag.oplog.window_seconds
 
 
 @given(worlds(st.just(0.0)), st.data())
@@ -125,7 +125,7 @@ def test_headroom_grows_with_the_position_from_nothing_to_all(world: World, data
     oplog = world.oplog(world.running_for)
 
     def headroom(time: int) -> float:
-        return place_of([Sample(0.0, oplog, Timestamp(time, 1))]).headroom_ratio
+        return lag_of([Sample(0.0, oplog, Timestamp(time, 1))]).headroom_ratio
 
     earlier, later = sorted(data.draw(st.lists(st.integers(oplog.first.time, oplog.last.time), min_size=2, max_size=2)))
     assert 0 <= headroom(earlier) <= headroom(later) <= 1
@@ -136,21 +136,21 @@ def test_headroom_grows_with_the_position_from_nothing_to_all(world: World, data
 @given(filled=st.floats(0.01, 0.89))
 def test_an_oplog_that_still_fills_up_is_no_danger_even_to_a_consumer_at_its_start(filled: float) -> None:
     first, last = Timestamp(START, 1), Timestamp(START + 3_600, 1)
-    place = place_of([Sample(0.0, Oplog("rs0", first, last, int(filled * 100 * MB), 100 * MB), first)])
-    assert not place.oplog.full
-    assert place.headroom_ratio == pytest.approx(1 - filled, abs=0.001)
-    assert not place.lost
+    lag = lag_of([Sample(0.0, Oplog("rs0", first, last, int(filled * 100 * MB), 100 * MB), first)])
+    assert not lag.oplog.full
+    assert lag.headroom_ratio == pytest.approx(1 - filled, abs=0.001)
+    assert not lag.lost
 
 
 def test_a_full_oplog_gives_the_share_of_the_window_before_the_position() -> None:
     oplog = Oplog("rs0", Timestamp(START, 1), Timestamp(START + 1_000, 1), 100 * MB, 100 * MB)
-    place = place_of([Sample(0.0, oplog, Timestamp(START + 250, 1))])
-    assert (place.age_seconds, place.headroom_ratio, oplog.full) == (750.0, 0.25, True)
+    lag = lag_of([Sample(0.0, oplog, Timestamp(START + 250, 1))])
+    assert (lag.age_seconds, lag.headroom_ratio, oplog.full) == (750.0, 0.25, True)
 
 
 def test_one_sample_tells_how_long_a_stopped_consumer_has_at_the_windows_mean_rate() -> None:
     oplog = Oplog("rs0", Timestamp(START, 1), Timestamp(START + 1_000, 1), 100 * MB, 100 * MB)
-    forecast = place_of([Sample(0.0, oplog, Timestamp(START + 250, 1))]).forecast
+    forecast = lag_of([Sample(0.0, oplog, Timestamp(START + 250, 1))]).forecast
     assert forecast.until_lost is None
     # A quarter of the window lies before it, and a tenth is dropped at once.
     assert forecast.until_lost_if_stopped == pytest.approx(150)
@@ -160,9 +160,9 @@ def test_a_position_before_the_first_entry_is_lost_unless_nothing_was_ever_dropp
     before = Timestamp(START - 1, 1)
     rolled = Oplog("rs0", Timestamp(START, 1), Timestamp(START + 10, 1), MB, MB)
     complete = Oplog("rs0", Timestamp(START, 1), Timestamp(START + 10, 1), MB, 9 * MB, complete=True)
-    lost = place_of([Sample(0.0, rolled, before)])
+    lost = lag_of([Sample(0.0, rolled, before)])
     assert (lost.lost, lost.headroom_ratio, lost.forecast.until_lost) == (True, 0.0, 0.0)
-    assert not place_of([Sample(0.0, complete, before)]).lost
+    assert not lag_of([Sample(0.0, complete, before)]).lost
 
 
 def test_after_a_quiet_night_the_first_entry_overtakes_sooner_than_the_bytes_suggest() -> None:
@@ -175,14 +175,14 @@ def test_after_a_quiet_night_the_first_entry_overtakes_sooner_than_the_bytes_sug
         )
         for at in range(0, 101, 10)
     ]
-    place = place_of(samples)
-    assert place.trend is not None
-    assert place.trend.first_speed == pytest.approx(100)
+    lag = lag_of(samples)
+    assert lag.trend is not None
+    assert lag.trend.first_speed == pytest.approx(100)
     overtaken = (20_000 - 10_000) / 100
-    assert place.forecast.until_lost is not None
-    assert overtaken / 2 < place.forecast.until_lost <= overtaken
-    by_bytes_alone = replace(place.trend, first_speed=0.0)
-    later = forecast(place.oplog, place.position, by_bytes_alone).until_lost
+    assert lag.forecast.until_lost is not None
+    assert overtaken / 2 < lag.forecast.until_lost <= overtaken
+    by_bytes_alone = replace(lag.trend, first_speed=0.0)
+    later = forecast(lag.oplog, lag.position, by_bytes_alone).until_lost
     assert later is None or later > overtaken
 
 
@@ -203,6 +203,6 @@ def test_less_than_three_seconds_is_no_trend() -> None:
 def test_a_fresh_oplog_without_any_window_divides_nothing_by_zero() -> None:
     now = Timestamp(START, 3)
     oplog = Oplog("rs0", Timestamp(START, 1), now, 300, MB, complete=True)
-    place = place_of([Sample(0.0, oplog, Timestamp(START, 2))])
-    assert place.headroom_ratio == 1
-    assert place.forecast.until_lost_if_stopped is None
+    lag = lag_of([Sample(0.0, oplog, Timestamp(START, 2))])
+    assert lag.headroom_ratio == 1
+    assert lag.forecast.until_lost_if_stopped is None

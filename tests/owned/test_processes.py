@@ -13,6 +13,7 @@ import pytest
 
 from processes import is_running
 from tailrace.owned import GuardedProcess, run_guarded
+from tailrace.owned.guardian import kill_group
 
 OWNER = """
 import subprocess, sys
@@ -51,6 +52,17 @@ def test_a_process_that_nobody_holds_any_more_ends() -> None:
     with pytest.warns(ResourceWarning, match="still running"):
         del process
     wait_until_gone(pid)
+
+
+def test_a_program_that_leads_no_group_yet_is_killed_too() -> None:
+    """An owner may go between the fork of its program and the program's `setsid`."""
+    with GuardedProcess[str](["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert os.getpgid(pid) != pid
+        kill_group(pid)
+        wait_until_gone(pid)
+        process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGSEGV])

@@ -30,7 +30,7 @@ class RawClient:
     """A client that sees each byte and how the connection ends."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
 
     def read(self, count: int) -> bytes:
         received = bytearray()
@@ -253,8 +253,8 @@ def read_until_reset(client: RawClient) -> bytes:
     pytest.fail("the connection ended in peace")
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
+def until(contents: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not contents():
         assert time.monotonic() < deadline, "it never came to hold"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What dies is started again, what cannot live is given up with its last words, and the end leaves nothing."""
+"""What dies is started again, what cannot live is stopped for good with its last words, and the end leaves nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tailrace.errors import PartGaveUp
 from tailrace.retry import RetryPolicy
 from tailrace.up.parts import LocalServer, Program, Stage
 from tailrace.up.supervisor import Report, State, Supervisor
+from waiting import wait_until
 
 QUICK = RetryPolicy(first=0.02, longest=0.05, budget=0.3)
 SLEEPER = "import time; print('ready', flush=True); time.sleep(600)"
@@ -46,13 +46,6 @@ def program(tmp_path: Path) -> Callable[..., Program]:
         return Program(name, [sys.executable, "-c", code], log=tmp_path / f"{name}.log", ready=ready, stage=stage)
 
     return make
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:
@@ -91,7 +84,7 @@ def test_a_part_that_never_comes_up_ends_the_start_with_its_last_words(told, pro
     with Supervisor(told, threading.Event(), QUICK) as supervisor:
         supervisor.keep(program("sleeper"))
         supervisor.keep(program("broken", "print('my last words'); raise SystemExit(70)"))
-        with pytest.raises(PartGaveUp, match=r"broken is given up: .*times in a row; log: .*broken\.log"):
+        with pytest.raises(PartGaveUp, match=r"broken is stopped for good: .*times in a row; log: .*broken\.log"):
             supervisor.wait_ready()
     assert next(report for report in told.reports if report.state is State.GAVE_UP).message.endswith("my last words")
     assert told.states("broken").count(State.STARTING) >= 2

@@ -17,7 +17,7 @@ from tailrace.up.views import JsonView, PlainView, TerminalView, View
 
 LOG = Path("/run/logs/producer.log")
 UP = Report("producer", State.UP, 1.9, 4242, "mongodb://u:secret@h/", LOG, 1)
-GAVE_UP = Report("producer", State.GAVE_UP, 0, 0, "", LOG, 4, "producer is given up: it ended\nlast words")
+GAVE_UP = Report("producer", State.GAVE_UP, 0, 0, "", LOG, 4, "producer is stopped for good: it ended\nlast words")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What an operator must know in time: the oplog window, a consumer's place in it, liveness, alerts and metrics.
+"""What an operator must know in time: the oplog window, a consumer's lag in it, liveness, alerts and metrics.
 
 Everything here works on plain values (cluster times, byte counts, wall times that are passed in) and on a
 MongoDB connection. It knows neither position stores nor producers: those call in, or the command line wires them.
@@ -6,11 +6,11 @@ MongoDB connection. It knows neither position stores nor producers: those call i
 
 from tailrace.monitor.alerts import Alarm, Alert, Level, LogChannel, Thresholds, Verdict, WebhookChannel
 from tailrace.monitor.endpoint import Action, Page, Site, serve_endpoint
-from tailrace.monitor.liveness import PAUSED, Liveness, Observation, Patience, State, liveness_of
+from tailrace.monitor.liveness import PAUSED, LagLimits, Liveness, Observation, State, liveness_of
 from tailrace.monitor.metrics import REGISTRY, DashboardMetrics, GatewayMetrics, StreamMetrics
 from tailrace.monitor.observer import Consumer, Observer, Report
 from tailrace.monitor.reader import ShardReader, shard_readers
-from tailrace.monitor.window import Forecast, Oplog, Place, Sample, Trend, place_of
+from tailrace.monitor.window import Forecast, Lag, Oplog, Sample, Trend, lag_of
 
 __all__ = [
     "PAUSED",
@@ -22,6 +22,8 @@ __all__ = [
     "DashboardMetrics",
     "Forecast",
     "GatewayMetrics",
+    "Lag",
+    "LagLimits",
     "Level",
     "Liveness",
     "LogChannel",
@@ -29,8 +31,6 @@ __all__ = [
     "Observer",
     "Oplog",
     "Page",
-    "Patience",
-    "Place",
     "Report",
     "Sample",
     "ShardReader",
@@ -41,8 +41,8 @@ __all__ = [
     "Trend",
     "Verdict",
     "WebhookChannel",
+    "lag_of",
     "liveness_of",
-    "place_of",
     "serve_endpoint",
     "shard_readers",
 ]

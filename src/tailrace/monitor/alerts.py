@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
 
-import structlog
-
 from tailrace.errors import AlertUndelivered
+from tailrace.logs import get_logger
 from tailrace.monitor.liveness import Liveness, State
-from tailrace.monitor.window import Place
+from tailrace.monitor.window import Lag
 from tailrace.settings import MonitorSettings
 
-_log = structlog.get_logger("tailrace.monitor")
+_log = get_logger("tailrace.monitor")
 _CLOSE_TO_THE_END = 0.9
 _ROUNDING_SECONDS = 2.0
 """Position and last entry are each rounded to a second."""
@@ -65,55 +64,55 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-def verdict_of(place: Place, liveness: Liveness, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
-    """Judge a consumer's place.
+def verdict_of(lag: Lag, liveness: Liveness, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> Verdict:
+    """Judge a consumer's lag.
 
     A forecast counts for a stream that is behind, or that has used up a good part of a short oplog, and that does not
     keep up. At the end of the oplog the trend is mostly the rounding of cluster times, and in an oplog of a few seconds
     so is the share that lies after the position. A stream that gains on the log is never critical, unless history is
     lost already.
     """
-    trend = place.trend
+    trend = lag.trend
     keeps_up = trend is not None and trend.keeps_up
     found = []
-    if place.lost or not (keeps_up and place.age_seconds <= _ROUNDING_SECONDS):
-        found.append(_by_share(place, thresholds))
-    is_behind = liveness.state not in (State.IDLE, State.LIVE) or place.headroom_ratio < _CLOSE_TO_THE_END
+    if lag.lost or not (keeps_up and lag.age_seconds <= _ROUNDING_SECONDS):
+        found.append(_by_share(lag, thresholds))
+    is_behind = liveness.state not in (State.IDLE, State.LIVE) or lag.headroom_ratio < _CLOSE_TO_THE_END
     if is_behind and not keeps_up:
-        found.append(_by_forecast(place, thresholds))
-    if trend is not None and trend.gains and not place.lost:
+        found.append(_by_forecast(lag, thresholds))
+    if trend is not None and trend.gains and not lag.lost:
         found = [(min(level, Level.WARNING), reason) for level, reason in found]
     if liveness.state in (State.STALLED, State.RECOVERING):
         found.append((Level.WARNING, f"{liveness.state}: {liveness.proof}"))
-    found += [(Level.WARNING, reason) for reason in _lost_by_failover(place)]
+    found += [(Level.WARNING, reason) for reason in _lost_by_failover(lag)]
     bad = sorted((each for each in found if each[0] is not Level.OK), key=lambda each: -each[0])
     return Verdict(bad[0][0] if bad else Level.OK, tuple(reason for _, reason in bad))
 
 
-def _by_share(place: Place, thresholds: Thresholds) -> tuple[Level, str]:
-    if place.lost:
-        missing = place.oplog.first.time - place.position.time
+def _by_share(lag: Lag, thresholds: Thresholds) -> tuple[Level, str]:
+    if lag.lost:
+        missing = lag.oplog.first.time - lag.position.time
         return Level.CRITICAL, f"history is lost: the oplog begins {missing:,} s after the position"
-    share = 1 - place.headroom_ratio
+    share = 1 - lag.headroom_ratio
     reason = f"{share:.0%} of the oplog's capacity lies after the position"
     return _level(share >= thresholds.warn_ratio, share >= thresholds.critical_ratio), reason
 
 
-def _lost_by_failover(place: Place) -> list[str]:
+def _lost_by_failover(lag: Lag) -> list[str]:
     """Say which members have too short a history, as long as the one that is read now has enough."""
-    if place.lost:
+    if lag.lost:
         return []
     return [
         f"a failover to {oplog.member} would lose history: its oplog begins "
-        f"{oplog.first.time - place.position.time:,} s after the position"
-        for oplog in place.oplog.others
-        if not oplog.holds(place.position)
+        f"{oplog.first.time - lag.position.time:,} s after the position"
+        for oplog in lag.oplog.others
+        if not oplog.contains(lag.position)
     ]
 
 
-def _by_forecast(place: Place, thresholds: Thresholds) -> tuple[Level, str]:
-    seconds = place.forecast.until_lost
-    if seconds is None or place.lost:
+def _by_forecast(lag: Lag, thresholds: Thresholds) -> tuple[Level, str]:
+    seconds = lag.forecast.until_lost
+    if seconds is None or lag.lost:
         return Level.OK, ""
     reason = f"history will be lost in {seconds:,.0f} s at this pace"
     warn, critical = thresholds.warn_forecast_seconds, thresholds.critical_forecast_seconds
@@ -228,7 +227,7 @@ class Alarm:
     def __init__(self, channels: Sequence[Channel], repeat_seconds: float = 3_600.0) -> None:
         self._channels = tuple(channels)
         self._repeat = repeat_seconds
-        self._told: dict[tuple[int, str, str], tuple[Level, float]] = {}
+        self._sent: dict[tuple[int, str, str], tuple[Level, float]] = {}
 
     @classmethod
     def of(cls, settings: MonitorSettings, *, log: bool = True) -> Alarm:
@@ -246,8 +245,8 @@ class Alarm:
         delivered = []
         for number, channel in enumerate(self._channels):
             key = (number, stream, shard)
-            level, told_at = self._told.get(key, (Level.OK, now))
-            lasts = verdict.level is not Level.OK and now - told_at >= self._repeat
+            level, sent_at = self._sent.get(key, (Level.OK, now))
+            lasts = verdict.level is not Level.OK and now - sent_at >= self._repeat
             if verdict.level is level and not lasts:
                 continue
             alert = Alert(stream, shard, verdict.level, level, verdict.reasons, facts)
@@ -256,6 +255,6 @@ class Alarm:
             except AlertUndelivered as error:
                 _log.error(error.message, code=error.code, alert=alert.text)
                 continue
-            self._told[key] = (verdict.level, now)
+            self._sent[key] = (verdict.level, now)
             delivered.append(alert)
         return delivered

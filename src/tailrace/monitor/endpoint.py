@@ -21,15 +21,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import structlog
 from prometheus_client.exposition import choose_encoder
 
 from tailrace.errors import ControlRefused, Outcome, SettingsError, TailraceError
+from tailrace.logs import get_logger
 from tailrace.monitor.metrics import REGISTRY
 from tailrace.owned import OwnedThread
 from tailrace.settings import masked
 
-_log = structlog.get_logger("tailrace.monitor")
+_log = get_logger("tailrace.monitor")
 LARGEST_BODY: Final = 64 * 1024
 MOST_CONNECTIONS: Final = 32
 SECONDS_PER_REQUEST: Final = 30.0
@@ -38,6 +38,23 @@ Page = Callable[[], Mapping[str, Any]]
 """Gives what a GET answers."""
 Action = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Does what a POST asks for, by its body, and gives the answer; refuses by raising."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An action that somebody asks for, as far as it is known who."""
+
+    path: str
+    body: Mapping[str, Any]
+    outcome: str
+    """begun, refused (no such token) or failed."""
+    address: str
+    claimed: str | None
+    """Whom the request says it is from, in the header `Tailrace-Actor`."""
+
+
+def ignore(_: Asked) -> None:
+    """Keep no account of actions."""
 
 
 def healthy() -> str | None:
@@ -53,6 +70,8 @@ class Site:
     actions: Mapping[str, Action] = field(default_factory=dict)
     token: str | None = None
     """Who knows it may ask for actions; None is nobody."""
+    asked: Callable[[Asked], None] = ignore
+    """Told of every action before it is done; it is not done when this raises."""
     problem: Callable[[], str | None] = healthy
     """Says why the process should be restarted; None when it should not."""
 
@@ -157,9 +176,29 @@ class _Handler(BaseHTTPRequestHandler):
         path, site = urlsplit(self.path).path, self.server.site
         if path in site.actions:
             action = site.actions[path]
-            self._answer(lambda: action(self._body_of_one_who_may()), HTTPStatus.ACCEPTED)
+            self._answer(lambda: self._act(path, action), HTTPStatus.ACCEPTED)
         else:
             self._refuse(path, wrong_method=path in {"/metrics", "/healthz", *site.pages})
+
+    def _act(self, path: str, action: Action) -> Mapping[str, Any]:
+        """Do an action, with an account of it before and, if it fails, after."""
+
+        def report(outcome: str, body: Mapping[str, Any]) -> None:
+            claimed = self.headers.get("Tailrace-Actor")
+            self.server.site.asked(Asked(path, body, outcome, str(self.client_address[0]), claimed))
+
+        try:
+            body = self._body_of_one_who_may()
+        except ControlRefused as refusal:
+            if refusal.status in (HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED):
+                report("refused", {})
+            raise
+        report("begun", body)
+        try:
+            return action(body)
+        except TailraceError:
+            report("failed", body)
+            raise
 
     def _body_of_one_who_may(self) -> Mapping[str, Any]:
         """Give the body of the request, of somebody who knows the token."""
@@ -198,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
             retry = error.outcome is Outcome.RETRY
             self._send_error(HTTPStatus.SERVICE_UNAVAILABLE if retry else HTTPStatus.INTERNAL_SERVER_ERROR, error)
         except Exception as error:
-            _log.warning("a request failed", path=urlsplit(self.path).path, error=masked(repr(error))[:300])
+            _log.warning("request_failed", path=urlsplit(self.path).path, error=masked(repr(error))[:300])
             self._send_error(HTTPStatus.INTERNAL_SERVER_ERROR, TailraceError("the request failed; the log says why"))
 
     def _refuse(self, path: str, *, wrong_method: bool) -> None:

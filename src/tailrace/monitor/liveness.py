@@ -1,4 +1,4 @@
-"""Whether a stream is alive: its position against the server's operation time, never "events seen".
+"""Whether a stream is alive: its position against the server's operation time, never "events observed".
 
 A stream without events looks the same whether nothing happens or nothing works. Its position does not: empty batches
 move it along with the server's own clock, so that a position that stands still while the server goes on is the proof
@@ -35,7 +35,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of a stream and of its server at one moment (`at`, in Unix seconds)."""
+    """What was observed of a stream and of its server at one moment (`at`, in Unix seconds)."""
 
     at: float
     position: Timestamp
@@ -51,7 +51,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class LagLimits:
     """How much delay is normal.
 
     An idle server writes a no-op every ten seconds (`periodicNoopIntervalSecs`), so positions move in such steps:
@@ -62,13 +62,13 @@ class Patience:
     stalled_seconds: float = 60.0
 
     @classmethod
-    def of(cls, settings: MonitorSettings) -> Patience:
+    def of(cls, settings: MonitorSettings) -> LagLimits:
         """Take it from the settings."""
         return cls(settings.behind_seconds, settings.stalled_seconds)
 
 
-DEFAULT_PATIENCE = Patience()
-PAUSED = "it was asked to pause, and keeps its place until it is resumed"
+DEFAULT_LAG_LIMITS = LagLimits()
+PAUSED = "it was asked to pause, and keeps its lag until it is resumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Liveness:
     proof: str
 
 
-def liveness_of(observations: Sequence[Observation], patience: Patience = DEFAULT_PATIENCE) -> Liveness:
+def liveness_of(observations: Sequence[Observation], limits: LagLimits = DEFAULT_LAG_LIMITS) -> Liveness:
     """Judge a stream by its observations, the newest last."""
     now = observations[-1]
     age = max(0, now.operation_time.time - now.position.time)
@@ -88,18 +88,18 @@ def liveness_of(observations: Sequence[Observation], patience: Patience = DEFAUL
     if now.recovering:
         proof = f"a snapshot is closing a gap in the history; the position waits {age:,} s behind the server"
         return Liveness(State.RECOVERING, proof)
-    if age <= patience.behind_seconds:
+    if age <= limits.behind_seconds:
         return _healthy(observations, age)
     if now.sink_problem is not None:
         return Liveness(State.BEHIND, f"{now.sink_problem}; the position waits {age:,} s behind the server")
     still = _standstill(observations)
-    if still >= patience.stalled_seconds:
+    if still >= limits.stalled_seconds:
         proof = f"the position has not moved for {still:,.0f} s, and the server is {age:,} s ahead of it"
         return Liveness(State.STALLED, proof)
     if still > 0:
         proof = (
             f"the position is {age:,} s behind the server and has not moved for {still:,.0f} s "
-            f"(stalled after {patience.stalled_seconds:,.0f} s)"
+            f"(stalled after {limits.stalled_seconds:,.0f} s)"
         )
         return Liveness(State.BEHIND, proof)
     return Liveness(State.BEHIND, f"the position is {age:,} s behind the server, {_progress(observations)}")
@@ -127,8 +127,8 @@ def _delivered(observations: Sequence[Observation]) -> int | None:
 def _standstill(observations: Sequence[Observation]) -> float:
     """For how many seconds the position has been where it is, as far as that can be known.
 
-    What was seen to move was seen by our own clock. The writer's clock, which may be wrong, only counts when the
-    position was never seen to move.
+    A move that was observed is timed by our own clock. The writer's clock, which may be wrong, only counts when no move
+    was observed.
     """
     now = observations[-1]
     since = now.at
@@ -143,7 +143,7 @@ def _progress(observations: Sequence[Observation]) -> str:
     first, last = observations[0], observations[-1]
     watched = last.at - first.at
     if watched <= 0:
-        return "seen once"
+        return "observed once"
     moved = last.position.time - first.position.time
     server = last.operation_time.time - first.operation_time.time
     return f"moved {moved:,} s in {watched:,.0f} s while the server moved {server:,} s"

@@ -114,6 +114,10 @@ _gateway_dropped = Counter(
 _gateway_refused = Counter(
     "tailrace_gateway_refused", "Connections, logins and streams over a limit.", _LISTENER, registry=REGISTRY
 )
+_gateway_delayed = Counter(
+    "tailrace_gateway_delayed", "Messages that waited for those of others, because of what their sender sends.",
+    _LISTENER, registry=REGISTRY,
+)  # fmt: skip
 _gateway_failed_logins = Counter(
     "tailrace_gateway_failed_logins", "Logins that the upstream refused.", _LISTENER, registry=REGISTRY
 )
@@ -143,19 +147,39 @@ _hub_channels = Gauge(
     "tailrace_hub_channels", "Different change streams among them: what is made once for all that ask for the same.",
     _SHARD, registry=REGISTRY,
 )  # fmt: skip
-_hub_ring = Gauge("tailrace_hub_ring_bytes", "Newest oplog entries held for subscribers.", _SHARD, registry=REGISTRY)
+_hub_ring = Gauge(
+    "tailrace_hub_ring_bytes", "Newest oplog entries buffered for subscribers.", _SHARD, registry=REGISTRY
+)
 _hub_cursors = Gauge("tailrace_hub_upstream_cursors", "Cursors on the upstream's oplog.", _SHARD, registry=REGISTRY)
 _hub_lag = Gauge(
     "tailrace_hub_lag_seconds", "Time between the oplog's end and the slowest subscriber of a namespace.",
     ("shard", "namespace"), registry=REGISTRY,
 )  # fmt: skip
-_shard_held = Gauge(
-    "tailrace_merge_held_seconds", "For how long the streams of other shards have waited for this one.",
+_merge_blocked = Gauge(
+    "tailrace_merge_blocked_seconds", "For how long the streams of other shards have waited for this one.",
+    _SHARD, registry=REGISTRY,
+)  # fmt: skip
+_merge_held = Gauge(
+    "tailrace_merge_held_seconds", "Deprecated, and gone in the next release: tailrace_merge_blocked_seconds.",
     _SHARD, registry=REGISTRY,
 )  # fmt: skip
 _shard_stalled = Gauge(
     "tailrace_shard_stalled_seconds", "For how long a shard that others wait for has not answered; 0 when it does.",
     _SHARD, registry=REGISTRY,
+)  # fmt: skip
+
+# What the engine has proved.
+_engine_compared = Counter(
+    "tailrace_engine_compared", "Events of the engine's that were compared with the server's own.",
+    ("stream", "kind", "result"), registry=REGISTRY,
+)  # fmt: skip
+_engine_kinds = Gauge(
+    "tailrace_engine_kinds", "Kinds of events by what is believed of them: trusted, unproved, distrusted.",
+    ("stream", "trust"), registry=REGISTRY,
+)  # fmt: skip
+_engine_serves = Gauge(
+    "tailrace_engine_serves", "1 while events come from the engine, 0 while they come from the server's own stream.",
+    _STREAM, registry=REGISTRY,
 )  # fmt: skip
 
 # What a dashboard shows, to whom.
@@ -225,9 +249,9 @@ class StreamMetrics:
         """Show how long a mark in the source took to come back."""
         _heartbeat.labels(self.stream).set(seconds)
 
-    def buffer(self, held: int, limit: int) -> None:
+    def buffer(self, blocking_seconds: int, limit: int) -> None:
         """Show how full the stream's buffer is, in bytes."""
-        _buffer_bytes.labels(self.stream).set(held)
+        _buffer_bytes.labels(self.stream).set(blocking_seconds)
         _buffer_limit.labels(self.stream).set(limit)
 
 
@@ -235,7 +259,7 @@ class StreamMetrics:
 # and counters that stand still would look like a stream that does.
 
 
-def show_place(stream: str, shard: str, *, age: float, headroom: float, until_lost: float | None) -> None:
+def show_lag(stream: str, shard: str, *, age: float, headroom: float, until_lost: float | None) -> None:
     """Show where a position stands in one shard's oplog; `until_lost` is None when it is not losing ground."""
     _age.labels(stream, shard).set(age)
     _headroom.labels(stream, shard).set(headroom)
@@ -265,21 +289,22 @@ class GatewayMetrics:
     """The metrics of one gateway; it is told totals, and counts what is new in them."""
 
     def __init__(self, listener: str) -> None:
-        self._listener = listener
+        self.listener = listener
         self._totals: dict[tuple[Counter, str], float] = {}
 
     def show_gateway(
-        self, *, connections: int, dropped: int, refused: int, failed_logins: int, failed: int, commands: int,
-        passed: int, left_to_upstream: int, events: int, size: int,
+        self, *, connections: int, dropped: int, refused: int, delayed: int, failed_logins: int, failed: int,
+        commands: int, passed: int, left_to_upstream: int, events: int, size: int,
     ) -> None:  # fmt: skip
         """Show what the gateway has done since it began."""
-        _gateway_connections.labels(self._listener).set(connections)
+        _gateway_connections.labels(self.listener).set(connections)
         for counter, total in (
-            (_gateway_dropped, dropped), (_gateway_refused, refused), (_gateway_failed_logins, failed_logins),
-            (_gateway_failed, failed), (_gateway_commands, commands), (_gateway_passed, passed),
+            (_gateway_dropped, dropped), (_gateway_refused, refused), (_gateway_delayed, delayed),
+            (_gateway_failed_logins, failed_logins), (_gateway_failed, failed),
+            (_gateway_commands, commands), (_gateway_passed, passed),
             (_gateway_left, left_to_upstream), (_gateway_events, events), (_gateway_bytes, size),
         ):  # fmt: skip
-            self._count(counter, self._listener, total)
+            self._count(counter, self.listener, total)
 
     def show_hub(
         self, shard: str, *, entries: int, size: int, scans: int, subscribers: int, channels: int, ring: int,
@@ -301,15 +326,37 @@ class GatewayMetrics:
             _hub_lag.labels(shard, namespace).set(lag)
 
     @staticmethod
-    def show_merge(held: Mapping[str, float], stalled: Mapping[str, float]) -> None:
+    def show_merge(blocking_seconds: Mapping[str, float], stalled: Mapping[str, float]) -> None:
         """Show, by shard, for how long others have waited for it, and for how long it has not answered."""
-        for shard, seconds in held.items():
-            _shard_held.labels(shard).set(seconds)
+        for shard, seconds in blocking_seconds.items():
+            _merge_blocked.labels(shard).set(seconds)
+            _merge_held.labels(shard).set(seconds)
             _shard_stalled.labels(shard).set(stalled.get(shard, 0.0))
 
     def _count(self, counter: Counter, label: str, total: float) -> None:
         counter.labels(label).inc(total - self._totals.get((counter, label), 0))
         self._totals[counter, label] = total
+
+
+class ProofMetrics:
+    """What is known of the engine on one stream; a gateway is one by its listener."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._counted: dict[tuple[str, str], int] = {}
+
+    def show(self, compared: Mapping[tuple[str, str], int], kinds: Mapping[str, int]) -> None:
+        """Show what was compared so far, by kind and result, and how many kinds are believed."""
+        for (kind, result), total in compared.items():
+            before = self._counted.get((kind, result), 0)
+            _engine_compared.labels(self._stream, kind, result).inc(max(0, total - before))
+            self._counted[kind, result] = total
+        for trust, count in kinds.items():
+            _engine_kinds.labels(self._stream, trust).set(count)
+
+    def serves(self, is_engine: bool) -> None:
+        """Show where events come from."""
+        _engine_serves.labels(self._stream).set(is_engine)
 
 
 class DashboardMetrics:

@@ -10,19 +10,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import structlog
 from bson import Timestamp
 
 from tailrace.errors import TailraceError
+from tailrace.logs import get_logger
 from tailrace.monitor import metrics
 from tailrace.monitor.alerts import DEFAULT_THRESHOLDS, Alarm, Level, Thresholds, Verdict, verdict_of
-from tailrace.monitor.liveness import DEFAULT_PATIENCE, Liveness, Observation, Patience, State, liveness_of
+from tailrace.monitor.liveness import DEFAULT_LAG_LIMITS, LagLimits, Liveness, Observation, State, liveness_of
 from tailrace.monitor.reader import ShardReader
-from tailrace.monitor.window import MOST_SAMPLES, Oplog, Place, Sample, place_of
+from tailrace.monitor.window import MOST_SAMPLES, Lag, Oplog, Sample, lag_of
 from tailrace.owned import OwnedThread
 from tailrace.settings import MonitorSettings
 
-_log = structlog.get_logger("tailrace.monitor")
+_log = get_logger("tailrace.monitor")
 _SECONDS_TO_END = 30.0
 _WAS_CRITICAL = "it was critical at the reading before"
 
@@ -49,12 +49,12 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One shard at one moment, and a stream's place in it when there is a stream."""
+    """One shard at one moment, and a stream's lag in it when there is a stream."""
 
     at: float
     oplog: Oplog
     stream: str | None = None
-    place: Place | None = None
+    lag: Lag | None = None
     liveness: Liveness | None = None
     verdict: Verdict = field(default_factory=Verdict)
 
@@ -80,19 +80,19 @@ class Report:
             "level": self.verdict.level.name.lower(),
             "reasons": list(self.verdict.reasons),
         }
-        if self.place and self.liveness:
+        if self.lag and self.liveness:
             result |= {"stream": self.stream, "state": self.liveness.state.value, "proof": self.liveness.proof}
-            result |= _place_to_json(self.place)
+            result |= _lag_to_json(self.lag)
         return result
 
 
-def _place_to_json(place: Place) -> dict[str, Any]:
-    trend, forecast = place.trend, place.forecast
+def _lag_to_json(lag: Lag) -> dict[str, Any]:
+    trend, forecast = lag.trend, lag.forecast
     return {
-        "position": {"t": place.position.time, "i": place.position.inc},
-        "position_age_seconds": place.age_seconds,
-        "headroom_ratio": round(place.headroom_ratio, 6),
-        "lost": place.lost,
+        "position": {"t": lag.position.time, "i": lag.position.inc},
+        "position_age_seconds": lag.age_seconds,
+        "headroom_ratio": round(lag.headroom_ratio, 6),
+        "lost": lag.lost,
         "seconds_until_history_lost": forecast.until_lost,
         "seconds_until_history_lost_if_stopped": forecast.until_lost_if_stopped,
         "seconds_until_caught_up": forecast.until_caught_up,
@@ -113,20 +113,20 @@ class Observer:
         consumers: Callable[[], Sequence[Consumer]],
         *,
         thresholds: Thresholds = DEFAULT_THRESHOLDS,
-        patience: Patience = DEFAULT_PATIENCE,
+        limits: LagLimits = DEFAULT_LAG_LIMITS,
         alarm: Alarm | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._readers = tuple(readers)
         self._consumers = consumers
         self._thresholds = thresholds
-        self._patience = patience
+        self._limits = limits
         self._alarm = alarm
         self._clock = clock
         self._latest: tuple[Report, ...] = ()
         self._critical: dict[tuple[str, str], tuple[bool, bool]] = {}
         self._samples: dict[tuple[str, str], deque[Sample]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
-        self._seen: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
+        self._observations: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
 
     @classmethod
     def of(
@@ -142,7 +142,7 @@ class Observer:
             readers,
             consumers,
             thresholds=Thresholds.of(settings),
-            patience=Patience.of(settings),
+            limits=LagLimits.of(settings),
             alarm=Alarm.of(settings, log=log),
         )
 
@@ -151,7 +151,7 @@ class Observer:
         """What the last look showed; safe to ask from any thread."""
         return self._latest
 
-    def look(self) -> list[Report]:
+    def poll(self) -> list[Report]:
         """Take one reading of every shard and judge every stream on it."""
         # Positions first: one that is read after the oplog could lie beyond its last entry.
         consumers = self._consumers()
@@ -172,7 +172,7 @@ class Observer:
         problem: str | None = None
         while not stop.is_set():
             try:
-                self.look()
+                self.poll()
                 problem = None
             except TailraceError as error:
                 if error.code != problem:
@@ -198,9 +198,9 @@ class Observer:
         """Add one reading to what is known of a stream on a shard, and judge it."""
         position = consumer.position_on(oplog.shard)
         key = (consumer.stream, oplog.shard)
-        samples, seen = self._samples[key], self._seen[key]
+        samples, observed = self._samples[key], self._observations[key]
         samples.append(Sample(now, oplog, position))
-        seen.append(
+        observed.append(
             Observation(
                 now,
                 position,
@@ -212,11 +212,11 @@ class Observer:
                 sink_problem=consumer.sink_problem,
             )
         )
-        place = place_of(tuple(samples))
-        liveness = liveness_of(tuple(seen), self._patience)
-        verdict = verdict_of(place, liveness, self._thresholds)
-        steady = verdict if place.lost else self._steadied(key, verdict)
-        return Report(now, oplog, consumer.stream, place, liveness, steady)
+        lag = lag_of(tuple(samples))
+        liveness = liveness_of(tuple(observed), self._limits)
+        verdict = verdict_of(lag, liveness, self._thresholds)
+        steady = verdict if lag.lost else self._steadied(key, verdict)
+        return Report(now, oplog, consumer.stream, lag, liveness, steady)
 
     def _steadied(self, key: tuple[str, str], verdict: Verdict) -> Verdict:
         """Let a stream become critical, and stop being it, only when two readings in a row say so."""
@@ -241,15 +241,15 @@ def show_reports(reports: Sequence[Report]) -> None:
             oplog.shard, window=oplog.window_seconds, used_bytes=oplog.used_bytes, limit_bytes=oplog.limit_bytes
         )
         metrics.show_members(oplog.shard, {each.member: each.window_seconds for each in (oplog, *oplog.others)})
-        if report.stream is None or report.place is None or report.liveness is None:
+        if report.stream is None or report.lag is None or report.liveness is None:
             continue
-        place, state = report.place, report.liveness.state
-        metrics.show_place(
+        lag, state = report.lag, report.liveness.state
+        metrics.show_lag(
             report.stream,
             oplog.shard,
-            age=place.age_seconds,
-            headroom=place.headroom_ratio,
-            until_lost=place.forecast.until_lost,
+            age=lag.age_seconds,
+            headroom=lag.headroom_ratio,
+            until_lost=lag.forecast.until_lost,
         )
         worst[report.stream] = max(worst.get(report.stream, state), state, key=severity)
     for stream, state in worst.items():

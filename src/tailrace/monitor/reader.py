@@ -9,14 +9,17 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
+from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, PyMongoError
 from pymongo.read_preferences import Nearest
 
 from tailrace import server_codes
+from tailrace.deployment import Deployment
 from tailrace.errors import OplogUnreadable, ServerUnreachable, SettingsError
+from tailrace.families import Family, family_of
+from tailrace.masking import masked, shown_failure
 from tailrace.monitor.window import Oplog
-from tailrace.settings import masked
 
 Document = dict[str, Any]
 
@@ -112,13 +115,35 @@ def _initiates(entry: Document) -> bool:
     return bool(entry["op"] == "n" and entry.get("o", {}).get("msg") == "initiating set")
 
 
+class RetentionReader(ShardReader):
+    """Amazon DocumentDB: its log is not to be seen, only for how long it keeps changes."""
+
+    def __init__(self, client: MongoClient[Document], retention_hours: float) -> None:
+        super().__init__(client, Family.DOCUMENTDB.value)
+        self._seconds = int(retention_hours * 3600)
+
+    def read(self) -> Oplog:
+        """Take the retention for the window, up to the server's operation time; a share of it is a share of bytes."""
+        with _readable():
+            last: Timestamp = self._client.admin.command("ping")["operationTime"]
+        first = Timestamp(max(0, last.time - self._seconds), 0)
+        return Oplog(self.shard, first, last, used_bytes=self._seconds, limit_bytes=self._seconds)
+
+
 @contextmanager
-def shard_readers(uris: Sequence[str], timeout_seconds: float = 10.0) -> Iterator[list[ShardReader]]:
+def shard_readers(
+    uris: Sequence[str], timeout_seconds: float = 10.0, family: str = "auto", retention_hours: float = 3.0
+) -> Iterator[list[ShardReader]]:
     """Readers for the replica sets at these URIs; a config server or mongos stands for all of its shards."""
     with ExitStack() as opened:
         readers: list[ShardReader] = []
         for uri in uris:
             client = opened.enter_context(_connect(uri, timeout_seconds))
+            with _readable():
+                Deployment.of(client).require_change_streams(masked(uri))
+                if family_of(client, family) is Family.DOCUMENTDB:
+                    readers.append(RetentionReader(client, retention_hours))
+                    continue
             shards = _shards_of(client)
             if not shards:
                 readers.append(ShardReader(client))
@@ -168,10 +193,8 @@ def _readable() -> Iterator[None]:
     except OperationFailure as error:
         reason = masked(str((error.details or {}).get("errmsg", error)))
         if error.code == server_codes.AUTHENTICATION_FAILED:
-            raise OplogUnreadable(
-                f"the server refused the user: {reason}", hint="Check the user and password."
-            ) from None
-        raise OplogUnreadable(f"the oplog may not be read: {reason}") from None
+            hint = "Check the user, the password and authSource in the URI."
+            raise SettingsError(f"the server refused the user: {reason}", hint=hint) from None
+        raise OplogUnreadable(f"the oplog may not be read: {reason.partition(' to execute command')[0]}") from None
     except PyMongoError as error:
-        cause = masked(str(error)).split(", Timeout:")[0]
-        raise ServerUnreachable(f"the oplog cannot be read now: {cause}") from error
+        raise ServerUnreachable(f"the oplog cannot be read now: {shown_failure(error)}") from error

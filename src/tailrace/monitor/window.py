@@ -56,7 +56,7 @@ class Oplog:
 
     @property
     def capacity_bytes(self) -> int:
-        """How many bytes the log can hold, going by what it is seen to hold."""
+        """How many bytes the log can hold, going by what it is observed to hold."""
         return max(self.limit_bytes, self.used_bytes, 1)
 
     @property
@@ -74,7 +74,7 @@ class Oplog:
         """Whether new entries push out old ones, or are about to."""
         return self.used_bytes >= _NEARLY_FULL * self.limit_bytes
 
-    def holds(self, position: Timestamp) -> bool:
+    def contains(self, position: Timestamp) -> bool:
         """Whether a stream can go on from this position: the server's own rule for ChangeStreamHistoryLost.
 
         Seen on 4.4, 5.0 and 6.0. 4.2 refuses the very time of the first entry too, and says 280 instead of 286.
@@ -139,7 +139,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Lag:
     """Where a consumer stands in one shard's oplog."""
 
     oplog: Oplog
@@ -152,13 +152,13 @@ class Place:
     forecast: Forecast
 
 
-def place_of(samples: Sequence[Sample]) -> Place:
+def lag_of(samples: Sequence[Sample]) -> Lag:
     """Judge the newest sample in the light of those before it."""
     oplog, position = samples[-1].oplog, samples[-1].position
-    lost = not oplog.holds(position)
+    lost = not oplog.contains(position)
     backlog = oplog.backlog_of(position)
     trend = trend_of(samples)
-    return Place(
+    return Lag(
         oplog=oplog,
         position=position,
         age_seconds=oplog.age_of(position),

@@ -19,7 +19,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
-SECONDS_BETWEEN_LOOKS = 1.0
+POLL_SECONDS = 1.0
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -49,11 +49,16 @@ def start_program(command: list[str], uid: int, guardian: int) -> int:
 
 
 def kill_group(pid: int) -> None:
-    """Kill the program and whatever it started."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    """Kill the program and whatever it started.
+
+    An owner that goes at once finds a program that is forked but leads no group yet: it has started nothing, and
+    is killed by itself.
+    """
+    for kill in (os.kill, os.killpg):
+        try:
+            kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def let_go_of_streams() -> None:
@@ -96,7 +101,7 @@ def main() -> int:
     os.write(status, f"{program}\n".encode())
     os.close(status)
     while True:
-        ready, _, _ = select.select([owner_pipe, program_ended], [], [], SECONDS_BETWEEN_LOOKS)
+        ready, _, _ = select.select([owner_pipe, program_ended], [], [], POLL_SECONDS)
         ended, code = os.waitpid(program, os.WNOHANG)
         if ended:
             kill_group(program)

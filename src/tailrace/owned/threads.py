@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import structlog
+from tailrace.logs import get_logger
 
 _LONGEST_REPORT = 300
 
@@ -92,4 +92,4 @@ def _report(event: str, name: str, error: BaseException) -> None:
 
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
-    structlog.get_logger().error(event, thread=name, error=masked(repr(error))[:_LONGEST_REPORT], where=where)
+    get_logger().error(event, thread=name, error=masked(repr(error))[:_LONGEST_REPORT], where=where)

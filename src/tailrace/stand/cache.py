@@ -38,13 +38,13 @@ class Wheel:
     sha256: str
     python: str = "311"
     platform: str = "manylinux1_x86_64"
-    holds: str = ""
+    contents: str = ""
     """What is in it, for somebody who does not know the package's name."""
 
     @property
     def title(self) -> str:
         """Give the words for a line of progress."""
-        return f"{self.holds} ({self.name} {self.version})" if self.holds else f"{self.name} {self.version}"
+        return f"{self.contents} ({self.name} {self.version})" if self.contents else f"{self.name} {self.version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def made_once(name: str, fill: Callable[[Path], None]) -> Path:
     return target
 
 
-def say(text: str) -> None:
+def report_progress(text: str) -> None:
     """One line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
@@ -132,7 +132,7 @@ def _locked(name: str) -> Iterator[None]:
 
 
 def _download(wheel: Wheel | SourceDistribution, folder: Path) -> Path:
-    say(f"fetching {wheel.title}")
+    report_progress(f"fetching {wheel.title}")
     started = time.monotonic()
     where = ["--dest", str(folder), "--no-deps"]
     if isinstance(wheel, Wheel):
@@ -158,7 +158,7 @@ def _download(wheel: Wheel | SourceDistribution, folder: Path) -> Path:
         cause = printed[-1] if printed else "see pip's output above"
         raise DownloadFailed(f"pip could not fetch {wheel.name} {wheel.version}: {cause}")
     megabytes = found[0].stat().st_size / 1e6
-    say(f"fetched {wheel.title}: {megabytes:.0f} MB in {_since(started)}")
+    report_progress(f"fetched {wheel.title}: {megabytes:.0f} MB in {_since(started)}")
     return found[0]
 
 

@@ -15,6 +15,7 @@ import shutil
 import ssl
 import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tailrace.errors import StandError
@@ -26,7 +27,7 @@ RUNTIME = Wheel(
     "21.0.8.2",
     "85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356",
     platform="manylinux_2_17_x86_64",
-    holds="a Java runtime",
+    contents="a Java runtime",
 )
 GOOD_RELEASES = (17, 21)
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -47,17 +48,17 @@ exec "$home/../{java}" -Djavax.net.ssl.trustStore="$home/cacerts" \\
 """
 
 
-def java_home() -> Path:
-    """A Java home of release 17 or 21: `JAVA_HOME`, the `java` on PATH, or the fetched runtime."""
+def java_home(releases: Sequence[int] = GOOD_RELEASES) -> Path:
+    """A Java home of one of these releases: `JAVA_HOME`, the `java` on PATH, or the fetched runtime, which is 21."""
     chosen = os.environ.get("JAVA_HOME")
-    if chosen and _home_if_it_fits(Path(chosen) / "bin" / "java"):
+    if chosen and _home_if_it_fits(Path(chosen) / "bin" / "java", releases):
         # As it was given: it may be our own script, and the home that its Java names would be without it.
         return Path(chosen)
     on_path = shutil.which("java")
-    return (on_path and _home_if_it_fits(Path(on_path))) or _fetched_home()
+    return (on_path and _home_if_it_fits(Path(on_path), releases)) or _fetched_home()
 
 
-def _home_if_it_fits(java: Path) -> Path | None:
+def _home_if_it_fits(java: Path, releases: Sequence[int]) -> Path | None:
     """The home that the program names, if Spark can run on it.
 
     The program is asked with Spark's flag, because a runtime without that module refuses to start at all.
@@ -69,7 +70,7 @@ def _home_if_it_fits(java: Path) -> Path | None:
         return None
     release = re.search(r"java\.specification\.version = (\d+)$", answer.stderr, re.MULTILINE)
     home = re.search(r"java\.home = (.+)$", answer.stderr, re.MULTILINE)
-    if answer.returncode or not release or not home or int(release[1]) not in GOOD_RELEASES:
+    if answer.returncode or not release or not home or int(release[1]) not in releases:
         return None
     return Path(home[1])
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from tailrace.errors import ServerDidNotStart
 from tailrace.owned import run_guarded
-from tailrace.stand.folder import ServerFolder
 from tailrace.stand.java import java_home
+from tailrace.stand.kafka_security import KafkaSecurity
 from tailrace.stand.maven import fetch_jars, read_checksums
 from tailrace.stand.ports import reserve_port
 from tailrace.stand.process import ServerProcess
 from tailrace.stand.proxy import FaultProxy
+from tailrace.stand.server import ServerFolder
 from tailrace.stand.single_server import SingleServer, ask
 
 VERSION = "4.3.1"
@@ -34,7 +35,7 @@ _ONE_NODE = {
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "DIRECT",
-    "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_SSL",
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.replication.factor": 1,
@@ -69,12 +70,15 @@ class Kafka(SingleServer):
         folder: ServerFolder,
         properties: Mapping[str, object],
         proxy: FaultProxy | None,
+        security: KafkaSecurity | None,
     ) -> None:
         super().__init__(folder)
         self._java = java
         self._controller_port = reserve_port()
         self._proxied_port = reserve_port()
+        self._secured_port = reserve_port()
         self._proxy = proxy
+        self._security = security
         self._config = folder.path / "server.properties"
         self._write_config(properties)
         if proxy:
@@ -92,16 +96,18 @@ class Kafka(SingleServer):
         properties: Mapping[str, object] | None = None,
         *,
         proxy: FaultProxy | None = None,
+        security: KafkaSecurity | None = None,
         folder: Path | None = None,
     ) -> Kafka:
         """Format a log folder and start a broker on it.
 
         `properties` are those of `server.properties`, such as {"message.max.bytes": 20_000_000}; `proxy` is aimed at
-        the broker, and `proxied_servers` then leads through it.
+        the broker, and `proxied_servers` then leads through it. With `security` it can be reached over TLS as well, by
+        the user who is named there: `secured_servers`.
         """
         class_path = f"{jars()[0].parent}/*"
         java = [str(java_home() / "bin" / "java"), *_SMALL_JVM, *_LOG_LEVELS, "-cp", class_path]
-        return cls(java, ServerFolder.make(cls.name, folder), properties or {}, proxy)._started()
+        return cls(java, ServerFolder.make(cls.name, folder), properties or {}, proxy, security)._started()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -115,11 +121,19 @@ class Kafka(SingleServer):
             raise ValueError("this broker was started without a proxy")
         return self._proxy.address
 
+    @property
+    def secured_servers(self) -> str:
+        """The same, for a client that comes over TLS and says who it is."""
+        if self._security is None:
+            raise ValueError("this broker was started without security")
+        return f"127.0.0.1:{self._secured_port.number}"
+
     def close(self) -> None:
         """End it, remove its data and give its ports back."""
         super().close()
         self._controller_port.release()
         self._proxied_port.release()
+        self._secured_port.release()
 
     def _write_config(self, properties: Mapping[str, object]) -> None:
         controller = f"127.0.0.1:{self._controller_port.number}"
@@ -128,12 +142,16 @@ class Kafka(SingleServer):
         if self._proxy:
             listeners.append(f"PROXIED://127.0.0.1:{self._proxied_port.number}")
             advertised.append(f"PROXIED://{self._proxy.address}")
+        if self._security:
+            listeners.append(f"SECURED://{self.secured_servers}")
+            advertised.append(f"SECURED://{self.secured_servers}")
         chosen = {
             **_ONE_NODE,
             "controller.quorum.voters": f"1@{controller}",
             "listeners": ",".join([*listeners, f"CONTROLLER://{controller}"]),
             "advertised.listeners": ",".join(advertised),
             "log.dirs": self._folder.path / "data",
+            **(self._security.properties(self._folder.path, "secured") if self._security else {}),
             **properties,
         }
         self._config.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
@@ -144,7 +162,7 @@ class Kafka(SingleServer):
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster]
         result = run_guarded(
-            [*command, "-c", str(self._config)],
+            [*command, "-c", str(self._config), *(self._security.credentials if self._security else ())],
             cwd=self._folder.path,
             stdin=subprocess.DEVNULL,
             capture_output=True,

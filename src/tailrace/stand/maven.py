@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from tailrace.errors import ChecksumMismatch, DownloadFailed, MissingExtra
 from tailrace.owned import GuardedProcess, OwnedThread
-from tailrace.stand.cache import made_once, say, sha256_of
+from tailrace.stand.cache import made_once, report_progress, sha256_of
 from tailrace.stand.java import java_home
 
 _ATTEMPTS = 3
@@ -44,6 +44,8 @@ _MODULE = """\
   </dependencies>
 </ivy-module>
 """
+_EXTRA = "http://ant.apache.org/ivy/extra"
+"""The namespace of Ivy's own XML; nothing is fetched from there."""
 _PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 
 
@@ -56,11 +58,30 @@ def fetch_jars(name: str, coordinates: Sequence[str], checksums: Mapping[str, st
     folder = f"{name}-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
 
     def fill(target: Path) -> None:
-        say(f"fetching {name}: {len(checksums)} jars")
+        report_progress(f"fetching {name}: {len(checksums)} jars")
         resolve(coordinates, target, expected=len(checksums))
         _verify(target, checksums)
 
     return sorted(made_once(folder, fill).glob("*.jar"))
+
+
+def fetch_archive(
+    coordinate: str, classifier: str, extension: str, sha256: str, unpack: Callable[[Path, Path], None]
+) -> Path:
+    """The folder with the unpacked content of one archive of `group:artifact:version`; fetched on the first call."""
+    _, name, revision = coordinate.split(":")
+
+    def fill(target: Path) -> None:
+        report_progress(f"fetching {name} {revision}")
+        attributes = f"name={quoteattr(name)} type={quoteattr(extension)} ext={quoteattr(extension)}"
+        artifact = f'<artifact {attributes} e:classifier={quoteattr(classifier)} xmlns:e="{_EXTRA}"/>'
+        start = _dependencies([coordinate]).rstrip().removesuffix("/>")
+        with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
+            found = _fetched(Path(folder), f'{start} transitive="false">{artifact}</dependency>', coordinate, None)
+            _verify(found, {f"{name}-{revision}-{classifier}.{extension}": sha256})
+            unpack(next(found.iterdir()), target)
+
+    return made_once(f"{name}-{revision}-{sha256[:12]}", fill)
 
 
 def read_checksums(path: Path) -> dict[str, str]:
@@ -72,17 +93,22 @@ def read_checksums(path: Path) -> dict[str, str]:
 def resolve(coordinates: Sequence[str], target: Path, *, expected: int | None = None) -> None:
     """Let Ivy put the jars into `target`, unverified, telling its progress out of `expected` jars."""
     with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
-        work = Path(folder)
-        (work / "settings.xml").write_text(_SETTINGS)
-        (work / "ivy.xml").write_text(_MODULE.format(dependencies=_dependencies(coordinates)))
-        for attempt in range(1, _ATTEMPTS + 1):
-            code, last_line = _run_ivy(work, expected)
-            if code == 0:
-                break
-            if attempt == _ATTEMPTS:
-                raise DownloadFailed(f"Ivy could not fetch {', '.join(coordinates)}: {last_line}")
-        for jar in (work / "jars").iterdir():
+        jars = _fetched(Path(folder), _dependencies(coordinates), ", ".join(coordinates), expected)
+        for jar in jars.iterdir():
             shutil.move(jar, target / jar.name)
+
+
+def _fetched(work: Path, dependencies: str, names: str, expected: int | None) -> Path:
+    """Let Ivy fetch dependencies, and give the folder with the files."""
+    (work / "settings.xml").write_text(_SETTINGS)
+    (work / "ivy.xml").write_text(_MODULE.format(dependencies=dependencies))
+    for attempt in range(1, _ATTEMPTS + 1):
+        code, last_line = _run_ivy(work, expected)
+        if code == 0:
+            break
+        if attempt == _ATTEMPTS:
+            raise DownloadFailed(f"Ivy could not fetch {names}: {last_line}")
+    return work / "jars"
 
 
 def _dependencies(coordinates: Iterable[str]) -> str:
@@ -95,7 +121,7 @@ def _dependencies(coordinates: Iterable[str]) -> str:
 
 def _run_ivy(work: Path, expected: int | None) -> tuple[int, str]:
     """Run Ivy once; its exit code and the last line it printed. What one run fetched, the next one keeps."""
-    options = ["-settings", "settings.xml", "-cache", "cache", "-ivy", "ivy.xml", "-types", "jar", "bundle"]
+    options = ["-settings", "settings.xml", "-cache", "cache", "-ivy", "ivy.xml", "-types", "jar", "bundle", "tar.gz"]
     java = str(java_home() / "bin" / "java")
     with GuardedProcess[str](
         [java, "-Xmx256m", "-jar", str(_ivy_jar()), *options, "-retrieve", f"jars/{_PATTERN}"],
@@ -128,17 +154,17 @@ def _follow(output: Iterable[str], expected: int | None) -> str:
         last_line = line
         if line.startswith("found "):
             needed += 1
-            _tell("needs", needed, None)
+            _report("needs", needed, None)
         elif line.startswith("[SUCCESSFUL ]"):
             fetched += 1
-            _tell("fetched", fetched, expected)
+            _report("fetched", fetched, expected)
     return last_line
 
 
-def _tell(what: str, count: int, expected: int | None) -> None:
+def _report(what: str, count: int, expected: int | None) -> None:
     """Say how far it is, at every tenth jar and at the last."""
     if count % _JARS_PER_LINE == 0 or count == expected:
-        say(f"  {what} {count}{f' of {expected}' if expected else ''} jars")
+        report_progress(f"  {what} {count}{f' of {expected}' if expected else ''} jars")
 
 
 def _ivy_jar() -> Path:

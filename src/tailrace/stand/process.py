@@ -14,6 +14,8 @@ from tailrace.owned import GuardedProcess
 
 _SECONDS_BETWEEN_PROBES = 0.05
 _SECONDS_TO_FREEZE = 5.0
+_SECONDS_TO_START = 300.0
+"""Long, because a broker beside a busy neighbour needs minutes; a process that ends is noticed at once."""
 
 
 class ServerProcess:
@@ -67,12 +69,12 @@ class ServerProcess:
             raise self._did_not_start("could not be started")
         self.pid = self._process.program_pid
 
-    def start(self, ready: Callable[[], bool], *, timeout: float = 60.0) -> None:
+    def start(self, ready: Callable[[], bool], *, timeout: float = _SECONDS_TO_START) -> None:
         """Start the server and return when `ready()` says that it answers."""
         self.launch()
         self.wait_until(ready, timeout=timeout)
 
-    def wait_until(self, ready: Callable[[], bool], *, timeout: float = 60.0) -> None:
+    def wait_until(self, ready: Callable[[], bool], *, timeout: float = _SECONDS_TO_START) -> None:
         """Return when `ready()` holds; an error with the log's end when the server dies or takes too long."""
         deadline = time.monotonic() + timeout
         while not ready():
@@ -102,6 +104,13 @@ class ServerProcess:
         self._signal(signal.SIGKILL)
         self._process.wait(30)
         self._process = None
+
+    def children(self) -> list[int]:
+        """The processes that the server has started itself and that still run."""
+        try:
+            return [int(child) for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        except FileNotFoundError:
+            return []
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open and nothing is answered."""

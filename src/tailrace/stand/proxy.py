@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from tailrace.owned import OwnedThread
-from tailrace.stand.closeable import Closeable
+from tailrace.owned.closeable import Closeable
 from tailrace.stand.ports import ReservedPort, reserve_port
 
 CHUNK_BYTES = 16 * 1024
@@ -204,7 +204,7 @@ class _Network:
     def serve(self, client: socket.socket, target_port: int | None) -> None:
         """Carry a new connection until it ends."""
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        task = asyncio.create_task(_carry(self, client, target_port))
+        task = asyncio.create_task(_relay(self, client, target_port))
         self.connections.add(task)
         task.add_done_callback(self.connections.discard)
         task.add_done_callback(lambda _: client.close())  # when it was cut before it began
@@ -324,7 +324,7 @@ class _Link:
             data = data[len(piece) :]
 
 
-async def _carry(network: _Network, client: socket.socket, target_port: int | None) -> None:
+async def _relay(network: _Network, client: socket.socket, target_port: int | None) -> None:
     """Carry one connection both ways. Any error on one side resets the other, as the real server would."""
     with client, socket.socket() as server:
         for end in (client, server):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tailrace.stand.cache import Wheel, unpacked_wheel
-from tailrace.stand.folder import ServerFolder
 from tailrace.stand.process import ServerProcess
+from tailrace.stand.server import ServerFolder
 from tailrace.stand.single_server import SingleServer, ask
 
 WHEEL = Wheel(
@@ -15,7 +15,7 @@ WHEEL = Wheel(
     "6.2.912183",
     "d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6",
     platform="manylinux2014_x86_64",
-    holds="Redis",
+    contents="Redis",
 )
 VERSION = "6.2.14"
 

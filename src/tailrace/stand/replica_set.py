@@ -13,11 +13,10 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from tailrace.errors import ServerDidNotStart, StandError
-from tailrace.stand.closeable import Closeable
-from tailrace.stand.folder import ServerFolder
+from tailrace.owned.closeable import Closeable
 from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
-from tailrace.stand.node import Access, Credentials, Document, Node, NodeOptions
-from tailrace.stand.tls import ThrowAwayCA
+from tailrace.stand.node import Access, Credentials, Document, Node, NodeOptions, ThrowAwayCA
+from tailrace.stand.server import ServerFolder
 
 _SECONDS_TO_ELECT = 60
 
@@ -195,10 +194,10 @@ class ReplicaSet(Closeable):
                 return None
         return True
 
-    def _wait(self, look: Callable[[], T | None], complaint: str) -> T:
+    def _wait(self, poll: Callable[[], T | None], problem: str) -> T:
         deadline = time.monotonic() + _SECONDS_TO_ELECT
-        while (found := look()) is None:
+        while (found := poll()) is None:
             if time.monotonic() > deadline:
-                raise ServerDidNotStart(f"{complaint}; logs: {', '.join(str(node.log) for node in self.nodes)}")
+                raise ServerDidNotStart(f"{problem}; logs: {', '.join(str(node.log) for node in self.nodes)}")
             time.sleep(0.02)
         return found

@@ -20,8 +20,8 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
 from tailrace.errors import StandError
+from tailrace.owned.closeable import Closeable
 from tailrace.stand.catalogue import Catalogue, catalogue_for
-from tailrace.stand.closeable import Closeable
 from tailrace.stand.mongod_binary import DEFAULT_VERSION
 from tailrace.stand.node import Access, Credentials, Document
 from tailrace.stand.replica_set import ReplicaSet

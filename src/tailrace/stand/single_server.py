@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 from typing import ClassVar, Self
 
-from tailrace.stand.folder import ServerFolder
-from tailrace.stand.server import Server
+from tailrace.stand.server import Server, ServerFolder
 
 _SECONDS_TO_ANSWER = 2.0
 

@@ -16,7 +16,7 @@ from pathlib import Path, PureWindowsPath
 
 from tailrace.errors import StandError
 from tailrace.owned import run_guarded
-from tailrace.stand.cache import made_once, say
+from tailrace.stand.cache import made_once, report_progress
 
 MISSING = "Wine is not installed"
 HINT = "Install it: apt-get install --no-install-recommends wine wine64."
@@ -83,7 +83,7 @@ def _template() -> Path:
     name = re.sub(r"[^\w.]+", "-", version.strip()).strip("-")
 
     def fill(folder: Path) -> None:
-        say("preparing Wine")
+        report_progress("preparing Wine")
         # Neither its .NET nor its browser, which it would offer to fetch.
         environment = {**os.environ, **_QUIET, "WINEPREFIX": str(folder), "WINEDLLOVERRIDES": "mscoree,mshtml=d"}
         _run([str(program), "wineboot", "-i"], environment)

@@ -61,22 +61,22 @@ class _Words:
     tailrace: str
 
     def suggestions(self, producer_pid: int) -> Iterator[Suggestion]:
-        looking = self._looking_up()
+        lookup = self._lookup_commands()
         if self.plan.demo:
             yield Suggestion(
                 f"Let user {demo.ENTITY} pay 99.50, and see it in the features a moment later",
-                (self._paying(), *looking),
+                (self._paying(), *lookup),
             )
-        elif looking:
-            yield Suggestion("See the features of an entity", looking)
-        yield Suggestion("Ask the Iceberg tables in Spark SQL", (f"{self.tailrace} sql {shlex.quote(self._query())}",))
+        elif lookup:
+            yield Suggestion("See the features of an entity", lookup)
+        yield Suggestion("Ask the Iceberg tables", (f"{self.tailrace} sql {shlex.quote(self._query())}",))
         yield Suggestion("Kill the producer, and see it come back and miss nothing", (f"kill -9 {producer_pid}",))
 
     def _paying(self) -> str:
         uri = shlex.quote(self.settings.mongodb.uri.get_secret_value())
         return f"{_short(Path(sys.executable))} {_short(demo.LOAD)} --uri {uri} --pay {demo.ENTITY} 99.50"
 
-    def _looking_up(self) -> tuple[str, ...]:
+    def _lookup_commands(self) -> tuple[str, ...]:
         """Two ways to read: ours, which lets windows slide, and the one of any program."""
         for definition in self.plan.definitions:
             entity = demo.ENTITY if definition.name == demo.FEATURES else "ENTITY"

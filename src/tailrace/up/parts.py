@@ -16,7 +16,7 @@ Ready = Callable[[float, str], bool]
 """Says whether a program does its work, from the time it was started (seconds since 1970) and what it logged since."""
 
 _SECONDS_TO_STOP = 3.0
-_SECONDS_BETWEEN_LOOKS = 0.3
+_POLL_SECONDS = 0.3
 
 
 class Stage(IntEnum):
@@ -125,16 +125,16 @@ class Program(Part):
         self._process.stop()
         began, logged = time.time(), self.log.stat().st_size if self.log.exists() else 0
 
-        next_look = 0.0
+        next_poll = 0.0
 
         def ready() -> bool:
-            nonlocal next_look
-            if time.monotonic() < next_look:
+            nonlocal next_poll
+            if time.monotonic() < next_poll:
                 return False
             with self.log.open("rb") as log:
                 log.seek(logged)
                 answer = self._ready(began, log.read().decode(errors="replace"))
-            next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+            next_poll = time.monotonic() + _POLL_SECONDS
             return answer
 
         self._process.start(ready, timeout=self._timeout)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
 from tailrace.errors import SettingsError
 from tailrace.features import Definition, load_definition

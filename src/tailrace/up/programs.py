@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import ssl
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import redis
 
+from tailrace.errors import ServerUnreachable
+from tailrace.http_client import fetch
 from tailrace.settings import Settings
 from tailrace.up.demo import FEATURES, LOAD, NAMESPACE
 from tailrace.up.folder import RunFolder
@@ -65,7 +65,7 @@ class _Maker:
     def _warehouse_ready(self) -> Ready:
         if self.plan.demo and has_local_tables(self.settings):
             return _wrote_table(self.settings.warehouse.folder, NAMESPACE)
-        return _says(r"^warehouse .*, checkpoint ")
+        return _has_logged(r"^warehouse .*, checkpoint ")
 
     def dashboard(self) -> Program:
         address = dashboard_address(self.settings)
@@ -73,7 +73,8 @@ class _Maker:
 
     def features(self) -> Iterator[Program]:
         for file, definition in zip(self.plan.features, self.plan.definitions, strict=True):
-            topic = self.plan.topics(self.settings).topic(definition.namespace)
+            naming = self.plan.topics(self.settings)
+            topic = ",".join(naming.topic(namespace) for namespace in definition.namespaces)
             yield self._verb(
                 f"features {definition.name}",
                 *("features", file, "--topics", topic, "--format", self.settings.capture.format),
@@ -85,15 +86,16 @@ class _Maker:
         """With the demo's load a batch comes for certain; otherwise a query that waits for data is all one can ask."""
         if self.plan.demo and name == FEATURES:
             return _wrote_features(self.settings.features.redis_url.get_secret_value(), name)
-        return _says(rf"^features {re.escape(name)} of ")
+        return _has_logged(rf"^features {re.escape(name)} of ")
 
     def load(self) -> Program:
-        command = [sys.executable, str(LOAD), "--uri", self.settings.mongodb.uri.get_secret_value()]
+        command = [sys.executable, str(LOAD)]  # its URI may have a password, which `ps` would show
         return Program(
             "load",
             [*command, "--rate", str(self.plan.rate)],
             log=self.folder.log_of("load"),
             ready=lambda began, logged: True,
+            environment={**self.environment, "MONGODB_URI": self.settings.mongodb.uri.get_secret_value()},
             stage=Stage.LOAD,
         )
 
@@ -136,12 +138,10 @@ def _answers(url: str) -> Ready:
 
     def ready(began: float, logged: str) -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=_SECONDS_TO_ANSWER, context=_ANY_CERTIFICATE):
-                return True
-        except urllib.error.HTTPError:
-            return True
-        except OSError:
+            fetch(url, timeout=_SECONDS_TO_ANSWER, tls=_ANY_CERTIFICATE)
+        except ServerUnreachable:
             return False
+        return True
 
     return ready
 
@@ -175,7 +175,7 @@ def has_local_tables(settings: Settings) -> bool:
     return not settings.warehouse.catalog_config and "://" not in settings.warehouse.folder
 
 
-def _says(pattern: str) -> Ready:
+def _has_logged(pattern: str) -> Ready:
     """Ready when the program has logged such a line since it was started."""
     line = re.compile(pattern, re.MULTILINE)
     return lambda began, logged: line.search(logged) is not None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from dataclasses import dataclass
+
+from tailrace.errors import TailraceError
+from tailrace.http_client import fetch
 
 _SECONDS_TO_ANSWER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What the producer said at one look."""
+    """What the producer reported at one poll."""
 
     state: str
     events: int
@@ -20,22 +21,21 @@ class Beat:
 
 
 class Pulse:
-    """Looks at a producer from time to time."""
+    """Polls a producer from time to time."""
 
     def __init__(self, endpoint: str) -> None:
-        self._url = f"{endpoint}/state"
+        self._endpoint = endpoint
         self._last: tuple[float, int] | None = None
 
-    def look(self) -> Beat | None:
-        """Give the state, and the rate since the look before; None when nobody answers."""
+    def poll(self) -> Beat | None:
+        """Give the state, and the rate since the poll before; None when nobody answers."""
         try:
-            with urllib.request.urlopen(self._url, timeout=_SECONDS_TO_ANSWER) as answer:
-                said = json.load(answer)
-        except (OSError, ValueError):
+            report = fetch(self._endpoint, "/state", timeout=_SECONDS_TO_ANSWER).json()
+            now, events = time.monotonic(), int(report["events"])
+        except (TailraceError, KeyError, TypeError):
             self._last = None
             return None
-        now, events = time.monotonic(), int(said["events"])
         before, self._last = self._last, (now, events)
         # A producer that was started again counts from nothing.
         grown = max(0, events - before[1]) / (now - before[0]) if before and now > before[0] else 0.0
-        return Beat(str(said["state"]), events, grown)
+        return Beat(str(report["state"]), events, grown)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.sinks.kafka_topics import TopicCatalogue
 from tailrace.settings import DashboardSettings, Settings
 from tailrace.stand.ports import reserve_port
@@ -40,8 +40,8 @@ def run(
 
     Gives whether everything was up once.
 
-    A part that never comes up ends the run; one that is given up later leaves the others running, and its error is
-    raised at the end.
+    A part that never comes up ends the run; one that is stopped for good later leaves the others running, and its error
+    is raised at the end.
     """
     with ExitStack() as opened:
         folder = opened.enter_context(RunFolder(plan.settings.up.folder))
@@ -54,9 +54,9 @@ def run(
             view.ready(Guide.of(plan, settings, folder.settings_file, folder.logs, supervisor.pid_of("producer")))
             deadline = None if seconds is None else time.monotonic() + seconds
             pulse = Pulse(producer_endpoint(settings))
-            pulse.look()
+            pulse.poll()
             while not stopping.wait(1.0) and (deadline is None or time.monotonic() < deadline):
-                view.tick(supervisor.down, pulse.look())
+                view.tick(supervisor.down, pulse.poll())
         failures = supervisor.failures
     if failures:
         raise failures[0]
@@ -95,4 +95,5 @@ def _make_topics(plan: Plan, settings: Settings) -> None:
     address = KafkaAddress.parse(settings.capture.sink.get_secret_value())
     catalogue = TopicCatalogue(address, plan.topics(settings), settings.capture.partitions, {})
     for definition in plan.definitions:
-        catalogue.learn(definition.namespace)
+        for namespace in definition.namespaces:
+            catalogue.learn(namespace)

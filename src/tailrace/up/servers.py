@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from tailrace.stand import Kafka, Redis, ReplicaSet
+from tailrace.stand import Kafka, Redis, ReplicaSet, kafka, redis
+from tailrace.stand.java import java_home
+from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
 from tailrace.stand.server import Server
 from tailrace.up.parts import LocalServer
 
@@ -23,3 +25,18 @@ def _makers(folder: Path) -> dict[str, Callable[[], ReplicaSet | Server]]:
         "kafka": lambda: Kafka.start(folder=folder),
         "redis": lambda: Redis.start(folder=folder),
     }
+
+
+_FETCH: Mapping[str, Callable[[], object]] = {
+    "mongodb": lambda: MongodBinary.of_version(DEFAULT_VERSION),
+    "kafka": kafka.jars,
+    "redis": lambda: redis.program_of("redis-server"),
+}
+
+
+def fetch(servers: Iterable[str]) -> Path:
+    """Have these servers and a Java runtime in the cache; give the home of the latter."""
+    home = java_home()
+    for server in servers:
+        _FETCH[server]()
+    return home

@@ -16,12 +16,12 @@ from tailrace.retry import Backoff, RetryPolicy
 from tailrace.up.parts import Part, Stage
 
 POLICY = RetryPolicy(first=0.5, longest=15.0, budget=90.0)
-"""How soon a part is started again, and for how long it may fail before it is given up."""
+"""How soon a part is started again, and for how long it may fail before it is stopped for good."""
 
 _HOPELESS = {64: "its settings are wrong", 75: "history is lost"}
 """Exit codes that starting again cannot mend."""
 _SECONDS_TO_BE_STABLE = 30.0
-_SECONDS_BETWEEN_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 _SECONDS_TO_END = 4.0
 
 
@@ -50,19 +50,19 @@ class Report:
     message: str = ""
 
 
-Tell = Callable[[Report], None]
+Notify = Callable[[Report], None]
 
 
-class Keeper:
+class PartRunner:
     """Keeps one part running, from a thread of its own."""
 
-    def __init__(self, part: Part, tell: Tell, stopping: threading.Event, policy: RetryPolicy = POLICY) -> None:
+    def __init__(self, part: Part, notify: Notify, stopping: threading.Event, policy: RetryPolicy = POLICY) -> None:
         self.part = part
         self.ready = threading.Event()
         """Set at the first time that the part was up."""
         self.failure: PartGaveUp | None = None
         self.state = State.STARTING
-        self._tell = tell
+        self._notify = notify
         self._stopping = stopping
         self._backoff = Backoff(policy)
         self._starts = 0
@@ -113,7 +113,7 @@ class Keeper:
     def _watch(self) -> str:
         """Wait until the part dies, or all is to stop; give how it died."""
         began = time.monotonic()
-        while self.part.alive and not self._stopping.wait(_SECONDS_BETWEEN_LOOKS):
+        while self.part.alive and not self._stopping.wait(_POLL_SECONDS):
             if time.monotonic() - began > _SECONDS_TO_BE_STABLE:
                 self._backoff.progressed()
         code = self.part.exit_code
@@ -122,7 +122,7 @@ class Keeper:
         return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
     def _give_up(self, why: str) -> None:
-        message = f"given up: {why}; log: {self.part.log}"
+        message = f"stopped for good: {why}; log: {self.part.log}"
         self._report(State.GAVE_UP, f"{message}\n{self.part.last_lines()}")
         self.failure = PartGaveUp(f"{self.part.name} is {message}", part=self.part.name, log=str(self.part.log))
 
@@ -130,7 +130,7 @@ class Keeper:
         self.state, now = state, time.monotonic()
         part, seconds, self._changed = self.part, now - self._changed, now
         try:
-            self._tell(Report(part.name, state, seconds, part.pid, part.address, part.log, self._starts, message))
+            self._notify(Report(part.name, state, seconds, part.pid, part.address, part.log, self._starts, message))
         except OSError:  # whoever read what is printed went away
             self._stopping.set()
 
@@ -138,11 +138,11 @@ class Keeper:
 class Supervisor:
     """All keepers. Leaving its `with` block stops every part, in order."""
 
-    def __init__(self, tell: Tell, stopping: threading.Event, policy: RetryPolicy = POLICY) -> None:
-        self._tell = tell
+    def __init__(self, notify: Notify, stopping: threading.Event, policy: RetryPolicy = POLICY) -> None:
+        self._notify = notify
         self._policy = policy
         self._stopping = stopping
-        self._keepers: dict[str, Keeper] = {}
+        self._runners: dict[str, PartRunner] = {}
 
     def __enter__(self) -> Supervisor:
         return self
@@ -152,35 +152,35 @@ class Supervisor:
     ) -> None:
         self._stopping.set()
         for stage in Stage:
-            ending = [keeper.end for keeper in self._keepers.values() if keeper.part.stage is stage]
+            ending = [runner.end for runner in self._runners.values() if runner.part.stage is stage]
             run_together(ending, name=f"stop-{stage.name.lower()}")
 
     def keep(self, part: Part) -> None:
         """Take a part on and start it, beside those that are started already."""
-        self._keepers[part.name] = Keeper(part, self._tell, self._stopping, self._policy)
-        self._keepers[part.name].begin()
+        self._runners[part.name] = PartRunner(part, self._notify, self._stopping, self._policy)
+        self._runners[part.name].begin()
 
     def wait_ready(self) -> bool:
         """Return when every part was up once; False when all is to stop. A part that never comes up is an error."""
-        for keeper in self._keepers.values():
-            while not keeper.ready.wait(_SECONDS_BETWEEN_LOOKS):
+        for runner in self._runners.values():
+            while not runner.ready.wait(_POLL_SECONDS):
                 if self._stopping.is_set():
                     return False
-                for each in self._keepers.values():
+                for each in self._runners.values():
                     if each.failure is not None:
                         raise each.failure
         return True
 
     def pid_of(self, name: str) -> int:
         """Give the process id that a part has now."""
-        return self._keepers[name].part.pid
+        return self._runners[name].part.pid
 
     @property
     def down(self) -> list[str]:
         """The parts that do not do their work now: those that died, and those that are being started again."""
-        return [name for name, keeper in self._keepers.items() if keeper.state is not State.UP]
+        return [name for name, runner in self._runners.items() if runner.state is not State.UP]
 
     @property
     def failures(self) -> list[PartGaveUp]:
-        """The errors of the parts that were given up."""
-        return [keeper.failure for keeper in self._keepers.values() if keeper.failure is not None]
+        """The errors of the parts that were stopped for good."""
+        return [runner.failure for runner in self._runners.values() if runner.failure is not None]

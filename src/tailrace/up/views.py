@@ -17,8 +17,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from tailrace.owned.closeable import Closeable
 from tailrace.settings import masked
-from tailrace.stand.closeable import Closeable
 from tailrace.up.guide import Guide
 from tailrace.up.pulse import Beat
 from tailrace.up.supervisor import Report, State
@@ -72,7 +72,7 @@ class PlainView(View):
         """Print the guide."""
         with self.lock:
             print(f"\neverything is up after {self.elapsed:.1f} s\n", flush=True)
-            for what, value in places(guide):
+            for what, value in addresses(guide):
                 print(f"{what:12}{value}")
             for number, suggestion in enumerate(guide.suggestions, 1):
                 print(f"\n{number}. {suggestion.what}:", *suggestion.commands, sep="\n   ")
@@ -157,7 +157,7 @@ class TerminalView(View):
             self._console.print(self._table())
             self._is_ready = True
         self._console.print(f"\n[bold green]Everything is up[/] after {self.elapsed:.0f} s.\n")
-        for what, value in places(guide):
+        for what, value in addresses(guide):
             self._console.print(f"[bold]{what:12}[/]{value}", soft_wrap=True, highlight=False)
         for number, suggestion in enumerate(guide.suggestions, 1):
             self._console.print(f"\n[bold]{number}. {suggestion.what}[/]")
@@ -195,8 +195,8 @@ class TerminalView(View):
         return table
 
 
-def places(guide: Guide) -> list[tuple[str, str]]:
-    """Give where to look."""
+def addresses(guide: Guide) -> list[tuple[str, str]]:
+    """Give the addresses of what runs."""
     return [
         ("Dashboard", f"{guide.dashboard}   (token for its buttons: {guide.dashboard_token})"),
         ("MongoDB", guide.mongodb),

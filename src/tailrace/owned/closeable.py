@@ -1,4 +1,4 @@
-"""Things of the stand that are used in a `with` block."""
+"""What is used in a `with` block and closed at its end."""
 
 from __future__ import annotations
 

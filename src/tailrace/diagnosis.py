@@ -1,0 +1,244 @@
+"""Whether a capture can run as it is configured: extras, connections, privileges, topics and the oplog window.
+
+What `tailrace doctor` shows, and what to send along with a question. Every check says what it found and what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pymongo import MongoClient
+
+from tailrace import __version__
+from tailrace.deployment import Deployment, Kind
+from tailrace.errors import OplogUnreadable, SettingsError, TailraceError
+from tailrace.extras import EXTRA_OF
+from tailrace.masking import masked, shown
+from tailrace.settings import Settings
+
+_OLDEST = (4, 2)
+_SHORT_WINDOW_HOURS = 24.0
+_SECONDS_TO_ANSWER = 5.0
+_MODULE_OF = {
+    "kafka": "confluent_kafka",
+    "redis": "redis",
+    "rediss": "redis",
+    "postgresql": "psycopg",
+    "postgres": "psycopg",
+}
+
+
+class Level(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found, and what to do about it."""
+
+    check: str
+    level: Level
+    found: str
+    advice: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Give it as plain values."""
+        return asdict(self)
+
+
+Check = Callable[[Settings], Iterator[Finding]]
+
+
+def examine(settings: Settings, explain: Callable[[BaseException], TailraceError | None]) -> Iterator[Finding]:
+    """Make all checks, one after the other; what a library raises is explained by `explain`."""
+    yield Finding(
+        "version", Level.OK, f"tailrace {__version__}, Python {platform.python_version()}, {platform.system()}"
+    )
+    yield from _extras(settings)
+    yield from _mongodb(settings, explain)
+    yield from _guarded("position store", lambda: _store(settings), explain)
+    yield from _guarded("sink", lambda: _sink(settings), explain)
+
+
+def _guarded(
+    check: str, run: Callable[[], Iterator[Finding]], explain: Callable[[BaseException], TailraceError | None]
+) -> Iterator[Finding]:
+    try:
+        yield from run()
+    except Exception as error:
+        known = explain(error)
+        if known is None and isinstance(error, ValueError):
+            known = SettingsError(f"{check}: {error}", hint="It is no URL that its client understands.")
+        if known is None:
+            raise
+        yield Finding(check, Level.FAILED, f"{known.code}: {masked(known.message)}", known.hint)
+
+
+def _extras(settings: Settings) -> Iterator[Finding]:
+    installed = sorted({extra for module, extra in EXTRA_OF.items() if find_spec(module) is not None})
+    yield Finding("extras", Level.OK, f"installed: {', '.join(installed) or 'none'}")
+    for key in ("sink", "position_store"):
+        scheme = getattr(settings.capture, key).get_secret_value().partition(":")[0]
+        module = _MODULE_OF.get(scheme)
+        if module is not None and find_spec(module) is None:
+            command = f"Install it with: pip install 'tailrace[{EXTRA_OF[module]}]'"
+            yield Finding("extras", Level.FAILED, f"capture.{key} is {scheme}://, which needs {module}", command)
+
+
+def _mongodb(settings: Settings, explain: Callable[[BaseException], TailraceError | None]) -> Iterator[Finding]:
+    """Check the server, then what needs one; without it the rest says nothing."""
+    failed = False
+    for finding in _guarded("mongodb", lambda: _server(settings), explain):
+        failed |= finding.level is Level.FAILED
+        yield finding
+    if failed:
+        yield Finding("privileges", Level.SKIPPED, "no server to ask")
+        return
+    yield from _guarded("privileges", lambda: _privileges(settings), explain)
+    yield from _guarded("namespaces", lambda: _namespaces(settings), explain)
+    yield from _guarded("oplog window", lambda: _window(settings), explain)
+
+
+@contextmanager
+def _client(settings: Settings) -> Iterator[MongoClient[dict[str, Any]]]:
+    timeout = int(min(settings.mongodb.timeout_seconds, _SECONDS_TO_ANSWER) * 1000)
+    with MongoClient[dict[str, Any]](
+        settings.mongodb.uri.get_secret_value(), serverSelectionTimeoutMS=timeout
+    ) as client:
+        yield client
+
+
+def _server(settings: Settings) -> Iterator[Finding]:
+    at = str(shown(settings.mongodb.uri, "uri"))
+    with _client(settings) as client:
+        deployment = Deployment.of(client)
+        deployment.require_change_streams(at)
+        named = f"{deployment.kind} {deployment.replica_set or ''}".strip()
+        yield Finding("mongodb", Level.OK, f"{named}, MongoDB {deployment.version} at {at}")
+        version = tuple(int(part) for part in deployment.version.split(".")[:2])
+        if version < _OLDEST:
+            yield Finding("mongodb", Level.FAILED, "servers before 4.2 are not supported", "Upgrade MongoDB.")
+        if settings.capture.source == "oplog" and deployment.kind is not Kind.MONGOS:
+            deployment.require_oplog(client, at)
+
+
+def _privileges(settings: Settings) -> Iterator[Finding]:
+    """Try what the capture does with the server; the oplog itself is tried by the check of its window."""
+    from tailrace.capture.producer.assembly import selection_of
+    from tailrace.capture.source.source import ChangeStreamSource, captured_collections
+
+    selection, may = selection_of(settings.capture), []
+    with _client(settings) as client:
+        if settings.capture.source == "change-stream":
+            ChangeStreamSource(client, selection).now()
+            may.append("open the change stream")
+        if "configsvr" not in client.admin.command("isMaster"):
+            captured_collections(client, selection)
+            may.append("list the collections")
+    found = f"the user may {' and '.join(may)}" if may else "those of the oplog are seen below"
+    yield Finding("privileges", Level.OK, found)
+
+
+def _namespaces(settings: Settings) -> Iterator[Finding]:
+    from tailrace.capture.source.namespaces import Namespaces
+
+    with _client(settings) as client:
+        databases = set(client.list_database_names())
+        for name in Namespaces.parse(settings.capture.namespaces).collections:
+            database, _, collection = name.partition(".")
+            if database not in databases or collection not in client[database].list_collection_names():
+                advice = "Check the spelling; it is captured as soon as somebody writes to it."
+                yield Finding("namespaces", Level.WARNING, f"{name} does not exist", advice)
+                return
+    chosen = ", ".join(settings.capture.namespaces) or "everything"
+    yield Finding("namespaces", Level.OK, f"captured: {chosen}")
+
+
+def _window(settings: Settings) -> Iterator[Finding]:
+    """Read the window of each oplog; a change stream goes without, but nobody is warned before its history is lost."""
+    try:
+        yield from _windows(settings)
+    except OplogUnreadable as error:
+        if settings.capture.source == "oplog":
+            raise
+        advice = "Grant `read` on `local`: without it nobody is warned before history is lost."
+        yield Finding("oplog window", Level.WARNING, masked(error.message), advice)
+
+
+def _windows(settings: Settings) -> Iterator[Finding]:
+    from tailrace.monitor import shard_readers
+
+    with shard_readers([settings.mongodb.uri.get_secret_value()], _SECONDS_TO_ANSWER) as readers:
+        for reader in readers:
+            oplog = reader.read()
+            hours = oplog.window_seconds / 3600
+            found = f"{oplog.shard}: the oplog holds {hours:,.1f} h, {'full' if oplog.full else 'still filling up'}"
+            if oplog.full and hours < _SHORT_WINDOW_HOURS:
+                advice = "A consumer that is away for longer loses history: enlarge it with replSetResizeOplog."
+                yield Finding("oplog window", Level.WARNING, found, advice)
+            else:
+                yield Finding("oplog window", Level.OK, found)
+
+
+def _store(settings: Settings) -> Iterator[Finding]:
+    from tailrace.capture.positions import open_store
+
+    with open_store(settings.capture.position_store.get_secret_value()) as store:
+        names, holder = store.names(), store.holder(settings.capture.name)
+    known = f"{len(names)} streams" if names else "no streams yet"
+    lease_note = f"; {settings.capture.name} is run by {holder.owner}" if holder else ""
+    yield Finding("position store", Level.OK, f"{shown(settings.capture.position_store, 'store')}: {known}{lease_note}")
+
+
+def _sink(settings: Settings) -> Iterator[Finding]:
+    url = settings.capture.sink.get_secret_value()
+    at, scheme = shown(settings.capture.sink, "sink"), url.partition(":")[0]
+    if scheme == "kafka":
+        yield from _kafka(settings, url)
+    elif scheme in ("redis", "rediss"):
+        import redis
+
+        with redis.Redis.from_url(url.partition("?")[0], socket_timeout=_SECONDS_TO_ANSWER) as client:
+            client.ping()
+        yield Finding("sink", Level.OK, f"{at} answers")
+    elif scheme == "file":
+        folder = Path(unquote(url.removeprefix("file:").removeprefix("//"))).absolute().parent
+        there = next(each for each in (folder, *folder.parents) if each.exists())
+        writable = os.access(there, os.W_OK)
+        level = Level.OK if writable else Level.FAILED
+        yield Finding(
+            "sink",
+            level,
+            f"{at}: {there} may {'' if writable else 'not '}be written",
+            "" if writable else "Let this user write there.",
+        )
+    else:
+        yield Finding("sink", Level.SKIPPED, f"{at} is only known when records are sent")
+
+
+def _kafka(settings: Settings, url: str) -> Iterator[Finding]:
+    from confluent_kafka.admin import AdminClient
+
+    from tailrace.capture.kafka_address import KafkaAddress
+    from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
+
+    address = KafkaAddress.parse(url)
+    topics = AdminClient(address.config()).list_topics(timeout=_SECONDS_TO_ANSWER)
+    rule = TopicRule(settings.capture.topic_prefix, settings.capture.topic or DEFAULT_TEMPLATE)
+    ours = [name for name in topics.topics if name.startswith(rule.prefix)]
+    brokers = f"{len(topics.brokers)} broker{'s' if len(topics.brokers) > 1 else ''}"
+    yield Finding("sink", Level.OK, f"Kafka at {address.servers}: {brokers}, {len(ours)} topics of {rule.prefix}")

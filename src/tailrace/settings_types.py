@@ -1,0 +1,57 @@
+"""What values a setting takes, in words: for `tailrace settings`, the documentation and error messages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+_CHOICES = re.compile(r"\^\(([\w|-]+)\)\$")
+_NAMES = {str: "text", SecretStr: "secret", bool: "true or false", int: "integer", float: "number", Path: "path"}
+_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+def choices(pattern: str) -> list[str]:
+    """Give the texts that a pattern of alternatives allows; none for any other pattern."""
+    found = _CHOICES.fullmatch(pattern)
+    return found[1].split("|") if found else []
+
+
+def type_name(field: FieldInfo) -> str:
+    """Say what a setting takes: its choices, or its kind with the bounds."""
+    for rule in field.metadata:
+        names = choices(getattr(rule, "pattern", None) or "")
+        if names:
+            return " | ".join(names)
+    bounds = [
+        f"{sign} {getattr(rule, name)}"
+        for rule in field.metadata
+        for name, sign in _BOUNDS.items()
+        if getattr(rule, name, None) is not None
+    ]
+    return " ".join([_name_of(field.annotation), *bounds])
+
+
+def refuse_placeholder(token: SecretStr | None) -> SecretStr | None:
+    """Refuse the token that a template came with: everybody can read it there."""
+    if token is not None and token.get_secret_value().startswith("change-me"):
+        raise ValueError("is still the placeholder of the template; make one with `openssl rand -hex 24`")
+    return token
+
+
+def _name_of(kind: Any) -> str:
+    if kind in _NAMES:
+        return _NAMES[kind]
+    arguments: Sequence[Any] = [each for each in get_args(kind) if each not in (NoneType, Ellipsis)]
+    if get_origin(kind) is tuple:
+        return f"list of {_name_of(arguments[0])}"
+    if get_origin(kind) is dict:
+        return "table of text"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return "tables"
+    return " or ".join(map(_name_of, arguments)) if arguments else str(kind)

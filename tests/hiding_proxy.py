@@ -1,0 +1,54 @@
+"""A server that gives another version than its own, over the real wire protocol: a proxy that changes a few bytes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from types import TracebackType
+
+
+class HidingProxy:
+    """Forwards to a loopback port; what the server says of its version is replaced by as many other letters."""
+
+    def __init__(self, port: int, version: str, made_up: str) -> None:
+        assert len(version) == len(made_up)
+        self._target = port
+        self._shown = version.encode() + b"\0", made_up.encode() + b"\0"
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def uri(self) -> str:
+        return f"mongodb://127.0.0.1:{self._listener.getsockname()[1]}/?directConnection=true"
+
+    def __enter__(self) -> HidingProxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in [self._listener, *self._open]:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            self._open += [client, server]
+            threading.Thread(target=self._forward, args=(client, server, None), daemon=True).start()
+            threading.Thread(target=self._forward, args=(server, client, self._shown), daemon=True).start()
+
+    @staticmethod
+    def _forward(source: socket.socket, target: socket.socket, replaced: tuple[bytes, bytes] | None) -> None:
+        try:
+            while data := source.recv(1 << 20):
+                target.sendall(data if replaced is None else data.replace(*replaced))
+        except OSError:
+            pass
+        finally:
+            for each in (source, target):
+                each.close()
