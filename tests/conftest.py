@@ -14,9 +14,10 @@ import pytest
 import redis
 from pymongo.database import Database
 
+from replica_sets import SharedReplicaSets, skip_unless_it_runs
 from sharded_counters import Counters
 from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet, ShardedCluster
-from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
+from tailrace.stand.mongod_binary import DEFAULT_VERSION
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 _database_numbers = itertools.count()
@@ -69,33 +70,6 @@ def _logs_of(value: object) -> list[Path]:
     if isinstance(value, Path):
         return sorted(value.rglob("*.log"))
     return []
-
-
-def skip_unless_it_runs(version: str) -> None:
-    """Skip a test whose server cannot run on this machine, and say why."""
-    if (reason := MongodBinary.why_not(version)) is not None:
-        pytest.skip(f"MongoDB {version} cannot run here: {reason}")
-
-
-class SharedReplicaSets:
-    """One-node replica sets by version, started when first asked for and ended with the test process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._running: dict[str, ReplicaSet] = {}
-
-    def of_version(self, version: str) -> ReplicaSet:
-        """The shared set of this version; skips the test where that cannot run."""
-        skip_unless_it_runs(version)
-        if version not in self._running:
-            folder = self._folder / version
-            self._running[version] = ReplicaSet.start(version, folder=folder)
-        return self._running[version]
-
-    def close(self) -> None:
-        """End all of them."""
-        for replica_set in self._running.values():
-            replica_set.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pymongo import common
 
 from driver.shells import SHELLS, Recorder, Shell
 from driver.spec_servers import Standalone
+from replica_sets import SharedReplicaSets
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -60,12 +62,17 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 
 @pytest.fixture(scope="session")
-def spec_uri(shared_replica_sets: Any, standalone: Callable[[str], Standalone]) -> Callable[..., str]:
-    """The URI of a server of a version and topology, as a spec test asks for it."""
+def spec_uri(
+    tmp_path_factory: pytest.TempPathFactory, standalone: Callable[[str], Standalone]
+) -> Iterator[Callable[..., str]]:
+    """The URI of a server of a version and topology, as a spec test asks for it.
 
-    def uri(version: str, topology: str) -> str:
-        if topology == "single":
-            return standalone(version).uri
-        return str(shared_replica_sets.of_version(version).uri)
+    No other test reads from these servers: `failGetMoreAfterCursorCheckout` fails the next getMore, whoever sends it,
+    and a stream that another test left waiting would use it up.
+    """
+    with closing(SharedReplicaSets(tmp_path_factory.mktemp("spec"))) as replica_sets:
 
-    return uri
+        def uri(version: str, topology: str) -> str:
+            return standalone(version).uri if topology == "single" else replica_sets.of_version(version).uri
+
+        yield uri
