@@ -73,7 +73,7 @@ fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, an
 		tests/policy/test_compiled_policy.py -k 'mutated or memory' $(ARGS)
 
 canary: env      ## Random documents with marked values under random policies; no hidden mark in any output: DOCUMENTS=100000 SEED=1
-	DOCUMENTS=$(or $(DOCUMENTS),100000) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py $(ARGS)
+	DOCUMENTS=$(or $(DOCUMENTS),100000) ROUNDS=$(or $(ROUNDS),20) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py tests/policy/test_canary_line.py $(ARGS)
 
 registry: env    ## Avro and JSON Schema with a real schema registry and Confluent's own deserializers
 	$(BIN)/pytest -m 'long or not long' tests/capture/formats/test_registered.py $(ARGS)

@@ -5,14 +5,18 @@ The oracle here knows nothing of the product's state machine: it matches each pa
 
 from __future__ import annotations
 
+import base64
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
 import bson
 from bson import Binary, Code, Regex, Timestamp
+from bson.raw_bson import RawBSONDocument
+from pymongo.collection import Collection
 
 from tailrace.policy import Action, Kind, Policy, Rule
 from tailrace.token import ResumeToken
@@ -55,6 +59,29 @@ def policy_of(rules: list[Spoken]) -> Policy:
     """Make the product's policy."""
     made = (Rule((NAMESPACE,), (r.path,), None if r.action is None else Action(r.action, r.length)) for r in rules)
     return Policy(made, KEY)
+
+
+def settings_of(rules: list[Spoken]) -> list[dict[str, Any]]:
+    """Give the rules as the section `[policy]` of the settings has them, for every collection."""
+    return [
+        {"fields": [rule.path], "action": "only" if rule.action is None else str(rule.action)}
+        | ({"length": rule.length} if rule.action is Kind.TRUNCATE else {})
+        for rule in rules
+    ]
+
+
+def found_in(output: bytes, mark: str) -> bool:
+    """Whether a mark stands in an output, as it is, in hexadecimal digits or in base64."""
+    plain = mark.encode()
+    return any(
+        each in output for each in (plain, plain.hex().encode(), plain.hex().upper().encode(), *_in_base64(plain))
+    )
+
+
+def _in_base64(text: bytes) -> Iterator[bytes]:
+    """Give the inner digits of a text in base64, for each of the three ways it can be aligned."""
+    for shift in range(3):
+        yield base64.b64encode(b"x" * shift + text)[4 * (shift > 0) : -4]
 
 
 def hides(rules: list[Spoken], path: Path, leaf: Any) -> bool:
@@ -135,6 +162,38 @@ class Canaries:
             parts["updateDescription"] = self._update(document)
         by_hidden = {wanted: tuple(m for m, hidden in marks.items() if hidden is wanted) for wanted in (True, False)}
         return Canary(bson.encode(parts), by_hidden[True], by_hidden[False])
+
+    def write(self, collection: Collection[Any], count: int) -> tuple[set[str], set[str]]:
+        """Change a real collection so many times; gives the marks that are to be hidden, and those that are not.
+
+        Updates replace the document by a pipeline, so that the server itself says what differs: by paths, through
+        arrays, with arrays cut short.
+        """
+        marks, keys = dict[str, bool](), list[Any]()
+        for _ in range(count):
+            verb = self._chance.choice(["insert", "insert", "update", "update", "replace", "delete"])
+            if verb == "insert" or not keys:
+                key = self._leaf(("_id",), marks)
+                collection.insert_one({"_id": key, "at": datetime.now(UTC), **self._document((), marks, 3)})
+                keys.append(key)
+                continue
+            key = self._chance.choice(keys)
+            if verb == "delete":
+                keys.remove(key)
+                collection.delete_one({"_id": key})
+                continue
+            new = {"_id": key, "at": datetime.now(UTC), **self._document((), marks, 3)}
+            if verb == "update":
+                kept = collection.find_one({"_id": key})
+                collection.update_one({"_id": key}, [{"$replaceWith": {"$literal": {**kept, **new}}}])
+            else:
+                collection.replace_one({"_id": key}, new)
+        twice = bson.encode({"_id": self._leaf(("_id",), marks), "email": self._leaf(("email",), marks)})
+        again = bson.encode({"email": self._leaf(("email",), marks)})  # no format but bson can carry it
+        body = twice[4:-1] + again[4:]
+        collection.insert_one(RawBSONDocument((len(body) + 4).to_bytes(4, "little") + body))  # type: ignore[arg-type]
+        hidden = {mark for mark, is_hidden in marks.items() if is_hidden}
+        return hidden, marks.keys() - hidden
 
     def _update(self, document: dict[str, Any]) -> dict[str, Any]:
         """Spell some of the document's own values as an update does: by dotted paths, through arrays by index."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
+import bson
 import pyarrow.parquet as parquet
 import pytest
 from pymongo.database import Database
 
+from canaries import found_in
 from tailrace.cli.app import run
 from tailrace.dashboard.observed_event import ObservedEvent
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
+from tailrace.policy.configured import policy_of
+from tailrace.proof import LedgerFile, TrustLedger, report
+from tailrace.proof.comparator import Comparison
+from tailrace.proof.kind import Kind
 from tailrace.settings import Settings
 from tailrace.stand import ReplicaSet
 
@@ -32,6 +40,27 @@ def test_the_page_shows_what_the_policy_shows(mongodb: ReplicaSet, database: Dat
     finally:
         source.close()
     assert MARK not in repr(found)
+
+
+def test_evidence_of_a_difference_is_what_the_policy_shows(tmp_path: Path) -> None:
+    """As the gateway keeps it in a file, and `engine prove --json` prints it."""
+    policy = policy_of(Settings.model_validate({"policy": {"rules": RULES}}))
+    kept = LedgerFile(tmp_path, "gateway")
+    ledger = TrustLedger("6.0.5", 1, on_difference=kept.keep, policy=policy)
+    server, engine = (
+        bson.encode({
+            "_id": {"_data": "8265F0A1B2000000072B0229296E04"}, "operationType": "insert",
+            "clusterTime": bson.Timestamp(1, 1), "ns": {"db": "shop", "coll": "people"},
+            "documentKey": {"_id": 1}, "fullDocument": {"_id": 1, "secret": MARK, "name": name},
+        })
+        for name in ("Ann", "Bob")
+    )  # fmt: skip
+    ledger.note([Comparison(Kind.of(server), server, engine, is_same=False)])
+    written = json.loads(kept.evidence.read_text())
+    shown = repr(report.as_json(ledger, seconds=1, failures=0)).encode()
+    for evidence in (base64.b64decode(written["server"]), base64.b64decode(written["engine"]), shown):
+        assert not found_in(evidence, MARK)
+    assert b"Bob" in base64.b64decode(written["engine"])
 
 
 @pytest.mark.xdist_group("spark")

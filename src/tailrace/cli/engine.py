@@ -67,20 +67,22 @@ def prove(
 
     Reads the whole deployment twice: by its own change stream, and by the engine from its oplog. It changes nothing,
     and needs the role `read` on the database `local` as well as the right to watch the cluster. The report can be
-    attached to an issue; with --json it holds the documents of events that were different.
+    attached to an issue; with --json it holds the documents of events that were different, under the
+    field policy.
 
     Of a cluster, the events of each shard are compared with the shard's own stream; how a mongos merges them is not.
     """
     from tailrace.capture.source.oplog import OplogSource
     from tailrace.capture.source.source import ChangeStreamSource, ClusterAccess, Selection, Start
     from tailrace.owned import run_together
+    from tailrace.policy.configured import policy_of
     from tailrace.proof import Trial, TrustLedger, build_name, report
 
     settings = session.settings(mongodb__uri=uri)
     selection = Selection(full_document=full_document, full_document_before_change=full_document_before_change)
     with connected(settings, socketTimeoutMS=_SOCKET_MS) as client, ExitStack() as opened:
         access = ClusterAccess(settings.mongodb.uri.get_secret_value())
-        ledger = TrustLedger(build_name(client.server_info()), settings.engine.matches)
+        ledger = TrustLedger(build_name(client.server_info()), settings.engine.matches, policy=policy_of(settings))
         trials = [
             Trial(
                 ChangeStreamSource(each, selection).open,

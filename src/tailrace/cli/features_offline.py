@@ -88,6 +88,9 @@ def _read_documents(replay: Replay, settings: Settings, limit: int) -> None:
     from bson.raw_bson import RawBSONDocument
     from pymongo import MongoClient
 
+    from tailrace.policy.configured import policy_of
+
+    policy = policy_of(settings)
     client: MongoClient[RawBSONDocument] = MongoClient(
         settings.mongodb.uri.get_secret_value(), document_class=RawBSONDocument
     )
@@ -99,7 +102,7 @@ def _read_documents(replay: Replay, settings: Settings, limit: int) -> None:
                 if number == limit:
                     typer.echo(f"{namespace} has more than {limit:,} documents: the others do not count", err=True)
                 else:
-                    replay.put(namespace, bytes(document.raw))
+                    replay.put(namespace, policy.document(namespace, bytes(document.raw)))
 
 
 def _history(settings: Settings, definition: Definition) -> Any:

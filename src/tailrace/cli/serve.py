@@ -67,8 +67,10 @@ def serve(settings: Settings) -> None:
     from tailrace.cluster import ClusterHub
     from tailrace.gateway import engine_proof
     from tailrace.monitor import serve_endpoint
+    from tailrace.policy.configured import policy_of
 
     configure_log(settings.log)
+    policy = policy_of(settings)
     with ExitStack() as opened:
         if settings.gateway.metrics_port is not None:
             opened.enter_context(serve_endpoint(settings.gateway.metrics_port, settings.monitor.metrics_address))
@@ -78,7 +80,7 @@ def serve(settings: Settings) -> None:
         opened.callback(hub.close)
         log = get_logger("tailrace.cli")
         log.info("starting", version=__version__, mongodb=settings.mongodb.uri, port=settings.gateway.port)
-        proof = None if isinstance(hub, ClusterHub) else engine_proof(hub, client, settings.engine)
+        proof = None if isinstance(hub, ClusterHub) else engine_proof(hub, client, settings.engine, policy)
         asyncio.run(_serve(hub, client, upstream, _options(settings.gateway), proof))
         log.info("stopped", reason="signal")
 

@@ -28,6 +28,7 @@ from tailrace.errors import TailraceError
 from tailrace.hub import Batch, Hub, Subscription
 from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
+from tailrace.policy import NO_POLICY, Policy
 from tailrace.proof import LedgerFile, Trial, TrustLedger, build_name
 from tailrace.settings import EngineSettings
 
@@ -183,7 +184,9 @@ class EngineProof:
         return known
 
 
-def engine_proof(hub: Hub, client: MongoClient[Any], settings: EngineSettings) -> EngineProof:
+def engine_proof(
+    hub: Hub, client: MongoClient[Any], settings: EngineSettings, policy: Policy = NO_POLICY
+) -> EngineProof:
     """Put the engine on trial before an upstream, or have it sampled; what is found is kept in files."""
     build = client.server_info()
     server, presumes = build_name(build), is_compared(build["version"])
@@ -197,6 +200,7 @@ def engine_proof(hub: Hub, client: MongoClient[Any], settings: EngineSettings) -
             saved=kept.read(),
             save=kept.save,
             on_difference=kept.keep,
+            policy=policy,
         )
 
     return EngineProof(hub, client, ledger, matches=settings.matches, sample_one_in=settings.sample_one_in)

@@ -20,6 +20,7 @@ from bson.binary import Binary
 from tailrace import raw
 from tailrace.errors import BsonMalformed, SettingsError
 from tailrace.logs import get_logger
+from tailrace.policy import NO_POLICY, Policy
 from tailrace.proof.comparator import Comparison, is_mark
 from tailrace.proof.kind import MARK, Kind
 
@@ -96,12 +97,13 @@ class TrustLedger:
         save: Callable[[Saved], object] = lambda _: None,
         on_difference: Callable[[Difference], object] = lambda _: None,
         on_note: Callable[[TrustLedger], object] = lambda _: None,
+        policy: Policy = NO_POLICY,
     ) -> None:
         """`server` is the build that everything is believed of: what is saved of another one counts for nothing.
 
         A kind is believed after `needed` events of it were the same; with `presumes` from the start, because the
-        version is one that was compared before. `save` keeps the ledger, `on_difference` the evidence; `on_note` is
-        called whenever something was compared.
+        version is one that was compared before. `save` keeps the ledger, `on_difference` the evidence, as far as the
+        policy lets documents out; `on_note` is called whenever something was compared.
         """
         self.server = server
         self.presumes = presumes
@@ -111,6 +113,7 @@ class TrustLedger:
         self._save = save
         self._on_difference = on_difference
         self._on_note = on_note
+        self._policy = policy
         self._lock = threading.Lock()
         self._kinds: dict[Kind, KindRecord] = {}
         self._doubts: frozenset[Kind] = frozenset()
@@ -172,10 +175,12 @@ class TrustLedger:
             self._save(self.to_save())
         self._on_note(self)
 
-    def _differed(self, difference: Difference) -> None:
-        self.differences.append(difference)
-        _log.error("engine_differs", kind=difference.kind.key, message=difference.message, server=self.server)
-        self._on_difference(difference)
+    def _differed(self, found: Difference) -> None:
+        _log.error("engine_differs", kind=found.kind.key, message=found.message, server=self.server)
+        shown = self._policy.event_or_stripped
+        kept = Difference(found.kind, *(side and shown(side) for side in (found.server, found.engine)))
+        self.differences.append(kept)
+        self._on_difference(kept)
 
     def kinds(self) -> dict[Kind, KindRecord]:
         """Give what was found so far, by kind."""

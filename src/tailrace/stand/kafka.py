@@ -35,7 +35,9 @@ _ONE_NODE = {
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "DIRECT",
-    "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_SSL",
+    "listener.security.protocol.map": (
+        "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_SSL,MUTUAL:SSL"
+    ),
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 1,
     "transaction.state.log.replication.factor": 1,
@@ -77,6 +79,7 @@ class Kafka(SingleServer):
         self._controller_port = reserve_port()
         self._proxied_port = reserve_port()
         self._secured_port = reserve_port()
+        self._mutual_port = reserve_port()
         self._proxy = proxy
         self._security = security
         self._config = folder.path / "server.properties"
@@ -103,10 +106,11 @@ class Kafka(SingleServer):
 
         `properties` are those of `server.properties`, such as {"message.max.bytes": 20_000_000}; `proxy` is aimed at
         the broker, and `proxied_servers` then leads through it. With `security` it can be reached over TLS as well, by
-        the user who is named there: `secured_servers`.
+        the users who are named there: `secured_servers`, and `mutual_servers` for who has a certificate.
         """
         class_path = f"{jars()[0].parent}/*"
-        java = [str(java_home() / "bin" / "java"), *_SMALL_JVM, *_LOG_LEVELS, "-cp", class_path]
+        options = [*_SMALL_JVM, *_LOG_LEVELS, *(security.java_options if security else ())]
+        java = [str(java_home() / "bin" / "java"), *options, "-cp", class_path]
         return cls(java, ServerFolder.make(cls.name, folder), properties or {}, proxy, security)._started()
 
     @property
@@ -128,12 +132,20 @@ class Kafka(SingleServer):
             raise ValueError("this broker was started without security")
         return f"127.0.0.1:{self._secured_port.number}"
 
+    @property
+    def mutual_servers(self) -> str:
+        """The same, for a client that has a certificate and no password."""
+        if self._security is None:
+            raise ValueError("this broker was started without security")
+        return f"127.0.0.1:{self._mutual_port.number}"
+
     def close(self) -> None:
         """End it, remove its data and give its ports back."""
         super().close()
         self._controller_port.release()
         self._proxied_port.release()
         self._secured_port.release()
+        self._mutual_port.release()
 
     def _write_config(self, properties: Mapping[str, object]) -> None:
         controller = f"127.0.0.1:{self._controller_port.number}"
@@ -143,15 +155,16 @@ class Kafka(SingleServer):
             listeners.append(f"PROXIED://127.0.0.1:{self._proxied_port.number}")
             advertised.append(f"PROXIED://{self._proxy.address}")
         if self._security:
-            listeners.append(f"SECURED://{self.secured_servers}")
-            advertised.append(f"SECURED://{self.secured_servers}")
+            secured = [f"SECURED://{self.secured_servers}", f"MUTUAL://{self.mutual_servers}"]
+            listeners += secured
+            advertised += secured
         chosen = {
             **_ONE_NODE,
             "controller.quorum.voters": f"1@{controller}",
             "listeners": ",".join([*listeners, f"CONTROLLER://{controller}"]),
             "advertised.listeners": ",".join(advertised),
             "log.dirs": self._folder.path / "data",
-            **(self._security.properties(self._folder.path, "secured") if self._security else {}),
+            **(self._security.properties(self._folder.path, "secured", "mutual") if self._security else {}),
             **properties,
         }
         self._config.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))

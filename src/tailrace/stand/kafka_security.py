@@ -1,9 +1,9 @@
-"""A listener of a Kafka broker for TLS and SASL: which user it knows, and by which certificate it is known."""
+"""Listeners of a Kafka broker for those who have to say who they are: by SASL over TLS, or by a certificate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tailrace.stand.node import ThrowAwayCA
@@ -13,29 +13,62 @@ _LOGIN = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """One user, who may come by the SASL mechanisms PLAIN and SCRAM-SHA-512."""
+    """One user, who may come by PLAIN, SCRAM-SHA-512, a certificate, or a token of OAUTHBEARER, and may do everything.
+
+    Others come by PLAIN, and may do what ACLs allow them; so does everybody whose name a token or a certificate says.
+    """
 
     certificates: ThrowAwayCA
     user: str
-    password: str
+    password: str = field(repr=False)
+    others: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Passwords by name."""
+    jwks_url: str | None = None
+    """Where the keys are that tokens are signed with; without, nobody comes by a token."""
+
+    @property
+    def java_options(self) -> list[str]:
+        """What the broker's JVM has to know beforehand: since 4.0 it asks no address that is not named there."""
+        return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks_url}"] if self.jwks_url else []
 
     @property
     def credentials(self) -> list[str]:
         """What is written into the log folder when it is formatted: SCRAM's users are kept by the cluster."""
         return ["--add-scram", f"SCRAM-SHA-512=[name={self.user},password={self.password}]"]
 
-    def properties(self, folder: Path, listener: str) -> Mapping[str, object]:
-        """Give the settings of the broker, and write the file that it needs."""
+    def properties(self, folder: Path, by_sasl: str, by_certificate: str) -> Mapping[str, object]:
+        """Give the settings of the broker for its two listeners, and write the file that it needs.
+
+        Who comes without TLS is the broker itself, or a test that gives ACLs.
+        """
         key_store = folder / "broker.pem"
         key_store.write_bytes(_in_pkcs8(self.certificates.certificate_key_file.read_bytes()))
-        prefix = f"listener.name.{listener}"
-        plain = f'{_LOGIN}.plain.PlainLoginModule required user_{self.user}="{self.password}";'
+        sasl, mutual = f"listener.name.{by_sasl}", f"listener.name.{by_certificate}"
+        users = " ".join(f'user_{name}="{word}"' for name, word in {self.user: self.password, **self.others}.items())
         return {
-            f"{prefix}.ssl.keystore.type": "PEM",
-            f"{prefix}.ssl.keystore.location": key_store,
-            f"{prefix}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-            f"{prefix}.plain.sasl.jaas.config": plain,
-            f"{prefix}.scram-sha-512.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{self.user}",
+            **{f"{each}.ssl.keystore.type": "PEM" for each in (sasl, mutual)},
+            **{f"{each}.ssl.keystore.location": key_store for each in (sasl, mutual)},
+            f"{mutual}.ssl.truststore.type": "PEM",
+            f"{mutual}.ssl.truststore.location": self.certificates.ca_file,
+            f"{mutual}.ssl.client.auth": "required",
+            f"{mutual}.ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/",
+            f"{sasl}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512" + (",OAUTHBEARER" if self.jwks_url else ""),
+            f"{sasl}.plain.sasl.jaas.config": f"{_LOGIN}.plain.PlainLoginModule required {users};",
+            f"{sasl}.scram-sha-512.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+            **(self._tokens(f"{sasl}.oauthbearer") if self.jwks_url else {}),
+        }
+
+    def _tokens(self, prefix: str) -> Mapping[str, object]:
+        """Check the signature, the audience and the time of each token; `sub` is the user."""
+        module = f"{_LOGIN}.oauthbearer"
+        return {
+            f"{prefix}.sasl.jaas.config": f"{module}.OAuthBearerLoginModule required;",
+            f"{prefix}.sasl.server.callback.handler.class": f"{module}.OAuthBearerValidatorCallbackHandler",
+            f"{prefix}.sasl.oauthbearer.jwks.endpoint.url": self.jwks_url,
+            f"{prefix}.sasl.oauthbearer.expected.audience": "kafka",
+            f"{prefix}.connections.max.reauth.ms": 3_600_000,  # who stays has to show a new token when the old one ends
         }
 
 

@@ -36,7 +36,7 @@ class ThrowAwayCA:
             raise MissingExtra("TLS needs trustme", hint="pip install 'tailrace[stand]'") from error
         authority = trustme.CA()
         certificate = authority.issue_cert("localhost", "127.0.0.1")
-        client = authority.issue_cert(common_name="client", organization_name="clients")
+        client = authority.issue_cert("client@localhost", common_name="client", organization_name="clients")
         made = cls(folder / "ca.pem", folder / "server.pem", folder / "client.pem")
         authority.cert_pem.write_to_path(str(made.ca_file))
         certificate.private_key_and_cert_chain_pem.write_to_path(str(made.certificate_key_file))

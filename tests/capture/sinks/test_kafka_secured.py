@@ -1,15 +1,23 @@
-"""Kafka over TLS with a user and a password, by both ways to hand over records and by both mechanisms."""
+"""Kafka over TLS, by both ways to hand over records: with passwords, certificates, and tokens of an endpoint."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import bson
 import pytest
 from bson import Timestamp
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from sink_sides import KafkaSide, records
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
@@ -21,13 +29,21 @@ from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import CaptureError, SinkUnavailable
 from tailrace.stand import Kafka, KafkaSecurity
 from tailrace.stand.node import ThrowAwayCA
+from token_endpoint import TokenEndpoint
 
 USER, PASSWORD = "alice", "p@ss/word"
 
 
 @pytest.fixture(scope="module")
-def security(tmp_path_factory: pytest.TempPathFactory) -> KafkaSecurity:
-    return KafkaSecurity(ThrowAwayCA.make(tmp_path_factory.mktemp("certificates")), USER, PASSWORD)
+def tokens() -> Iterator[TokenEndpoint]:
+    with TokenEndpoint.serve({USER: PASSWORD}) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def security(tmp_path_factory: pytest.TempPathFactory, tokens: TokenEndpoint) -> KafkaSecurity:
+    certificates = ThrowAwayCA.make(tmp_path_factory.mktemp("certificates"))
+    return KafkaSecurity(certificates, USER, PASSWORD, jwks_url=tokens.jwks_url)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +76,90 @@ def test_records_arrive(secured: KafkaSide, mechanism: str, handover: str) -> No
         sink.add(records(*range(300)))
         assert sink.flush(30) == 300
     assert sorted(secured.numbers()) == list(range(300))
+
+
+def by_token(broker: Kafka, security: KafkaSecurity, tokens: TokenEndpoint, secret: str = PASSWORD) -> str:
+    """A URL with client credentials; the client library fetches tokens, and new ones before they end."""
+    options = {
+        "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": USER, "sasl.oauthbearer.client.secret": secret,
+        "sasl.oauthbearer.token.endpoint.url": tokens.url, "ssl.ca.location": security.certificates.ca_file,
+    }  # fmt: skip
+    return f"kafka://{broker.secured_servers}?{urlencode(options)}"
+
+
+def by_certificate(broker: Kafka, security: KafkaSecurity, certificate: Path | None = None) -> str:
+    own = certificate or security.certificates.client_certificate_key_file
+    options = {
+        "security.protocol": "SSL", "ssl.ca.location": security.certificates.ca_file,
+        "ssl.certificate.location": own, "ssl.key.location": own,
+    }  # fmt: skip
+    return f"kafka://{broker.mutual_servers}?{urlencode(options)}"
+
+
+@pytest.mark.parametrize("how", ["token", "certificate"])
+def test_who_has_no_password_comes_by_a_token_or_a_certificate(
+    broker: Kafka, security: KafkaSecurity, tokens: TokenEndpoint, dead_letters: DeadLetters, how: str, handover: str
+) -> None:
+    allow(broker, "client", ("TOPIC", "", "PREFIXED", "ALL"))
+    url = by_token(broker, security, tokens) if how == "token" else by_certificate(broker, security)
+    side, given = KafkaSide(dead_letters, broker, url), len(tokens.given)
+    with side.sink() as sink:
+        sink.setup()
+        assert isinstance(sink, KafkaSink)
+        assert isinstance(sink._handover, CompiledHandover if handover == "kernel" else ClientHandover)
+        sink.add(records(*range(300)))
+        assert sink.flush(30) == 300
+    assert sorted(side.numbers()) == list(range(300))
+    assert (len(tokens.given) > given) == (how == "token")
+
+
+def test_a_token_is_replaced_before_it_ends(
+    broker: Kafka, security: KafkaSecurity, tokens: TokenEndpoint, dead_letters: DeadLetters, monkeypatch
+) -> None:
+    """The broker ends connections whose token has ended; who sends across that moment notices nothing."""
+    monkeypatch.setattr(tokens, "seconds", 4)
+    side = KafkaSide(dead_letters, broker, by_token(broker, security, tokens))
+    with side.sink() as sink:
+        sink.setup()
+        sent, given = 0, len(tokens.given)
+        while len(tokens.given) < given + 3:
+            sink.add(records(sent))
+            sent += 1
+            assert sink.flush(30) == sent
+            time.sleep(0.05)
+    assert sorted(side.numbers()) == list(range(sent))
+
+
+def allow(broker: Kafka, user: str, *acls: tuple[str, str, str, str]) -> None:
+    """Give a user ACLs: type and name of the resource, pattern, operation. An empty prefix is a literal `*`."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    made = [
+        AclBinding(
+            ResourceType[kind], name or "*", ResourcePatternType["LITERAL" if not name else pattern],
+            f"User:{user}", "*", AclOperation[operation], AclPermissionType.ALLOW,
+        )
+        for kind, name, pattern, operation in acls
+    ]  # fmt: skip
+    for future in admin.create_acls(made).values():
+        future.result(30)
+
+
+@pytest.mark.parametrize("wrong", ["secret", "certificate"])
+def test_a_wrong_secret_or_a_strangers_certificate_shows_in_setup(
+    broker: Kafka, security: KafkaSecurity, tokens: TokenEndpoint, dead_letters: DeadLetters, wrong: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tailrace.capture.sinks.kafka_topics.SECONDS_TO_ANSWER", 2.0)
+    strangers = ThrowAwayCA.make(tmp_path).client_certificate_key_file
+    url = (
+        by_token(broker, security, tokens, "guess")
+        if wrong == "secret"
+        else by_certificate(broker, security, strangers)
+    )
+    with KafkaSide(dead_letters, broker, url).sink() as sink, pytest.raises(SinkUnavailable) as refused:
+        sink.setup()
+    assert "guess" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("handover")

@@ -37,7 +37,7 @@ from tailrace.logs import get_logger
 from tailrace.monitor.metrics import ProofMetrics
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.policy.configured import policy_of
-from tailrace.proof import Difference, TrustLedger
+from tailrace.proof import TrustLedger
 from tailrace.retry import RetryPolicy
 from tailrace.settings import (
     CaptureSettings,
@@ -242,15 +242,10 @@ class Capture:
             presumes=presumes,
             saved=cell.read(),
             save=lambda ledger: cell.update(lambda _: ledger),
-            on_difference=self._keep_evidence,
+            on_difference=self.dead_letters.add_difference,
             on_note=lambda ledger: self._proof_metrics.show(ledger.counts(), ledger.by_trust()),
+            policy=self._policy,
         )
-
-    def _keep_evidence(self, difference: Difference) -> None:
-        """Keep both sides of a difference, as far as the policy lets documents out."""
-        shown = self._policy.event_or_stripped
-        sides = (None if side is None else shown(side) for side in (difference.server, difference.engine))
-        self.dead_letters.add_difference(Difference(difference.kind, *sides))
 
     def _make_sink(self) -> Sink:
         chosen = self._settings
