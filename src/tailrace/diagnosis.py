@@ -20,21 +20,14 @@ from pymongo import MongoClient
 
 from tailrace import __version__
 from tailrace.deployment import Deployment, Kind
-from tailrace.errors import OplogUnreadable, SettingsError, TailraceError
-from tailrace.extras import EXTRA_OF
+from tailrace.errors import MissingExtra, OplogUnreadable, SettingsError, TailraceError
+from tailrace.extras import EXTRA_OF, require_client
 from tailrace.masking import masked, shown
 from tailrace.settings import Settings
 
 _OLDEST = (4, 2)
 _SHORT_WINDOW_HOURS = 24.0
 _SECONDS_TO_ANSWER = 5.0
-_MODULE_OF = {
-    "kafka": "confluent_kafka",
-    "redis": "redis",
-    "rediss": "redis",
-    "postgresql": "psycopg",
-    "postgres": "psycopg",
-}
 
 
 class Level(StrEnum):
@@ -92,11 +85,11 @@ def _extras(settings: Settings) -> Iterator[Finding]:
     installed = sorted({extra for module, extra in EXTRA_OF.items() if find_spec(module) is not None})
     yield Finding("extras", Level.OK, f"installed: {', '.join(installed) or 'none'}")
     for key in ("sink", "position_store"):
-        scheme = getattr(settings.capture, key).get_secret_value().partition(":")[0]
-        module = _MODULE_OF.get(scheme)
-        if module is not None and find_spec(module) is None:
-            command = f"Install it with: pip install 'tailrace[{EXTRA_OF[module]}]'"
-            yield Finding("extras", Level.FAILED, f"capture.{key} is {scheme}://, which needs {module}", command)
+        url = getattr(settings.capture, key).get_secret_value()
+        try:
+            require_client(url, f"capture.{key} = {masked(url)}")
+        except MissingExtra as error:
+            yield Finding("extras", Level.FAILED, error.message, error.hint)
 
 
 def _mongodb(settings: Settings, explain: Callable[[BaseException], TailraceError | None]) -> Iterator[Finding]:

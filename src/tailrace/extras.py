@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 from tailrace.errors import MissingExtra
 
@@ -22,6 +23,14 @@ EXTRA_OF: Mapping[str, str] = {
     "snappy": "compression",
     "trustme": "stand",
 }
+_CLIENT_OF: Mapping[str, str] = {
+    "kafka": "confluent_kafka",
+    "redis": "redis",
+    "rediss": "redis",
+    "postgresql": "psycopg",
+    "postgres": "psycopg",
+}
+"""The client that a URL's scheme needs, for sinks and position stores alike."""
 
 
 def extra_of(module: str | None) -> str | None:
@@ -36,3 +45,10 @@ def missing_extra(error: ModuleNotFoundError, what: str = "this") -> MissingExtr
         raise error
     hint = f"Install it with: pip install 'tailrace[{extra}]'"
     return MissingExtra(f"{what} needs the Python package {error.name}", hint=hint, extra=extra)
+
+
+def require_client(url: str, what: str) -> None:
+    """Raise if the client library that a URL needs is not installed; no server is asked."""
+    module = _CLIENT_OF.get(url.partition(":")[0])
+    if module is not None and find_spec(module) is None:
+        raise missing_extra(ModuleNotFoundError(name=module), what)

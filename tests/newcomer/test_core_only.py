@@ -16,7 +16,8 @@ from tailrace.extras import EXTRA_OF
 from tailrace.owned import run_guarded
 from tailrace.stand import ReplicaSet
 
-CORE_ONLY = Path(__file__).parent / "core_only.py"
+RUN_LINES = Path(__file__).parent / "run_lines.py"
+NOBODY = "mongodb://127.0.0.1:1/"
 NEEDS = {
     "dashboard": "dashboard",
     "features": "redis",
@@ -39,9 +40,13 @@ NEEDS = {
 
 
 def commands_of(uri: str, namespace: str, folder: Path) -> dict[str, list[str]]:
-    """Give a command line for every verb; a verb of several kinds has one for each."""
+    """Give a command line for every verb; a verb of several kinds has one for each.
+
+    Those that need an extra name a server that does not answer: the extra is looked for first.
+    """
     store = ["--store", f"file:{folder / 'positions'}"]
     where = ["--uri", uri, "--name", "orders", *store, "--sink", f"file:{folder / 'out.jsonl'}"]
+    elsewhere = ["--uri", NOBODY, *where[2:-1]]
     definition = folder / "features.toml"
     definition.write_text("")
     tables = ["--folder", str(folder)]
@@ -61,8 +66,8 @@ def commands_of(uri: str, namespace: str, folder: Path) -> dict[str, list[str]]:
         "position show --store postgresql": ["position", "show", "--store", "postgresql://127.0.0.1:1/x"],
         "position show --store redis": ["position", "show", "--store", "redis://127.0.0.1:1"],
         "produce": ["produce", namespace, *where, "--until-idle"],
-        "produce --sink kafka": ["produce", namespace, *where[:-1], "kafka://127.0.0.1:1"],
-        "produce --sink redis": ["produce", namespace, *where[:-1], "redis://127.0.0.1:1"],
+        "produce --sink kafka": ["produce", namespace, *elsewhere, "kafka://127.0.0.1:1"],
+        "produce --sink redis": ["produce", namespace, *elsewhere, "redis://127.0.0.1:1"],
         "recover": ["recover", *where, "--from-now"],
         "schema show": ["schema", "show", *tables],
         "settings": ["settings"],
@@ -72,7 +77,7 @@ def commands_of(uri: str, namespace: str, folder: Path) -> dict[str, list[str]]:
         "stand status": ["stand", "status"],
         "token encode": ["token", "encode", "--at", "1777636800"],
         "up": ["up", "--folder", str(folder / "up")],
-        "verify": ["verify", *where[:-1], "kafka://127.0.0.1:1"],
+        "verify": ["verify", *elsewhere, "kafka://127.0.0.1:1"],
         "warehouse tables": ["warehouse", "tables", *tables],
         "warehouse run": ["warehouse", "run", "--topics", "a", *tables],
         "warehouse compact": ["warehouse", "compact", *tables],
@@ -90,7 +95,7 @@ def results(mongodb: ReplicaSet, tmp_path_factory: pytest.TempPathFactory) -> di
         database.orders.insert_one({"_id": 1})
         commands = commands_of(mongodb.uri, f"{database.name}.orders", folder)
         (folder / "commands.json").write_text(json.dumps(list(commands.values())))
-        command = [sys.executable, str(CORE_ONLY), "commands.json", "results.json"]
+        command = [sys.executable, str(RUN_LINES), "commands.json", "results.json", "--core"]
         ended = run_guarded(command, cwd=folder, capture_output=True, text=True, timeout=240)
         client.drop_database(database.name)
     assert ended.returncode == 0, ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 import sysconfig
@@ -49,9 +50,11 @@ def test_the_wheel_runs_where_nothing_of_the_clone_is(tmp_path: Path) -> None:
     shutil.unpack_archive(wheel, packages, "zip")
     (packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"])
     python = tmp_path / "venv" / "bin" / "python"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for words, expected in ((["--version"], "tailrace 0.1.0"), (["token", "encode", "--at", "5"], "_data")):
         command = [str(python), "-m", "tailrace.cli.app", *words]
-        asked = run_guarded(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        asked = run_guarded(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
         assert expected in asked.stdout, asked.stderr
     where = [str(python), "-c", "import tailrace; print(tailrace.__file__)"]
-    assert str(packages) in run_guarded(where, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+    found = run_guarded(where, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert str(packages) in found.stdout

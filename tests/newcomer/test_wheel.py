@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from newcomer.test_core_only import NEEDS, commands_of
+from newcomer.test_core_only import NEEDS, NOBODY, RUN_LINES, commands_of
 from tailrace.extras import EXTRA_OF
-from tailrace.owned import run_guarded
+from tailrace.owned import GuardedProcess, run_guarded
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = sorted(set(EXTRA_OF.values()))
@@ -31,21 +32,52 @@ class Environment:
         wanted = f"{wheel}[{extra}]" if extra else str(wheel)
         self.call("pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), wanted, seconds=1_800)
 
-    def call(self, *words: str, seconds: float = 120, is_fine: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run one of its programs."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
+    def _variables(self) -> dict[str, str]:
+        """Give the variables of a fresh shell: nothing of the clone, nothing of this test run."""
+        ours = ("TAILRACE_", "PYTHONPATH", "VIRTUAL_ENV")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {"XDG_CACHE_HOME": str(self._folder / "cache"), "XDG_STATE_HOME": str(self._folder / "state")}
-        environment |= {"TAILRACE_MONGODB__TIMEOUT_SECONDS": "1", "TAILRACE_CAPTURE__RETRY_SECONDS": "1"}
+        return environment | {"TAILRACE_MONGODB__TIMEOUT_SECONDS": "1", "TAILRACE_CAPTURE__RETRY_SECONDS": "1"}
+
+    def call(self, *words: str, seconds: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run one of its programs, which must end well."""
         command = [str(self._bin / words[0]), *words[1:]]
-        ended = run_guarded(command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=seconds)
-        assert not is_fine or ended.returncode == 0, ended.stderr
+        ended = run_guarded(
+            command, cwd=self._folder, env=self._variables(), capture_output=True, text=True, timeout=seconds
+        )
+        assert ended.returncode == 0, ended.stderr
         return ended
 
-    def missing(self, line: list[str]) -> set[str]:
-        """The extras that a command line asks for."""
-        said = self.call("tailrace", *line, is_fine=False).stderr
-        assert "error[unexpected]" not in said
-        return set(",".join(re.findall(r"pip install 'tailrace\[([\w,]+)\]'", said)).split(",")) - {""}
+    def missing(self, lines: list[list[str]]) -> list[set[str]]:
+        """Run command lines, and give the extras that each asks for."""
+        (self._folder / "lines.json").write_text(json.dumps(lines))
+        self.call("python", str(RUN_LINES), "lines.json", "results.json", seconds=1_800)
+        results = json.loads((self._folder / "results.json").read_text())
+        assert not [each for each in results if "error[unexpected]" in each["stderr"]]
+        return [asked_in(each["stderr"]) for each in results]
+
+    def starts_dashboard(self) -> bool:
+        """Start the dashboard, wait until it names its address, and stop it."""
+        command = [str(self._bin / "tailrace"), "dashboard", "--port", "0"]
+        process = GuardedProcess(
+            command,
+            cwd=self._folder,
+            env=self._variables(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            return any("http://127.0.0.1:" in line for line in process.stdout)
+        finally:
+            process.terminate()
+            process.wait(timeout=120)
+
+
+def asked_in(stderr: str) -> set[str]:
+    """Give the extras that an error names."""
+    return set(",".join(re.findall(r"pip install 'tailrace\[([\w,]+)\]'", stderr)).split(",")) - {""}
 
 
 @pytest.fixture(scope="module")
@@ -56,33 +88,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-@pytest.fixture(params=[None, *EXTRAS])
-def extra_and_environment(
-    request: pytest.FixtureRequest, wheel: Path, tmp_path: Path
-) -> tuple[str | None, Environment]:
-    return request.param, Environment(tmp_path, wheel, request.param)
+def brought_by(extra: str | None) -> set[str]:
+    """Give an extra and those that it includes."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    included = re.findall(r"tailrace\[(\w+)\]", " ".join(declared.get(extra, ())))
+    return {extra, *included} if extra else set()
 
 
-def test_with_an_extra_its_verbs_no_longer_ask_for_it(
-    extra_and_environment: tuple[str | None, Environment], tmp_path: Path
-) -> None:
-    """Those of the other extras do, and everything else still works."""
-    extra, environment = extra_and_environment
+@pytest.mark.parametrize("extra", [None, *EXTRAS])
+def test_with_an_extra_its_verbs_no_longer_ask_for_it(extra: str | None, wheel: Path, tmp_path: Path) -> None:
+    """Those of the other extras do, before they ask a server for anything, and everything else still works."""
+    environment = Environment(tmp_path, wheel, extra)
     assert "tailrace" in environment.call("tailrace", "--version").stdout
     assert "settings" in environment.call("tailrace", "--help").stdout
-    nobody = "mongodb://127.0.0.1:1/"
-    brought = {extra} | {each for each in EXTRAS if extra and f"tailrace[{each}]" in " ".join(dependencies()[extra])}
-    for name, line in commands_of(nobody, "shop.orders", tmp_path).items():
-        asked = environment.missing(line)
-        needed = NEEDS.get(name, "").split(",")[0]
+    brought = brought_by(extra)
+    commands = commands_of(NOBODY, "shop.orders", tmp_path)
+    if "dashboard" in brought:
+        del commands["dashboard"]
+        assert environment.starts_dashboard()
+    for name, asked in zip(commands, environment.missing(list(commands.values())), strict=True):
+        needed = set(NEEDS.get(name, "").split(",")) - {""}
         assert not asked & brought, f"{name} asks for {asked}"
-        if needed and needed not in brought:
-            assert asked, f"{name} does not say that it needs {needed}"
-
-
-def dependencies() -> dict[str, list[str]]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return dict(project["optional-dependencies"])
+        assert asked or needed <= brought, f"{name} does not name the extra that it needs: {needed}"
 
 
 def test_the_core_shows_its_first_events_with_nothing_else_there(wheel: Path, tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def run_producer(
     configure_log(settings.log)
     with ExitStack() as opened:
         needs_oplog = settings.capture.source == "oplog"
-        client = opened.enter_context(connected(settings, needs_oplog=needs_oplog, socketTimeoutMS=_SOCKET_TIMEOUT_MS))
+        client = opened.enter_context(
+            connected(settings, needs_oplog=needs_oplog, for_capture=True, socketTimeoutMS=_SOCKET_TIMEOUT_MS)
+        )
         capture = opened.enter_context(Capture.open(settings, client))
         audit = opened.enter_context(open_audit(settings))
         _record_intent(audit, capture, settings, first_step)

@@ -37,7 +37,7 @@ def recover(
     from tailrace.cli.producing import run_producer
 
     if dry_run:
-        with connected(settings) as client:
+        with connected(settings, for_capture=True) as client:
             _show(forecast_of(settings, client), as_json)
         return
     step = FirstStep.START_NOW if from_now else FirstStep.RECOVER if anyway else FirstStep.GO_ON

@@ -12,6 +12,7 @@ from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, Ser
 
 from tailrace.deployment import Deployment
 from tailrace.errors import ServerUnreachable, SettingsError
+from tailrace.extras import require_client
 from tailrace.families import family_of, refuse_engine
 from tailrace.masking import masked, shown_failure
 from tailrace.settings import Settings
@@ -44,9 +45,15 @@ session = Session()
 
 @contextmanager
 def connected(
-    settings: Settings, *, needs_oplog: bool = False, **options: Any
+    settings: Settings, *, needs_oplog: bool = False, for_capture: bool = False, **options: Any
 ) -> Iterator[MongoClient[dict[str, Any]]]:
-    """A client whose deployment has answered once and has change streams, and an oplog if needed; or a clear error."""
+    """A client whose deployment has answered once and has change streams, and an oplog if needed; or a clear error.
+
+    A library that the capture's sink or position store needs is looked for first: no server has to answer for that.
+    """
+    for key in ("sink", "position_store") if for_capture else ():
+        url = getattr(settings.capture, key).get_secret_value()
+        require_client(url, f"capture.{key} = {masked(url)}")
     uri = settings.mongodb.uri.get_secret_value()
     timeout = int(settings.mongodb.timeout_seconds * 1000)
     try:

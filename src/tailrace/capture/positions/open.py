@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from tailrace.capture.positions.store import PositionStore
 from tailrace.errors import SettingsError
-from tailrace.extras import missing_extra
+from tailrace.extras import require_client
 from tailrace.settings import masked
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def open_store(url: str) -> PositionStore:
 def _open_cells(url: str) -> Cells:
     try:
         scheme = urlsplit(url).scheme
+        require_client(url, f"the position store {scheme}://")
         if scheme == "file":
             from tailrace.capture.positions.file import FileCells
 
@@ -52,8 +53,6 @@ def _open_cells(url: str) -> Cells:
             return RedisCells(url)
     except ValueError as error:  # an address that is none, such as one with half a bracket
         raise SettingsError(f"capture.position_store: {masked(url)} is no URL: {error}", hint=_KNOWN) from None
-    except ModuleNotFoundError as error:
-        raise missing_extra(error, f"the position store {scheme}://") from None
     raise SettingsError(
         f"no position store is known for {masked(url)!r}",
         hint=_KNOWN,

@@ -19,7 +19,7 @@ from tailrace.capture.positions.store import PositionStore
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import SettingsError
-from tailrace.extras import missing_extra
+from tailrace.extras import require_client
 from tailrace.settings import masked
 
 
@@ -53,28 +53,26 @@ def open_sink(
     scheme = urlsplit(url).scheme
     if exactly_once is not None and scheme != "kafka":
         raise SettingsError("exactly-once delivery is for Kafka", hint="Set capture.delivery to at-least-once.")
-    try:
-        if scheme == "kafka":
-            return _kafka(url, dead_letters, options, exactly_once)
-        if scheme in ("file", "stdout"):
-            from tailrace.capture.sinks.json_lines import JsonLinesSink
+    require_client(url, f"the sink {masked(url)}")
+    if scheme == "kafka":
+        return _kafka(url, dead_letters, options, exactly_once)
+    if scheme in ("file", "stdout"):
+        from tailrace.capture.sinks.json_lines import JsonLinesSink
 
-            path = Path(unquote(url.removeprefix("file:").removeprefix("//"))) if scheme == "file" else None
-            return JsonLinesSink(path, is_json=options.is_json)
-        if scheme in ("http", "https"):
-            from tailrace.capture.sinks.webhook import WebhookSink
+        path = Path(unquote(url.removeprefix("file:").removeprefix("//"))) if scheme == "file" else None
+        return JsonLinesSink(path, is_json=options.is_json)
+    if scheme in ("http", "https"):
+        from tailrace.capture.sinks.webhook import WebhookSink
 
-            return WebhookSink(
-                url,
-                dead_letters,
-                secret=options.webhook_secret,
-                is_json=options.is_json,
-                buffer_bytes=options.buffer_bytes,
-            )
-        if scheme in ("redis", "rediss"):
-            return _redis(url, dead_letters, options)
-    except ModuleNotFoundError as error:
-        raise missing_extra(error, f"the sink {masked(url)}") from None
+        return WebhookSink(
+            url,
+            dead_letters,
+            secret=options.webhook_secret,
+            is_json=options.is_json,
+            buffer_bytes=options.buffer_bytes,
+        )
+    if scheme in ("redis", "rediss"):
+        return _redis(url, dead_letters, options)
     return _users_own(url)
 
 
