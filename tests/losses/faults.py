@@ -23,6 +23,8 @@ class Stage:
 
     servers: Servers
     tool: RunningTool
+    start_instance: Callable[[], RunningTool]
+    """Starts one more instance of the tool with the same settings."""
     database: str
     dice: random.Random
 
@@ -42,6 +44,24 @@ def random_kills(stage: Stage) -> None:
     for _ in range(10):
         time.sleep(stage.dice.uniform(0.5, 6))
         stage.tool.service.kill()
+
+
+def two_instances(stage: Stage) -> None:
+    """A second instance with the same settings runs beside the first, which is then killed."""
+    stage.start_instance()
+    time.sleep(15)
+    stage.tool.service.kill()
+    time.sleep(15)
+
+
+def paused_beside_standby(stage: Stage) -> None:
+    """The tool is stopped (SIGSTOP) for half a minute beside a second instance, and then goes on."""
+    stage.start_instance()
+    time.sleep(10)
+    stage.tool.service.pause()
+    time.sleep(30)
+    stage.tool.service.resume()
+    time.sleep(5)
 
 
 def broker_away(stage: Stage) -> None:
@@ -125,6 +145,8 @@ def invalid_utf8(stage: Stage) -> None:
 FAULTS: dict[str, Callable[[Stage], None]] = {
     "none": no_fault,
     "ten kills": random_kills,
+    "two instances at once": two_instances,
+    "paused beside a second instance": paused_beside_standby,
     "broker away for half a minute": broker_away,
     "half-open connections to the broker": half_open,
     "primary killed": primary_killed,

@@ -3,30 +3,74 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from losses.tools import TOOLS
+from losses.tools import TOOLS, Tool
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tests" / "losses" / "results.jsonl"
 PAGE = ROOT / "docs" / "losses.md"
 
-_COLUMNS = (
-    "tool", "runs", "changes", "lost", "set aside", "duplicated", "reordered", "longest recovery", "stopped"
-)  # fmt: skip
 _HEAD = """# What each tool loses
 
-Each row is a fault, each column a tool: tailrace, Debezium, MongoDB's own Kafka connector, and the loop that everybody
-writes first. The same writers with the same seeds, the same servers, the same validator: what the server's own change
-stream has, read by pymongo, against what a `read_committed` consumer finds in the topic.
+Each section is a fault, each row a tool: tailrace with both guarantees and both sources, Debezium, MongoDB's own Kafka
+connector, and the loop that everybody writes first. All of them get the same writers with the same seeds, the same
+servers and the same validator, which compares the server's own change stream, read by pymongo, with what a
+`read_committed` consumer finds in the topic.
 
 `make losses` runs all of it and makes this page from its results; `make losses ONLY='{only}'` repeats one cell.
 
-Each tool is started again when it ends, as a service manager would. *Set aside* are records in a dead-letter topic,
-which the tool reports. *Stopped* means that the tool waited for an operator.
+Each tool is started again when it ends, as a service manager would. *Acknowledged* are writes that a majority of the
+replica set took; *changes* are the events of the server's own stream, those of the fault included. *Dead letters* are
+changes that the tool reported and kept in a topic of their own; they are not counted as lost. *Recovery* is the longest
+time from the end of the fault to the last change in the topic. *Operator* says in how many runs the tool waited for a
+human, or delivered nothing for three minutes.
 """
+_COLUMNS = (
+    "tool", "runs", "acknowledged", "changes", "delivered", "lost", "dead letters", "duplicated", "reordered",
+    "recovery", "operator",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """All runs of one tool under one fault."""
+
+    tool: str
+    cells: Sequence[dict[str, Any]]
+
+    def total(self, name: str) -> int:
+        """The sum of a figure over the runs."""
+        return sum(cell[name] for cell in self.cells)
+
+    @property
+    def lost(self) -> int:
+        """Changes that are neither in the topic nor among the dead letters."""
+        return sum(max(0, cell["lost"] - cell["dead_lettered"]) for cell in self.cells)
+
+    @property
+    def stopped(self) -> int:
+        """In how many runs it waited for an operator."""
+        return sum(bool(cell["stopped"]) for cell in self.cells)
+
+    @property
+    def recovery(self) -> float | None:
+        """The longest time to recover; None where a run did not."""
+        times = [cell["seconds_to_recover"] for cell in self.cells]
+        return None if None in times else max(times)
+
+    def line(self) -> str:
+        """The row of the table."""
+        longest = "never" if self.recovery is None else f"{self.recovery:.0f} s"
+        figures = (
+            len(self.cells), self.total("acknowledged"), self.total("changes"), self.total("delivered"), self.lost,
+            self.total("dead_lettered"), self.total("duplicated"), self.total("reordered"), longest,
+            self.stopped or "no",
+        )  # fmt: skip
+        return f"| {self.tool} | {' | '.join(map(str, figures))} |"
 
 
 def read_results(path: Path = RESULTS) -> list[dict[str, Any]]:
@@ -37,20 +81,18 @@ def read_results(path: Path = RESULTS) -> list[dict[str, Any]]:
 def page(cells: Iterable[dict[str, Any]]) -> str:
     """The whole page."""
     cells = list(cells)
-    faults = list(dict.fromkeys(cell["fault"] for cell in cells))
     tools = [tool for tool in TOOLS if any(cell["tool"] == tool.title for cell in cells)]
-    parts = [_HEAD.format(only="kills and Debezium")]
-    parts.append(f"MongoDB {', '.join(sorted({cell['server'] for cell in cells}))}, replica set of three.\n")
-    for fault in faults:
+    table = {fault: list(_rows(cells, fault, tools)) for fault in dict.fromkeys(cell["fault"] for cell in cells)}
+    servers = ", ".join(sorted({cell["server"] for cell in cells}))
+    seeds = ", ".join(map(str, sorted({cell["seed"] for cell in cells})))
+    parts = [_HEAD.format(only="kills and Debezium"), f"MongoDB {servers}, a replica set of three; seeds {seeds}.\n"]
+    parts += ["## Where another tool did better\n", *_better_rivals(table), ""]
+    for fault, rows in table.items():
         parts.append(f"## {fault[0].upper()}{fault[1:]}\n")
-        parts.append(
-            "| tool | runs | changes | lost | set aside | duplicated | reordered | longest recovery | stopped |"
-        )
-        parts.append("|---|---|---|---|---|---|---|---|---|")
-        for tool in tools:
-            mine = [cell for cell in cells if cell["fault"] == fault and cell["tool"] == tool.title]
-            if mine:
-                parts.append(_row(tool.title, mine))
+        parts.append(f"| {' | '.join(_COLUMNS)} |")
+        parts.append("|---" * len(_COLUMNS) + "|")
+        parts += [row.line() for row in rows]
+        parts += [f"\n{reason}" for reason in _reasons(rows)]
         parts.append("")
     parts.append("## Settings\n")
     for tool in tools:
@@ -59,16 +101,47 @@ def page(cells: Iterable[dict[str, Any]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _row(title: str, cells: list[dict[str, Any]]) -> str:
-    def total(name: str) -> int:
-        return sum(cell[name] for cell in cells)
+def _rows(cells: Iterable[dict[str, Any]], fault: str, tools: Iterable[Tool]) -> Iterator[Row]:
+    for tool in tools:
+        found = [cell for cell in cells if cell["fault"] == fault and cell["tool"] == tool.title]
+        if found:
+            yield Row(tool.title, found)
 
-    times = [cell["seconds_to_recover"] for cell in cells]
-    longest = "never" if None in times else f"{max(times):.0f} s"
-    lost = max(0, total("lost") - total("set_aside"))
-    stopped = sum(bool(cell["stopped"]) for cell in cells)
-    figures = [len(cells), total("changes"), lost, total("set_aside"), total("duplicated"), total("reordered")]
-    return f"| {title} | {' | '.join(map(str, figures))} | {longest} | {stopped or 'no'} |"
+
+def _better_rivals(table: dict[str, list[Row]]) -> Iterator[str]:
+    """A line for each figure in which a tool that lost nothing is ahead of one of ours."""
+    found = False
+    for fault, rows in table.items():
+        for rival in rows:
+            if _is_ours(rival) or rival.lost or rival.stopped:
+                continue
+            for ours in filter(_is_ours, rows):
+                for what in _ahead(rival, ours):
+                    found = True
+                    yield f"- {fault}: {rival.tool} {what} {ours.tool}."
+    if not found:
+        yield "In no row."
+
+
+def _ahead(rival: Row, ours: Row) -> Iterator[str]:
+    if rival.lost < ours.lost:
+        yield f"lost {rival.lost}, not {ours.lost} as"
+    if rival.total("duplicated") < ours.total("duplicated"):
+        yield f"duplicated {rival.total('duplicated')}, not {ours.total('duplicated')} as"
+    if rival.recovery is not None and (ours.recovery is None or rival.recovery + 1 < ours.recovery):
+        longer = "never" if ours.recovery is None else f"after {ours.recovery:.0f} s"
+        yield f"recovered after {rival.recovery:.0f} s, not {longer} as"
+
+
+def _reasons(rows: Iterable[Row]) -> Iterator[str]:
+    """What a tool gave as its reason when it waited for an operator."""
+    for row in rows:
+        for reason in dict.fromkeys(cell["stopped"] for cell in row.cells if cell["stopped"]):
+            yield f"{row.tool}: `{reason.splitlines()[0]}`"
+
+
+def _is_ours(row: Row) -> bool:
+    return row.tool.startswith("tailrace")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pymongo.errors import PyMongoError
 
 from losses.changes import LENIENT, Change, Count, count, decode, of_event
 from losses.faults import FAULTS, Stage
-from losses.tools import Aim, Tool
+from losses.tools import Aim, RunningTool, Tool
 from losses.writer import NumberedWriter
 from nemesis.line import Servers
 
@@ -42,8 +42,8 @@ class Cell:
     duplicated: int
     reordered: int
     invented: int
-    set_aside: int
-    """Records in a dead-letter topic, which the tool has reported."""
+    dead_lettered: int
+    """Records in a dead-letter topic."""
     seconds_to_recover: float | None
     """From the end of the fault to the last change in the topic; None when it did not come."""
     stopped: str
@@ -59,14 +59,21 @@ def run(servers: Servers, tool: Tool, fault: str, seed: int, folder: Path) -> Ce
     folder.mkdir(parents=True, exist_ok=True)
     name = f"l{uuid.uuid4().hex[:8]}"
     database = f"db{name}"
-    running = tool.start(Aim(servers.mongodb.uri, servers.broker.proxied_servers, database, name, folder))
-    try:
+    aim = Aim(servers.mongodb.uri, servers.broker.proxied_servers, database, name, folder)
+    with ExitStack() as instances:
+
+        def start_instance() -> RunningTool:
+            instance = tool.start(aim)
+            instances.callback(instance.stop)
+            return instance
+
+        running = start_instance()
         with closing(Topics(servers.broker.bootstrap_servers, name, f"{name}.{database}.orders", tool)) as topics:
             start = _begin(servers, database, topics)
             writer = NumberedWriter(servers.mongodb.uri, database, seed)
             writer.start()
             time.sleep(WRITING_BEFORE)
-            FAULTS[fault](Stage(servers, running, database, random.Random(seed)))
+            FAULTS[fault](Stage(servers, running, start_instance, database, random.Random(seed)))
             time.sleep(WRITING_AFTER)
             writer.stop()
             healed = time.monotonic()
@@ -76,8 +83,6 @@ def run(servers: Servers, tool: Tool, fault: str, seed: int, folder: Path) -> Ce
             topics.poll(5.0)
             found = count(truth, topics.changes)
             return _cell(servers, tool, fault, seed, writer, found, topics, recovered, running.failed())
-    finally:
-        running.stop()
 
 
 def _cell(
@@ -99,7 +104,7 @@ def _cell(
         seed=seed,
         server=servers.mongodb.version,
         acknowledged=writer.acknowledged,
-        set_aside=topics.dead_letters(),
+        dead_lettered=topics.dead_letters(),
         seconds_to_recover=None if recovered is None else round(recovered, 1),
         stopped=stopped[:200],
         **asdict(found),

@@ -39,7 +39,7 @@ def test_losses(servers: Servers, tmp_path: Path, fault: str, tool: Tool, seed: 
         file.write(json.dumps(cell.line()) + "\n")
     print(cell)
     if tool.title.startswith("tailrace"):
-        assert cell.lost <= cell.set_aside, cell
+        assert cell.lost <= cell.dead_lettered, cell
         assert not cell.reordered, cell
         assert not cell.invented, cell
         assert not cell.stopped, cell
