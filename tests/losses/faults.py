@@ -15,13 +15,14 @@ from pymongo.errors import PyMongoError
 
 from losses.tools import RunningTool
 from nemesis.line import Servers
+from tailrace.stand import ReplicaSet
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """What a fault can lay its hands on."""
 
-    servers: Servers
+    servers: Servers[ReplicaSet]
     tool: RunningTool
     start_instance: Callable[[], RunningTool]
     """Starts one more instance of the tool with the same settings."""

@@ -20,6 +20,7 @@ from losses.faults import FAULTS, Stage
 from losses.tools import Aim, RunningTool, Tool
 from losses.writer import NumberedWriter
 from nemesis.line import Servers
+from tailrace.stand import ReplicaSet
 
 SECONDS_TO_BEGIN = 240
 SECONDS_TO_RECOVER = 180
@@ -54,7 +55,7 @@ class Cell:
         return asdict(self)
 
 
-def run(servers: Servers, tool: Tool, fault: str, seed: int, folder: Path) -> Cell:
+def run(servers: Servers[ReplicaSet], tool: Tool, fault: str, seed: int, folder: Path) -> Cell:
     """Start the tool, write, let the fault happen, write on, and wait until the last change has arrived."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"l{uuid.uuid4().hex[:8]}"
@@ -86,7 +87,7 @@ def run(servers: Servers, tool: Tool, fault: str, seed: int, folder: Path) -> Ce
 
 
 def _cell(
-    servers: Servers,
+    servers: Servers[ReplicaSet],
     tool: Tool,
     fault: str,
     seed: int,
@@ -165,7 +166,7 @@ class Topics:
         return True
 
 
-def _begin(servers: Servers, database: str, topics: Topics) -> Any:
+def _begin(servers: Servers[ReplicaSet], database: str, topics: Topics) -> Any:
     """Write until the tool delivers; gives the operation time from which on everything counts."""
     deadline = time.monotonic() + SECONDS_TO_BEGIN
     while not topics.has_begun:
@@ -177,7 +178,7 @@ def _begin(servers: Servers, database: str, topics: Topics) -> Any:
         return session.operation_time
 
 
-def _mark(servers: Servers, database: str, name: str, number: int | None) -> str:
+def _mark(servers: Servers[ReplicaSet], database: str, name: str, number: int | None) -> str:
     key = f"{name} {time.time_ns()}"
     deadline = time.monotonic() + SECONDS_TO_BEGIN
     while True:

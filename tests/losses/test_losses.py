@@ -16,14 +16,17 @@ from losses.page import PAGE, RESULTS, page, read_results
 from losses.run import run
 from losses.tools import TOOLS, Tool
 from nemesis.line import Servers
+from tailrace.stand import ReplicaSet
 
 SEEDS = range(1, 1 + int(os.environ.get("SEEDS", "1")))
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers[ReplicaSet]]:
+    folder = tmp_path_factory.mktemp("losses")
     with ExitStack() as running:
-        yield Servers.start(tmp_path_factory.mktemp("losses"), running)
+        mongodb = running.enter_context(ReplicaSet.start(nodes=3, folder=folder / "mongodb"))
+        yield Servers.start(folder, running, mongodb)
 
 
 @pytest.mark.long
@@ -31,7 +34,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.title)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_losses(servers: Servers, tmp_path: Path, fault: str, tool: Tool, seed: int) -> None:
+def test_losses(servers: Servers[ReplicaSet], tmp_path: Path, fault: str, tool: Tool, seed: int) -> None:
     """make losses: a tool of ours must lose nothing; what the others lose is written down."""
     cell = run(servers, tool, fault, seed, tmp_path / "tool")
     kept = Path(os.environ.get("RESULTS", RESULTS))

@@ -13,6 +13,7 @@ from pymongo.errors import PyMongoError
 
 from nemesis.line import Line
 from tailrace.errors import ServerDidNotStart
+from tailrace.stand import ReplicaSet
 
 _TIMES_TO_RESTART = 4
 
@@ -36,11 +37,11 @@ class Faults:
             "kill all producers": lambda _: self._all_killed(),
             "kill the gateway": lambda _: self._killed(line.gateway),
             "stop the gateway": lambda _: self._stopped(line.gateway),
-            "kill a mongod": lambda choice: self._server_killed(line.nodes[choice % len(line.nodes)], "mongod"),
-            "kill the primary": lambda _: self._server_killed(line.mongodb.primary, "mongod"),
-            "stop the primary": lambda _: self._server_stopped(line.mongodb.primary, "mongod"),
-            "step down": lambda _: self._stepped_down(),
-            "roll back": lambda choice: self._cut_off_primary(choice),
+            "kill a mongod": self._node_killed,
+            "kill the primary": self._primary_killed,
+            "stop the primary": self._primary_stopped,
+            "step down": self._stepped_down,
+            "roll back": self._cut_off_primary,
             "kill the broker": lambda _: self._server_killed(line.broker, "broker"),
             "stop the broker": lambda _: self._server_stopped(line.broker, "broker"),
             "cut the broker's network": lambda _: self._network(lambda proxy: proxy.cut(), repeat=True),
@@ -113,11 +114,28 @@ class Faults:
             finally:
                 server.resume()
 
+    def _replica_set(self, choice: int) -> ReplicaSet:
+        sets = self._line.mongodb.replica_sets
+        return sets[choice % len(sets)]
+
+    def _node_killed(self, choice: int) -> Any:
+        replica_set = self._replica_set(choice)
+        return self._server_killed(replica_set.nodes[choice % len(replica_set.nodes)], replica_set.name)
+
+    def _primary_killed(self, choice: int) -> Any:
+        replica_set = self._replica_set(choice)
+        return self._server_killed(replica_set.primary, replica_set.name)
+
+    def _primary_stopped(self, choice: int) -> Any:
+        replica_set = self._replica_set(choice)
+        return self._server_stopped(replica_set.primary, replica_set.name)
+
     @contextmanager
-    def _stepped_down(self) -> Iterator[str]:
-        with self._alone("mongod"):
-            primary = self._line.mongodb.primary
-            self._line.mongodb.step_down(5)
+    def _stepped_down(self, choice: int) -> Iterator[str]:
+        replica_set = self._replica_set(choice)
+        with self._alone(replica_set.name):
+            primary = replica_set.primary
+            replica_set.step_down(5)
             yield primary.address
 
     @contextmanager
@@ -126,9 +144,10 @@ class Faults:
 
         The others are killed, not stopped: what was sent to one that is only stopped is there when it goes on.
         """
-        with self._alone("mongod"):
-            old = self._line.mongodb.primary
-            others = [node for node in self._line.nodes if node is not old]
+        replica_set = self._replica_set(choice)
+        with self._alone(replica_set.name):
+            old = replica_set.primary
+            others = [node for node in replica_set.nodes if node is not old]
             for node in others:
                 node.kill()
             try:

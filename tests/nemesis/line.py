@@ -1,4 +1,4 @@
-"""The whole line on real servers: a replica set of three, a broker behind a proxy, producers, a gateway, watchers."""
+"""The whole line on real servers: MongoDB, a broker behind a proxy, producers, a gateway."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
+from nemesis.deployments import Deployment
 from nemesis.services import Service
-from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet
+from tailrace.stand import FaultProxy, Kafka, Postgres, Redis
 from tailrace.stand.ports import reserve_port
 
-SOURCES = ("change-stream", "oplog")
 FORMATS = ("json", "canonical", "bson")
 LEASE_SECONDS = 12
 """More than one call to a broker that is away may take, or the lease would end during it."""
 
 
+M = TypeVar("M")
+
+
 @dataclass(frozen=True, slots=True)
-class Servers:
+class Servers(Generic[M]):
     """What outlives a run: the servers."""
 
-    mongodb: ReplicaSet
+    mongodb: M
     broker: Kafka
     proxy: FaultProxy
     redis: Redis
     postgres: Postgres
 
     @classmethod
-    def start(cls, folder: Path, running: ExitStack) -> Servers:
-        """Start them; they end with `running`."""
+    def start(cls, folder: Path, running: ExitStack, mongodb: M) -> Servers[M]:
+        """Start the others beside MongoDB; they end with `running`."""
         proxy = running.enter_context(FaultProxy.start())
         return cls(
-            running.enter_context(ReplicaSet.start(nodes=3, folder=folder / "mongodb")),
+            mongodb,
             running.enter_context(Kafka.start(proxy=proxy, folder=folder / "kafka")),
             proxy,
             running.enter_context(Redis.start(folder=folder / "redis")),
@@ -57,9 +60,8 @@ class Stream:
 class Line:
     """The product's processes over the servers, with names and a database of this run alone."""
 
-    def __init__(self, servers: Servers, folder: Path, seed: int) -> None:
+    def __init__(self, servers: Servers[Deployment], folder: Path, seed: int) -> None:
         self.mongodb = servers.mongodb
-        self.nodes = servers.mongodb.nodes
         self.broker, self.proxy = servers.broker, servers.proxy
         self.redis, self.postgres = servers.redis, servers.postgres
         self.database = f"shop{seed}"
@@ -92,11 +94,11 @@ class Line:
             lambda: self.postgres.dsn,
             lambda: self.redis.url,
             lambda: f"kafka://{self.broker.proxied_servers}/nemesis-{self._run}",
-            lambda: self.mongodb.uri,
+            lambda: self.mongodb.store_uri,
         ]
         made = []
         for number, delivery in enumerate(("at-least-once", "exactly-once")):
-            for turn, source in enumerate(SOURCES):
+            for turn, source in enumerate(self.mongodb.sources):
                 once = delivery == "exactly-once"
                 store = stores[3] if once else stores[(seed + 2 * turn) % len(stores)]
                 chosen = FORMATS[(seed + number + turn) % len(FORMATS)]

@@ -12,17 +12,18 @@ from typing import Any
 
 from pymongo.errors import PyMongoError
 
+from nemesis.deployments import Deployment
 from nemesis.faults import AlreadyStruck, Faults
 from nemesis.line import Line, Servers
 from nemesis.schedule import Strike, draw
-from nemesis.validators import Event, TopicReader, Verdict, compare, server_stream, unacknowledged_losses
+from nemesis.validators import Event, TopicReader, Verdict, compare, unacknowledged_losses
 from nemesis.watchers import Watcher
 from nemesis.writers import COLLECTIONS, Writer
+from tailrace.errors import StandError
 from tailrace.owned import OwnedThread
 
 SECONDS_TO_BEGIN = 120
 SECONDS_TO_HEAL = 240
-WRITERS = 2
 
 
 @dataclass
@@ -78,7 +79,9 @@ class Report:
 class Run:
     """The parts of one run; `whole` does it from beginning to end."""
 
-    def __init__(self, servers: Servers, folder: Path, seed: int, seconds: float, pause: float = 0.01) -> None:
+    def __init__(
+        self, servers: Servers[Deployment], folder: Path, seed: int, seconds: float, pause: float = 0.01
+    ) -> None:
         self._servers = servers
         self._seed = seed
         self._seconds = seconds
@@ -90,6 +93,7 @@ class Run:
 
     def whole(self) -> Report:
         """Do it; what went wrong is in the report's `problems`."""
+        self._servers.mongodb.prepare(self._line.database)
         with self._line, ExitStack() as stack:
             readers = {
                 stream.name: TopicReader(self._servers.broker.bootstrap_servers, stream.name, stream.format)
@@ -102,17 +106,14 @@ class Run:
                 Watcher(self._line.gateway_uri, self._line.database, collection, start)
                 for collection in (None, COLLECTIONS[0])
             ]
-            writers = [
-                Writer(self._servers.mongodb.uri, self._line.database, number, self._seed, self._pause)
-                for number in range(1, WRITERS + 1)
-            ]
+            writers = self._servers.mongodb.writers(self._line.database, self._seed, self._pause)
             for each in (*watchers, *writers):
                 each.start()
             self._strike(draw(self._seed, self._faults.names, self._seconds))
             for writer in writers:
                 writer.stop()
             last = self._mark("the end")
-            truth = server_stream(self._servers.mongodb.uri, self._line.database, start, last)
+            truth = self._servers.mongodb.truth(self._line.database, start, last)
             self._wait_healthy(readers, watchers, last, truth)
             for watcher in watchers:
                 watcher.stop()
@@ -131,21 +132,15 @@ class Run:
                 if any(event.name == "the beginning" for event in readers[name].events):
                     waiting.discard(name)
             key = self._mark("the beginning")
-        with self._servers.mongodb.client() as client, client.start_session() as session:
-            client[self._line.database].orders.find_one({"_id": key}, session=session)
-            assert session.operation_time is not None
-            return session.operation_time
+        return self._servers.mongodb.time_after(self._line.database, key)
 
     def _mark(self, name: str) -> str:
         """Insert a document that says where a stretch begins or ends; gives its `_id`."""
-        key = f"{name} {time.time_ns()}"
         deadline = time.monotonic() + SECONDS_TO_HEAL
         while True:
             try:
-                with self._servers.mongodb.client(w="majority") as client:
-                    client[self._line.database].orders.replace_one({"_id": key}, {"op": name}, upsert=True)
-                return key
-            except PyMongoError:
+                return self._servers.mongodb.mark(self._line.database, name)
+            except (PyMongoError, StandError):
                 assert time.monotonic() < deadline, "MongoDB does not take writes any more"
                 time.sleep(0.2)
 
@@ -181,6 +176,8 @@ class Run:
     ) -> None:
         """Wait until each reader has the last event, and note how long that took after the last fault."""
         healed = time.monotonic()
+        for reader in readers.values():
+            reader.reconnect()
         waiting: dict[str, Callable[[], bool]] = {
             name: lambda reader=reader: reader.poll(0.5) or reader.has(last) for name, reader in readers.items()
         }

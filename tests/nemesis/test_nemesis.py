@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from nemesis.deployments import Deployment, ReplicaSetDeployment, ShardedDeployment
 from nemesis.line import Servers
 from nemesis.run import Run
 from nemesis.schedule import draw
@@ -18,15 +19,23 @@ SECONDS = 20.0
 SEEDS = (1, 2, 3)
 
 
+DEPLOYMENTS: dict[str, Callable[[Path, ExitStack], Deployment]] = {
+    "replica set": ReplicaSetDeployment,
+    "sharded cluster": ShardedDeployment,
+}
+
+
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers[Deployment]]:
+    folder = tmp_path_factory.mktemp("nemesis")
     with ExitStack() as running:
-        yield Servers.start(tmp_path_factory.mktemp("nemesis"), running)
+        yield Servers.start(folder, running, DEPLOYMENTS[request.param](folder, running))
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("servers", ["replica set"], indirect=True)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_lost(servers: Servers, tmp_path: Path, seed: int) -> None:
+def test_nothing_is_lost(servers: Servers[Deployment], tmp_path: Path, seed: int) -> None:
     report = Run(servers, tmp_path, seed, SECONDS).whole()
     print(report.text())
     assert not report.problems, report.text()
@@ -34,8 +43,9 @@ def test_nothing_is_lost(servers: Servers, tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(8 * 3600)
-def test_nothing_is_lost_for_an_hour(servers: Servers, tmp_path: Path) -> None:
-    """make nemesis MINUTES=60 SEED=1: one seed after the other, each a minute of faults."""
+@pytest.mark.parametrize("servers", DEPLOYMENTS, indirect=True)
+def test_nothing_is_lost_for_an_hour(servers: Servers[Deployment], tmp_path: Path) -> None:
+    """make nemesis MINUTES=60 SEED=1: one seed after the other, each a minute of faults, on each deployment."""
     first, minutes = int(os.environ.get("SEED", "1")), float(os.environ.get("MINUTES", "60"))
     results = Path(os.environ.get("RESULTS", tmp_path / "nemesis.jsonl"))
     deadline = time.monotonic() + 60 * minutes

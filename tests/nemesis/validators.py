@@ -104,18 +104,16 @@ class TopicReader:
     def __init__(self, servers: str, prefix: str, format_name: str) -> None:
         self._prefix = f"{prefix}."
         self._format = format_name
-        self._servers = servers
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": servers,
-                "group.id": f"validator-{prefix}",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": False,
-                "log_level": 0,
-            }
-        )
+        self._options = {
+            "bootstrap.servers": servers,
+            "group.id": f"validator-{prefix}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": False,
+            "log_level": 0,
+        }
+        self._consumer = Consumer(self._options)
         self._next: dict[tuple[str, int], int] = {}
         self._assigned = 0
         self.events: list[Event] = []
@@ -123,6 +121,12 @@ class TopicReader:
     def close(self) -> None:
         """Leave the broker."""
         self._consumer.close()
+
+    def reconnect(self) -> None:
+        """Read on with a new consumer: one that nobody polled while its broker died may fetch nothing any more."""
+        self._consumer.close()
+        self._consumer = Consumer(self._options)
+        self._assigned = 0
 
     def poll(self, seconds: float = 1.0) -> None:
         """Read what has come since."""

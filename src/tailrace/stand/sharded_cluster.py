@@ -55,18 +55,19 @@ class ShardedCluster(Closeable):
         version: str = DEFAULT_VERSION,
         *,
         shards: int = 2,
+        nodes: int = 1,
         parameters: Mapping[str, object] | None = None,
         oplog_mb: int = 990,
         auth: bool = False,
         folder: Path | None = None,
     ) -> ShardedCluster:
-        """Start a config server and add shards `s0`, `s1`, ...
+        """Start a config server and add shards `s0`, `s1`, ..., each of so many nodes.
 
         `parameters` go to every shard; `{"periodicNoopIntervalSecs": 1}` makes idle shards move on every second,
         `{"writePeriodicNoops": False}` makes them stand still. `auth` makes a key file and a root user that all have
         in common; that user may send what only servers send each other, since it stands for a router here.
         """
-        options = {"parameters": parameters or {}, "oplog_mb": oplog_mb}
+        options = {"nodes": nodes, "parameters": parameters or {}, "oplog_mb": oplog_mb}
         cluster = cls(version, folder, options, Access.make("__system") if auth else None)
         try:
             for _ in range(shards):
