@@ -1,7 +1,7 @@
 """What mongod does for a change stream: oplog entries become events, one stage per file.
 
-Here belong the stages, the options and refusals of `$changeStream`, and the one place that assembles a
-stream (`stream.py`). Sockets, clocks and threads do not: the oplog and the images are passed in; only
+Here belong the stages, the options and refusals of `$changeStream`, the order of the stages (`assembly.py`) and the
+stream that runs them (`stream.py`). Sockets, clocks and threads do not: the oplog and the images are passed in; only
 `live.py` connects them to a replica set. The user's own stages are compiled in `expression/`.
 """
 

@@ -1,8 +1,4 @@
-"""One change stream: the stages assembled, pulled in batches, with the position after each.
-
-oplog -> match -> Unwind -> Transform -> Invalidate -> SkipToPosition -> AddImages
-      -> EnsurePositionPresent -> UserStages -> Split or limit_size -> AddSortKey -> batches
-"""
+"""One change stream: the oplog's batches through the stages, pulled in batches, with the position after each."""
 
 from __future__ import annotations
 
@@ -11,26 +7,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from tailrace.engine.compiled import compiled_events
+from tailrace.engine.assembly import Assembly
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.event import AddSortKey, Event, EventColumns, Events, Stage, run_stages
-from tailrace.engine.images import AddImages, ImageStore, NoImages
-from tailrace.engine.invalidate import Invalidate
-from tailrace.engine.make_events import EventsOfEntries, MakeEvents
-from tailrace.engine.match import Relevant
+from tailrace.engine.event import Event, EventColumns, Events, run_stages
+from tailrace.engine.images import ImageStore, NoImages
 from tailrace.engine.options import StreamSpec
-from tailrace.engine.prefilter import prefilter_of
-from tailrace.engine.resumability import EnsurePositionPresent, PositionSearch, SkipToPosition
-from tailrace.engine.split import MAX_EVENT, Split, limit_size, size_of
-from tailrace.engine.tokens import TokenVersion, fixed_version, version_of_client
-from tailrace.engine.transform import Transform
-from tailrace.engine.unwind import Unwind
-from tailrace.engine.user_stages import FilterEvents, UserStages, compile_stages
+from tailrace.engine.split import MAX_EVENT, size_of
 from tailrace.errors import ChangeStreamError, OplogEntryInvalid
 from tailrace.oplog.entry import OplogEntry
 from tailrace.oplog.source import OplogBatch, OplogSource
 from tailrace.raw.cluster_time import ClusterTime
-from tailrace.token.resume_token import ResumeToken, TokenKind
+from tailrace.token.resume_token import ResumeToken
 
 FIRST_BATCH: Final = 101
 """How many events a server puts into the first batch when nobody says."""
@@ -73,8 +60,7 @@ class EngineStream:
         self.is_closed = False
         self._dialect = dialect
         self._source = source
-        self._pipeline = compile_stages(spec, dialect, now, ClusterTime(latest).timestamp)
-        self._default_version = self._version()
+        self._assembly = Assembly(spec, dialect, images, self._entry_at, latest=latest, now=now)
         self._position, self._position_time = self._start(latest)
         self._reader = source.open(self._position_time)
         self._reached = self._position_time
@@ -89,12 +75,7 @@ class EngineStream:
         """The events of the batch that is read, or in which an error was met; a server gives none of those."""
         self._is_first_batch = True
         self._is_drained = False
-        closes = dialect.closes_for_routers or not spec.from_router
-        self._invalidate = Invalidate(spec.scope, spec.start_token, closes=closes)
-        self._position_check = self._check_of_position()
-        self._make_events = self._first_stages(images)
-        self._stages = list(self._last_stages(images))
-        self._events_at_once = self._bounded_events()
+        self._events_at_once = self._assembly.events_at_once
 
     @property
     def post_batch_resume_token(self) -> ResumeToken:
@@ -126,12 +107,13 @@ class EngineStream:
 
         From here on a stream of the same options that begins behind `reached` gives the same events.
         """
-        return self._is_drained and (self._position_check is None or self._position_check.is_found)
+        check = self._assembly.position_check
+        return self._is_drained and (check is None or check.is_found)
 
     @property
     def token_version(self) -> int:
         """The version of the tokens that this stream makes behind its start."""
-        return self._default_version
+        return self._assembly.token_version
 
     def next_batch(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> list[Event]:
         """Give the next events as a list; see `next_events`."""
@@ -164,7 +146,7 @@ class EngineStream:
             if self._ready and isinstance(batch, list) and limit.fill(batch, self._ready):
                 self._move_to_last(batch)
                 return batch
-            if self.is_closed or self._invalidate.token is not None or not self._has_oplog_batch(max_events):
+            if self.is_closed or self._assembly.invalidate.token is not None or not self._has_oplog_batch(max_events):
                 self.close()
                 break
             made = self._next_made()
@@ -187,14 +169,6 @@ class EngineStream:
 
     # --- position
 
-    def _version(self) -> int:
-        """Give the version of the stream's own tokens."""
-        if self.spec.token_version is not None:
-            return self.spec.token_version
-        client = self.spec.start_token
-        keeps_2 = client is not None and client.version == 2 and self._dialect.keeps_version_2
-        return 2 if keeps_2 else self._dialect.default_token_version
-
     def _start(self, latest: int) -> tuple[ResumeToken, int]:
         """Give the position before the first event, and the time to read from."""
         options = self.spec.options
@@ -203,7 +177,7 @@ class EngineStream:
         time = options.start_at_operation_time
         if time is None:
             time = ClusterTime(latest + 1).timestamp
-        return ResumeToken.high_water_mark(time, self._default_version), ClusterTime.from_timestamp(time)
+        return ResumeToken.high_water_mark(time, self.token_version), ClusterTime.from_timestamp(time)
 
     def _move_to_last(self, batch: Events) -> None:
         if batch:
@@ -218,10 +192,10 @@ class EngineStream:
         self._move_to_last(batch)
         if self.is_closed:
             if self._dialect.ends_at_invalidate:
-                self._position = self._invalidate.token or self._position
+                self._position = self._assembly.invalidate.token or self._position
         elif self._reached > self._position_time:
             time = ClusterTime(self._reached).timestamp
-            self._position = ResumeToken.high_water_mark(time, self._default_version)
+            self._position = ResumeToken.high_water_mark(time, self.token_version)
             self._position_time = self._reached
 
     # --- events
@@ -257,13 +231,13 @@ class EngineStream:
     def _events_of(self, entries: list[bytes], at_once: int) -> Iterator[Events]:
         """Run the stages on entries, some at a time; an error is raised when all events before it were taken."""
         for begin in range(0, len(entries), at_once):
-            for events in self._make_events(entries[begin : begin + at_once]):
-                if isinstance(events, EventColumns) and events.size <= MAX_EVENT and self._is_passed_through():
+            for events in self._assembly.make_events(entries[begin : begin + at_once]):
+                if isinstance(events, EventColumns) and events.size <= MAX_EVENT and self._assembly.is_passed_through:
                     yield events
                     continue
                 step = self._events_at_once or len(events) or 1
                 for first in range(0, len(events), step):
-                    made, error = run_stages(self._stages, events[first : first + step])
+                    made, error = run_stages(self._assembly.stages, events[first : first + step])
                     yield made
                     if error is not None:
                         raise error
@@ -275,108 +249,6 @@ class EngineStream:
         error.message = (prefix if self._is_first_batch else self._dialect.next_batch_prefix) + message
         error.args = (error.message,)
         return error
-
-    def _first_stages(self, images: ImageStore) -> MakeEvents:
-        """Assemble what makes events of entries."""
-        spec, dialect = self.spec, self._dialect
-        relevant, version = Relevant(spec, dialect), self._token_version()
-        pipeline = self._pipeline if self._pipeline is not None and self._filters_first() else None
-        header_filter = pipeline.header_filter if pipeline else None
-        transform = Transform(spec, dialect, version, header_filter, images.shard_key)
-        reference = EventsOfEntries(relevant, Unwind(relevant, self._entry_at), transform)
-        if AddImages.are_asked_for(spec.options):
-            return reference  # images are looked up for what the events were made of
-        compiled = compiled_events(
-            reference,
-            relevant,
-            transform,
-            images.shard_key,
-            version=self._default_version,
-            declined_until=self._position_time if self._keeps_version_of_client() else 0,
-            prefilter=prefilter_of(spec.stages) if pipeline else None,
-        )
-        return compiled or reference
-
-    def _last_stages(self, images: ImageStore) -> Iterator[Stage]:
-        """Assemble what becomes of the events."""
-        client, dialect, pipeline = self.spec.start_token, self._dialect, self._pipeline
-        yield self._invalidate
-        if client is not None:
-            yield SkipToPosition(client)
-        if dialect.finds_position_last:
-            yield from self._image_stages(images)
-            yield from self._position_stages()
-        else:
-            yield from self._position_stages()
-            yield from self._image_stages(images)
-        if pipeline is not None and not pipeline.is_identity:
-            yield UserStages(pipeline)
-        splits = pipeline is not None and pipeline.splits_large_events
-        yield Split(client) if splits else limit_size
-        if self.spec.from_router:
-            yield AddSortKey(dialect)
-
-    def _position_stages(self) -> Iterator[Stage]:
-        """Look for the position, when it is an event: 6.0 looks for it in what the user's filter leaves."""
-        if self._position_check is not None:
-            yield self._position_check
-
-    def _image_stages(self, images: ImageStore) -> Iterator[Stage]:
-        """Look images up, after as much of the user's filter as can do without them."""
-        options, asked = self.spec.options, AddImages.are_asked_for(self.spec.options)
-        before_position = self._starts_at_event() and self._dialect.finds_position_last
-        if self._pipeline is not None and (asked or before_position):
-            may_pass = self._pipeline.filter_without(AddImages.fields_of(options))
-            if may_pass is not None:
-                yield FilterEvents(may_pass)
-        if asked:
-            yield AddImages(options, self._dialect, images, self._entry_at)
-
-    def _is_passed_through(self) -> bool:
-        """Tell whether the stages have nothing to do for events about documents that are not too large."""
-        return all(
-            stage is limit_size or stage is self._invalidate or (isinstance(stage, PositionSearch) and stage.is_over)
-            for stage in self._stages
-        )
-
-    def _check_of_position(self) -> EnsurePositionPresent | None:
-        """Look for the event of the position, unless a router does: another shard may have it."""
-        client = self.spec.start_token
-        if client is None or not self._starts_at_event() or self.spec.from_router:
-            return None
-        return EnsurePositionPresent(client)
-
-    def _bounded_events(self) -> int | None:
-        """Tell how many events go through the stages at once; None: all that an oplog batch gives.
-
-        Stages that look documents up, or make events of any size, are given one: nothing bounds what several give.
-        """
-        only_filters = all(name == "$match" for stage in self.spec.stages for name in stage)
-        return None if only_filters and not AddImages.are_asked_for(self.spec.options) else 1
-
-    def _filters_first(self) -> bool:
-        """Tell whether the user's filter may go before the search for the position."""
-        return self._dialect.finds_position_last or not self._starts_at_event()
-
-    def _starts_at_event(self) -> bool:
-        return self.spec.start_token is not None and self.spec.start_token.kind is TokenKind.EVENT
-
-    def _keeps_version_of_client(self) -> bool:
-        """Tell whether tokens are of the client's version until its position is passed."""
-        client, dialect = self.spec.start_token, self._dialect
-        if client is None or client.version == self._default_version:
-            return False
-        return dialect.keeps_token_version if self._starts_at_event() else dialect.keeps_version_of_marks
-
-    def _token_version(self) -> TokenVersion:
-        client = self.spec.start_token
-        if client is None or not self._keeps_version_of_client():
-            return fixed_version(self._default_version)
-        return version_of_client(
-            client,
-            self._default_version,
-            by_operation=self._dialect.keeps_token_version_by_operation,
-        )
 
     def _entry_at(self, time: int) -> OplogEntry:
         return OplogEntry(self._source.entry_at(time))
