@@ -26,7 +26,15 @@ from tailrace.errors import SettingsError
 from tailrace.masking import masked as masked
 from tailrace.masking import shown
 from tailrace.settings_source import file_keys, located, located_defaults, with_secrets_of_files
-from tailrace.settings_types import choices, refuse_placeholder, type_name
+from tailrace.settings_types import (
+    IDENTIFIER,
+    STREAM_NAME,
+    http_addresses,
+    pattern_in_words,
+    plain_reason,
+    refuse_placeholder,
+    type_name,
+)
 
 DEFAULT_FILE = Path("tailrace.toml")
 ENVIRONMENT_PREFIX = "TAILRACE_"
@@ -81,7 +89,7 @@ class TransformSettings(Section):
 class CaptureSettings(Section):
     """Which stream goes where, and how."""
 
-    name: str = Field("default", pattern="^[^~]", description="Name of the stream; its position is kept under it.")
+    name: str = Field("default", pattern=STREAM_NAME, description="Name of the stream; its position is kept under it.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How events are read.")
     shards: dict[str, str] = Field({}, description="URIs of shards by name, for oplog; none means they are found.")
     order: str = Field("strict", pattern="^(strict|per-key)$", description="How events of shards are ordered (oplog).")
@@ -312,7 +320,7 @@ class WarehouseSettings(Section):
     """The tables of the collections, in Iceberg."""
 
     folder: str = Field("warehouse", description="Folder or URL of the tables, where catalog_config names no other.")
-    catalog: str = Field("lake", pattern="^[A-Za-z_][A-Za-z0-9_]*$", description="Name of the catalog in Spark.")
+    catalog: str = Field("lake", pattern=IDENTIFIER, description="Name of the catalog in Spark.")
     catalog_config: dict[str, str] = Field(
         {}, description="Any property of the catalog (type, uri, warehouse, ...); none is a folder catalog."
     )
@@ -361,6 +369,7 @@ class DashboardSettings(Section):
     max_clients: int = Field(64, gt=0, description="Browsers beyond this are refused.")
 
     _are_own_tokens = field_validator("token", "control_token")(refuse_placeholder)
+    _are_addresses = field_validator("producers", "gateways")(http_addresses)
 
 
 class UpSettings(Section):
@@ -527,6 +536,6 @@ def _first_problem(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"unknown settings key {key}"
-    if first["type"] == "string_pattern_mismatch" and (names := choices(first["ctx"]["pattern"])):
-        return f"settings key {key}: must be one of {', '.join(names)}"
-    return f"settings key {key}: {first['msg'].removeprefix('Value error, ')}"
+    if first["type"] == "string_pattern_mismatch":
+        return f"settings key {key}: {pattern_in_words(first['ctx']['pattern'])}"
+    return f"settings key {key}: {plain_reason(first['msg'])}"

@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 _CHOICES = re.compile(r"\^\(([\w|-]+)\)\$")
 _NAMES = {str: "text", SecretStr: "secret", bool: "true or false", int: "integer", float: "number", Path: "path"}
+STREAM_NAME = "^[^~]"
+IDENTIFIER = "^[A-Za-z_][A-Za-z0-9_]*$"
+_IN_WORDS = {
+    STREAM_NAME: "must not be empty or begin with ~",
+    IDENTIFIER: "must be letters, digits and underscores, and not begin with a digit",
+}
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
@@ -20,6 +27,18 @@ def choices(pattern: str) -> list[str]:
     """Give the texts that a pattern of alternatives allows; none for any other pattern."""
     found = _CHOICES.fullmatch(pattern)
     return found[1].split("|") if found else []
+
+
+def pattern_in_words(pattern: str) -> str:
+    """Say what a text has to be that does not fit its pattern."""
+    names = choices(pattern)
+    return f"must be one of {', '.join(names)}" if names else _IN_WORDS.get(pattern, f"must match {pattern}")
+
+
+def plain_reason(message: str) -> str:
+    """Give pydantic's reason without its own words: `must be a valid integer`."""
+    message = message.replace("Value error, ", "").partition(", unable to parse ")[0]
+    return re.sub(r"(Input|String) should ", "must ", message)
 
 
 def type_name(field: FieldInfo) -> str:
@@ -42,6 +61,15 @@ def refuse_placeholder(token: SecretStr | None) -> SecretStr | None:
     if token is not None and token.get_secret_value().startswith("change-me"):
         raise ValueError("is still the placeholder of the template; make one with `openssl rand -hex 24`")
     return token
+
+
+def http_addresses(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what is no address of an HTTP endpoint."""
+    for address in addresses:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("must be addresses such as http://127.0.0.1:9464")
+    return addresses
 
 
 def _name_of(kind: Any) -> str:

@@ -27,6 +27,12 @@ VERBS = {
     "serve": ["serve", "--port", "0"],
     "check": ["check"],
 }
+DEFINITION = Path(__file__).parents[2] / "examples" / "fraud_signals" / "features.toml"
+JOBS = {
+    "features run": ["features", "run", str(DEFINITION), "--redis", "redis://127.0.0.1:1"],
+    "warehouse run": ["warehouse", "run", "shop.orders"],
+}
+"""Spark jobs that read MongoDB: they ask it before they start a JVM."""
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +81,9 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, *JOBS])
 def test_a_standalone_mongod(verb: str, standalone: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*VERBS[verb], "--uri", standalone]) == 70
+    assert run([*(VERBS | JOBS)[verb], "--uri", standalone]) == 70
     complaint = capsys.readouterr().err
     assert complaint.startswith("error[not-a-replica-set]: the mongod at mongodb://127.0.0.1:")
     assert "--replSet rs0" in complaint

@@ -16,11 +16,13 @@ from tailrace.capture.formats import make_format
 from tailrace.capture.plugins import load_object
 from tailrace.capture.positions import open_store
 from tailrace.cli.app import run
+from tailrace.cli.failures import error_for
 from tailrace.errors import ServerUnreachable, SettingsError
 from tailrace.settings import Settings, describe
 from tailrace.spark.failures import error_of, explained
 from tailrace.stand import Postgres, Redis, ReplicaSet
 
+FEATURES = Path(__file__).parents[2] / "examples" / "fraud_signals" / "features.toml"
 AT = ["--at", "1777636800", "--reason", "test"]
 
 
@@ -125,6 +127,37 @@ def test_an_absent_server_is_said_without_the_drivers_internals(
     assert "127.0.0.1:1: [Errno 111] Connection refused" in shown
     for internal in ("Timeout:", "configured timeouts", "Topology Description"):
         assert internal not in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        (["warehouse", "run"], "warehouse.kafka_servers"),
+        (["warehouse", "rebuild", "shop.orders"], "warehouse.kafka_servers"),
+        (["features", "run", str(FEATURES)], "features.kafka_servers"),
+    ],
+)
+def test_a_job_without_a_broker_fails_before_spark_starts(
+    line: list[str], key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It started a JVM, waited for minutes and showed the JVM's stack as an unexpected error."""
+    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda *_: pytest.fail("it starts Spark"))
+    assert run([*line, "--topics", "orders", "--servers", "127.0.0.1:1,127.0.0.1:2"]) == 69
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"error[server-unreachable]: no Kafka broker answers ({key}): 127.0.0.1:1: ")
+    assert "127.0.0.1:2: [Errno 111] Connection refused" in complaint
+    for servers in ("nowhere", "host:port", "kafka://"):
+        assert run([*line, "--topics", "orders", "--servers", servers]) == 64
+    assert run([*line, "--topics", "orders", "--format", "xml"]) == 64
+    assert "xml" in capsys.readouterr().err
+
+
+def test_an_error_of_spark_is_its_cause_without_the_jvms_stack() -> None:
+    from pyspark.errors import PySparkException
+
+    known = error_for(PySparkException("a\n\tat org.Spark.run()\nCaused by: java.io.IOException: no such bucket\n"))
+    assert known is not None
+    assert (known.code, known.message) == ("query-failed", "Spark: java.io.IOException: no such bucket")
 
 
 @pytest.mark.parametrize("namespace", ["shop.", ".orders", "."])

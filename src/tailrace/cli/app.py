@@ -43,6 +43,7 @@ from tailrace.cli.failures import error_for
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
 from tailrace.settings import masked
+from tailrace.settings_types import plain_reason
 
 HELP = """Change data capture for MongoDB, from the oplog to the lakehouse.
 
@@ -135,7 +136,7 @@ def run(arguments: list[str]) -> int:
         if not error.format_message().strip():  # no arguments: the help is shown already
             return 0
         usage = getattr(getattr(error, "ctx", None), "command_path", None) or "tailrace"
-        _report_error("usage", error.format_message(), f"Run `{usage} --help`.")
+        _report_error("usage", plain_reason(error.format_message()), f"Run `{usage} --help`.")
         return EXIT_USAGE
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED

@@ -12,6 +12,7 @@ from tailrace.errors import (
     InvalidResumeToken,
     NotAuthorized,
     NotReplicaSet,
+    QueryFailed,
     ServerUnreachable,
     SettingsError,
     SinkUnavailable,
@@ -42,9 +43,18 @@ def error_for(error: BaseException) -> TailraceError | None:
         return _of_kafka(error)
     if type(error).__module__ == "redis.exceptions":
         return ServerUnreachable(f"Redis does not answer: {masked(str(error))}")
+    if type(error).__module__.partition(".")[0] in ("py4j", "pyspark"):
+        return _of_spark(error)
     if isinstance(error, OSError) and error.filename is not None:
         return FileUnusable(f"{error.filename}: {error.strerror}")
     return None
+
+
+def _of_spark(error: BaseException) -> TailraceError:
+    """Give the cause alone, without the JVM's stack: a table, a folder or a server that Spark could not use."""
+    from tailrace.spark.failures import cause_of, error_of, permanent_error
+
+    return error_of(error) or permanent_error(error) or QueryFailed(f"Spark: {masked(cause_of(error))}")
 
 
 def _of_pymongo(error: PyMongoError) -> TailraceError:

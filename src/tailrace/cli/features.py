@@ -20,6 +20,7 @@ from tailrace.cli.flags import (
     Topics,
     with_settings,
 )
+from tailrace.cli.job_source import check_mongodb, check_topics
 from tailrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,8 +76,13 @@ def features(
     from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.spark.session import is_submitted
 
+    declared = load_definition(definition)
+    if topics:
+        check_topics(settings.features.kafka_servers, "features.kafka_servers", format or settings.capture.format)
+    elif not replay:
+        check_mongodb(settings, settings.features)
     job = FeatureJob(
-        load_definition(definition),
+        declared,
         settings.features.redis_url.get_secret_value(),
         settings.features.dead_letters,
         # AvailableNow knows one batch, which may be large.

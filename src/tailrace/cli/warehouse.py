@@ -26,6 +26,7 @@ from tailrace.cli.flags import (
     Topics,
     with_settings,
 )
+from tailrace.cli.job_source import check_mongodb, check_topics
 from tailrace.cli.units import size
 from tailrace.errors import MissingExtra, SettingsError
 from tailrace.settings import Settings
@@ -73,6 +74,10 @@ def run(
     source = None if topics else settings.mongodb.uri.get_secret_value()
     chosen = (format or settings.capture.format) if topics else None
     job = WarehouseJob(settings.warehouse, Selection.parse(namespaces or ()), uri=source, format=chosen)
+    if chosen is not None:
+        check_topics(settings.warehouse.kafka_servers, "warehouse.kafka_servers", chosen)
+    else:
+        check_mongodb(settings, settings.warehouse)
     location = checkpoint or f"{settings.spark.checkpoints}/warehouse"
     with spark_session(settings.spark) as spark:
         if topics:
@@ -147,8 +152,9 @@ def rebuild(
     from tailrace.cli.spark_session import spark_session
     from tailrace.warehouse.rebuild import rebuild_mirrors, starting_options
 
+    chosen = format or settings.capture.format
+    check_topics(settings.warehouse.kafka_servers, "warehouse.kafka_servers", chosen)
     with spark_session(settings.spark) as spark:
-        chosen = format or settings.capture.format
         events = topic_events(spark, settings.warehouse, topics, chosen, starting_options(start))
         for done in rebuild_mirrors(events, settings.warehouse, namespaces, force=force):
             typer.echo(f"{done.namespace}: {done.rows_before} rows became {done.rows_after}")

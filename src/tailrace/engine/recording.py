@@ -165,6 +165,8 @@ def group_files(paths: Iterable[Path]) -> list[list[Path]]:
     """Put each main file together with its extra one; an extra file named alone brings its main one."""
     groups: dict[Path, list[Path]] = {}
     for path in paths:
+        if not path.name:
+            raise RecordingInvalid(f"{str(path)!r} names no file")
         suffix = ".jsonl.gz" if path.name.endswith(".gz") else ".jsonl"
         stem = path.name.removesuffix(suffix).removesuffix(_EXTRA)
         main = path.with_name(stem + suffix)
