@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env newcomer release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway fuzz-kernel nemesis losses simulate canary secrets registry
+.PHONY: help env newcomer examples release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway fuzz-kernel nemesis losses simulate canary secrets registry
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -128,6 +128,9 @@ fmt: env         ## Format the code and sort imports
 
 newcomer: env    ## Install the wheel into empty environments, the core alone and with each extra, and try the verbs
 	$(BIN)/pytest -m 'long or not long' tests/newcomer $(ARGS)
+
+examples: env    ## The programs and notebooks of examples/, those with Spark too, as their pages say
+	$(BIN)/pytest -m 'long or not long' tests/examples $(ARGS)
 
 docs: env        ## Build the documentation into site/, without the internet; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -91,8 +91,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def brought_by(extra: str | None) -> set[str]:
     """Give an extra and those that it includes."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    included = re.findall(r"tailrace\[(\w+)\]", " ".join(declared.get(extra, ())))
-    return {extra, *included} if extra else set()
+    included = re.findall(r"tailrace\[([\w,]+)\]", " ".join(declared.get(extra, ())))
+    return {extra, *",".join(included).split(",")} - {""} if extra else set()
 
 
 @pytest.mark.parametrize("extra", [None, *EXTRAS])

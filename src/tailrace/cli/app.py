@@ -47,12 +47,13 @@ from tailrace.settings_types import plain_reason
 
 HELP = """Change data capture for MongoDB, from the oplog to the lakehouse.
 
-Start with [bold]tailrace demo[/bold]: it fetches and starts what it needs and shows live change events.
-A name in parentheses behind a flag is the setting that the flag stands for.
+Start with [bold]tailrace demo[/bold]: it downloads and starts what it needs and shows live change events.
 
-Exit codes: 0 done; 1 a problem that the verb was asked to look for (a difference, a warning); 2 the same, critical;
-64 wrong flags or settings; 69 a server does not answer, try again; 70 an error; 75 history is lost, run the recovery;
-130 stopped by Ctrl-C.
+A name in parentheses after a flag is the setting that the flag overrides.
+
+Exit codes: 0 success; 1 the command found a problem (a difference, a warning); 2 a critical one; 64 invalid flags or
+settings; 69 a server does not answer, try again; 70 any other error; 75 history is lost, recover; 130 stopped by
+Ctrl-C.
 """
 
 _GLOBAL_SWITCHES = {"--debug", "--verbose", "-v"}
@@ -66,7 +67,7 @@ EXIT_INTERRUPTED = 130
 
 groups.hide_types_of_switches()
 app = typer.Typer(
-    help=HELP,
+    help=groups.flowing(HELP),
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -95,6 +96,7 @@ app.add_typer(schema.app, name="schema", rich_help_panel=groups.PIPELINES)
 app.add_typer(stand.app, name="stand", rich_help_panel=groups.TRY)
 app.add_typer(token.app, name="token", rich_help_panel=groups.STREAMS)
 app.add_typer(warehouse.app, name="warehouse", rich_help_panel=groups.PIPELINES)
+groups.let_paragraphs_flow(app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -105,12 +107,12 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _before_each_verb(
-    config: Annotated[Path | None, typer.Option(help="Settings file; default tailrace.toml.")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    config: Annotated[Path | None, typer.Option(help="Settings file; default: tailrace.toml.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     log_level: Annotated[
-        str | None, typer.Option(help="Least level logged: debug, info, warning or error (log.level).")
+        str | None, typer.Option(help="Minimum log level: debug, info, warning or error (log.level).")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything: --log-level debug.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Same as --log-level debug.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,

@@ -50,7 +50,7 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; one line a look with --watch.")] = False,
 ) -> None:
-    """Show the oplog window and each stream's place in it, with a forecast of when history is lost.
+    """Show the oplog window, each stream's position in it, and when history would be lost.
 
     Exit code 0 when all is well, 1 for a warning (half of the oplog behind a position, a stall), 2 when it is critical
     (three quarters, or history is lost), as monitoring plugins do.

@@ -10,8 +10,8 @@ from tailrace.settings import Settings
 
 
 @with_settings(
-    Flag("address", "dashboard.address", "Address to listen at"),
-    Flag("port", "dashboard.port", "Port to listen at; 0 is a free one", int),
+    Flag("address", "dashboard.address", "Address to listen on"),
+    Flag("port", "dashboard.port", "Port to listen on; 0 picks a free one", int),
     URI,
     Flag("producer", "dashboard.producers", "Endpoint of a producer; repeat for several", list[str]),
     Flag("gateway", "dashboard.gateways", "Metrics of a gateway; repeat for several", list[str]),
@@ -21,10 +21,10 @@ from tailrace.settings import Settings
     Flag("warehouse", "warehouse.folder", "Folder of the tables"),
 )
 def dashboard(settings: Settings) -> None:
-    """Show the pipeline live in a browser: flow, oplog window, lag, latency, events, features, tables and gaps.
+    """Serve a live page about the pipeline: flow, oplog window, lag, events, features, tables and gaps.
 
-    Everything it looks at is optional: what is not there is shown with the reason. At 127.0.0.1 anybody on this machine
-    may look; beyond, dashboard.token and TLS are needed. Actions need dashboard.token everywhere.
+    Every part of the pipeline is optional; a missing one is shown with the reason. On 127.0.0.1 anyone on this machine
+    can view the page; any other address requires dashboard.token and TLS. Actions always require dashboard.token.
     """
     from tailrace.cli.log import configure_log
 

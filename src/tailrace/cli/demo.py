@@ -70,7 +70,7 @@ def demo(
     rate: Annotated[float, typer.Option(help="Writes per second.", min=1)] = 50,
     mongodb_version: Annotated[str, typer.Option(help="MongoDB version to fetch and start.")] = "6.0.5",
 ) -> None:
-    """Start a real replica set, write orders into it and show the change events live."""
+    """Start a replica set, write orders to it and show their change events live."""
     from tailrace.driver import watch
     from tailrace.stand import ReplicaSet
     from tailrace.stand.orders import OrderLoad

@@ -17,9 +17,9 @@ _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", 
 
 @with_settings(*STREAM)
 def doctor(settings: Settings, as_json: AsJson = False) -> None:
-    """Check settings, extras, MongoDB, privileges, the oplog window, the position store and the sink, in one go.
+    """Check settings, extras, MongoDB, privileges, the oplog window, the position store and the sink.
 
-    Nothing is written anywhere. Exit code 0 when all is well, 1 for a warning, 2 when something cannot work.
+    It changes nothing. Exit code 0 if everything is fine, 1 on a warning, 2 if something cannot work.
     """
     from tailrace.diagnosis import Level, examine
 

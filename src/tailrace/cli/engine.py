@@ -32,7 +32,7 @@ def replay(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print counts per stream and operation type.")] = False,
 ) -> None:
-    """Replay every stream of the recordings; exit code 1 when the engine disagrees with a server anywhere.
+    """Replay recorded streams through the engine; exit code 1 if it differs from the server anywhere.
 
     Counted are the lines of the recordings: events, batches with their tokens, errors, and what resuming gave.
     """
@@ -63,7 +63,7 @@ def prove(
         bool, typer.Option("--json", help="Print every kind, and both sides of each difference.")
     ] = False,
 ) -> None:
-    """Compare the engine's events with the server's own, of whatever is written meanwhile; exit code 1 on a difference.
+    """Compare the engine's events with the server's own for live writes; exit code 1 on a difference.
 
     Reads the whole deployment twice: by its own change stream, and by the engine from its oplog. It changes nothing,
     and needs the role `read` on the database `local` as well as the right to watch the cluster. The report can be

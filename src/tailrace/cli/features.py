@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 HELP = """Keep the features of a definition in Redis.
 
-The definition is a TOML file or [bold]module:name[/bold]. Events come from the topics that [bold]--topics[/bold] names,
-or directly from MongoDB. [bold]--backfill[/bold] first computes the features of the documents that are there already,
-then follows what happens from that moment on. Stop it with Ctrl-C; it goes on from its checkpoint.
+The definition is a TOML file or [bold]module:name[/bold]. Events come from the topics in [bold]--topics[/bold], or
+directly from MongoDB. [bold]--backfill[/bold] starts with the existing documents, then follows all later changes. Stop
+it with Ctrl-C; the next run resumes from the checkpoint.
 """
 
 

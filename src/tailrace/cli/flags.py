@@ -19,28 +19,33 @@ from tailrace.settings import Settings
 P = ParamSpec("P")
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Streams: TypeAlias = Annotated[list[str] | None, typer.Argument(help="Streams; default all of the store.")]
+Streams: TypeAlias = Annotated[list[str] | None, typer.Argument(help="Streams; default: all in the store.")]
 Topics: TypeAlias = Annotated[
-    str | None, typer.Option(help="Topics, with commas, or /pattern/; none reads MongoDB.", rich_help_panel="Events")
+    str | None,
+    typer.Option(
+        help="Comma-separated topics, or /pattern/; without it, read MongoDB directly.", rich_help_panel="Events"
+    ),
 ]
 TopicFormat: TypeAlias = Annotated[
-    str | None, typer.Option(help="Format of the topics; default capture.format.", rich_help_panel="Events")
+    str | None, typer.Option(help="Format of the topics; default: capture.format.", rich_help_panel="Events")
 ]
 Backfill: TypeAlias = Annotated[
     bool,
-    typer.Option("--backfill", help="Begin with the documents that are there.", rich_help_panel="Events"),
+    typer.Option("--backfill", help="Start with the existing documents.", rich_help_panel="Events"),
 ]
 Resume: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--resume", help="Without a checkpoint, go on from what the output has recorded.", rich_help_panel="Events"
+        "--resume",
+        help="Without a checkpoint, resume from the position recorded in the output.",
+        rich_help_panel="Events",
     ),
 ]
 Once: TypeAlias = Annotated[
-    bool, typer.Option("--once", help="End when everything that is there is done.", rich_help_panel="Events")
+    bool, typer.Option("--once", help="Process everything available now, then exit.", rich_help_panel="Events")
 ]
 Checkpoint: TypeAlias = Annotated[
-    str | None, typer.Option(help="Where the position is kept.", rich_help_panel="Events")
+    str | None, typer.Option(help="Where to keep the position.", rich_help_panel="Events")
 ]
 
 
@@ -100,15 +105,15 @@ def with_settings(
     return decorated
 
 
-URI: Final = Flag("uri", "mongodb.uri", "MongoDB")
+URI: Final = Flag("uri", "mongodb.uri", "MongoDB URI")
 STORE: Final = Flag("store", "capture.position_store", "Position store")
 SINK: Final = Flag("sink", "capture.sink", "Where records go: kafka://..., file:..., webhook, redis")
-FORMAT: Final = Flag("format", "capture.format", "Format of records: json, canonical, bson, flat, debezium")
+FORMAT: Final = Flag("format", "capture.format", "Record format: json, canonical, bson, flat, debezium")
 STREAM: Final = (URI, Flag("name", "capture.name", "Name of the stream"), SINK, FORMAT, STORE)
 """A stream from MongoDB to a sink."""
 NAMESPACES: Final = Flag(
     "namespaces", "capture.namespaces", "db.collection, db or /regex/; none is all", list[str], is_argument=True
 )
 METRICS_PORT: Final = Flag("metrics_port", "monitor.metrics_port", "Serve Prometheus metrics", int)
-REDIS: Final = Flag("redis", "features.redis_url", "Redis of the features")
+REDIS: Final = Flag("redis", "features.redis_url", "Redis with the features")
 FOLDER: Final = Flag("folder", "warehouse.folder", "Folder of the tables")

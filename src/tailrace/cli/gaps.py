@@ -21,7 +21,7 @@ _COLOURS = {"open": "red", "recovering": "yellow", "closed": "green", "accepted"
 
 @with_settings(STORE)
 def gaps(settings: Settings, names: Streams = None, as_json: AsJson = False) -> None:
-    """List every gap: when it was found, why, from where to where, and whether it is closed.
+    """List all gaps: when and why each was found, its start and end, and whether it is closed.
 
     Exit code 1 when a gap is open or is being recovered, else 0.
     """

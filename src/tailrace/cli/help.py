@@ -1,9 +1,11 @@
-"""How `--help` looks: verbs in groups by job, and no type behind a flag that takes no value."""
+"""How `--help` looks: verbs in groups by job, paragraphs as wide as the terminal, and no type after a switch."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+import typer
 from typer.core import TyperOption
 
 STREAMS = "Streams: watch changes"
@@ -22,3 +24,17 @@ def hide_types_of_switches() -> None:
         return "" if self.is_flag else value
 
     TyperOption.display_type_rich = display_type_rich  # type: ignore[method-assign]
+
+
+def flowing(text: str) -> str:
+    """Let paragraphs be as wide as the terminal, not as the source code."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
+def let_paragraphs_flow(app: typer.Typer) -> None:
+    """Let the help of every verb flow."""
+    for command in app.registered_commands:
+        command.help = flowing(command.help or inspect.getdoc(command.callback) or "")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            let_paragraphs_flow(group.typer_instance)

@@ -53,12 +53,12 @@ def init(
     store: Annotated[str | None, typer.Option(help="Position store.")] = None,
     start: Annotated[str | None, typer.Option(help="snapshot or now.")] = None,
     output: Annotated[Path, typer.Option(help="The file to write.")] = DEFAULT_FILE,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take flags and defaults.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; use flags and defaults.")] = False,
 ) -> None:
-    """Look at MongoDB, ask for the rest, and write a commented tailrace.toml.
+    """Inspect MongoDB, ask for the rest, and write a commented tailrace.toml.
 
-    Without a terminal, or with --yes, nothing is asked. The file is checked before it is written.
+    It asks nothing without a terminal or with --yes. The settings are validated before the file is written.
     """
     if output.exists() and not force:
         raise FileUnusable(f"{output} is there already", hint="Name another with --output, or replace it with --force.")

@@ -23,7 +23,7 @@ def lookup(
     entity: Annotated[str, typer.Argument(help="The entity, such as a user's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Look up the features of an entity in Redis, with all windows as they are at this moment."""
+    """Show the features of an entity, with all windows as of now."""
     from redis import AuthenticationError, Redis, RedisError
 
     from tailrace.errors import FeatureStoreUnavailable, SettingsError

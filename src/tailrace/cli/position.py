@@ -38,7 +38,7 @@ _LIST = "Run `tailrace position show` to list them."
 @app.command()
 @with_settings(STORE)
 def show(settings: Settings, names: Streams = None, as_json: AsJson = False) -> None:
-    """Show positions: time, token, counts, and who writes them. Exit code 1 when one that was named has none."""
+    """Show positions: time, token, counts and owner. Exit code 1 if a stream you named has none."""
     with _opened(settings) as opened:
         wanted = names or opened.names()
         found = {name: (position, opened.holder(name)) for name in wanted if (position := opened.load(name))}
@@ -68,7 +68,7 @@ def set_position(
     create: Annotated[bool, typer.Option("--create", help="Make the position of a stream that has none.")] = False,
     wait: Wait = 0.0,
 ) -> None:
-    """Move a stream that does not run to a token or a time. What lies between is skipped, or delivered again."""
+    """Move a stopped stream to a token or a time. Events in between are skipped, or delivered again."""
     if (token is None) == (at is None):
         raise typer.BadParameter("give either --token or --at")
     position = _at_token(token) if token is not None else _at_time(at or "")
@@ -90,7 +90,7 @@ def delete_position(
     reason: Reason,
     wait: Wait = 0.0,
 ) -> None:
-    """Forget the position of a stream that does not run; its history stays. Produced again, it begins anew."""
+    """Delete the position of a stopped stream; its history stays. The next run starts from scratch."""
     with _opened(settings) as opened:
         if opened.load(name) is None:
             raise _unknown(opened, name)
@@ -128,7 +128,7 @@ def import_positions(
     reason: Reason,
     wait: Wait = 0.0,
 ) -> None:
-    """Set positions to those of an export; streams that run are left alone, with an error."""
+    """Set positions to those of an export; refuses to change a running stream."""
     from tailrace.capture.positions import Position
 
     try:

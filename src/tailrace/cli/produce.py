@@ -26,10 +26,10 @@ def produce(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON line a second.")] = False,
 ) -> None:
-    """Deliver every change of the chosen collections, from the stored position on.
+    """Deliver every change of the selected collections, starting at the stored position.
 
-    Without a position it begins with a snapshot. Ctrl-C and SIGTERM end it after what was read is delivered and
-    the position is saved; killed in any other way, it goes on where it was.
+    Without a stored position it starts with a snapshot. On Ctrl-C or SIGTERM it delivers what it has read, saves the
+    position and exits. If it is killed, the next run resumes at the last saved position.
     """
     from tailrace.cli.producing import run_producer
 

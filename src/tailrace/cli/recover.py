@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 @with_settings(*STREAM, fixed={"capture.recover": True})
 def recover(
     settings: Settings,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and do nothing.")] = False,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Recover although no history is known to be lost.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, without doing it.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Recover even though no history is known to be lost.")
+    ] = False,
     from_now: Annotated[
-        bool, typer.Option("--from-now", help="Do not recover: start now. The gap stays in the ledger as accepted.")
+        bool,
+        typer.Option("--from-now", help="Skip recovery and start from now. The gap stays in the ledger as accepted."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Close the open gap: a snapshot, the deletes made in the gap, and then the stream up to now.
+    """Close the open gap: take a snapshot, deliver the deletes made in the gap, then catch up.
 
-    The gap goes into the ledger first (`tailrace gaps`), so that an interrupted recovery goes on.
+    The gap is recorded in the ledger first (`tailrace gaps`), so an interrupted recovery can be continued.
     """
     from tailrace.capture.producer.options import FirstStep
     from tailrace.cli.producing import run_producer

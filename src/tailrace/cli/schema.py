@@ -32,7 +32,7 @@ def show(
     namespaces: Namespaces = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the columns of mirrors and every drift: what was found, how often, when, and what was done about it."""
+    """Show the columns of mirrors, and all schema drift: what was found, when, how often, and how it was handled."""
     from tailrace.capture.source.namespaces import Namespaces as Selection
 
     selection = Selection.parse(namespaces or ())

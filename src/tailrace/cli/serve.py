@@ -53,11 +53,11 @@ def _by_name(shards: list[str]) -> dict[str, str]:
     Flag("metrics_port", "gateway.metrics_port", "Serve Prometheus metrics", int),
 )
 def serve(settings: Settings) -> None:
-    """Serve change streams to MongoDB drivers, as many as there are, from one scan of the oplog.
+    """Serve change streams to any number of MongoDB drivers from one oplog scan.
 
-    Drivers connect as to a mongos or, with --present replica-set, as to a replica set whose only member it is; what is
-    no change stream goes on to the upstream. Needs the role `read` on the database `local`. Ctrl-C and SIGTERM end it:
-    its clients get a resumable error and go on at another gateway.
+    Drivers see a mongos or, with --present replica-set, a replica set with one member. Anything but a change stream is
+    forwarded to the upstream. Needs the role `read` on the database `local`. On Ctrl-C or SIGTERM, clients get a
+    resumable error and continue at another gateway.
     """
     import asyncio
     from contextlib import ExitStack

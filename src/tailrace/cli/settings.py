@@ -16,7 +16,7 @@ from tailrace.settings import Settings, describe
 
 
 def settings(as_json: AsJson = False) -> None:
-    """Show every setting: its value now, its default, and what it means. Passwords are masked."""
+    """List every setting with its value, default and meaning. Secrets are masked."""
     loaded = session.settings()
     rows = [
         {"key": key, "type": kind, "value": _value(loaded, key), "default": default, "meaning": meaning}

@@ -20,10 +20,10 @@ def snapshot(
     settings: Settings,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as one JSON line a second.")] = False,
 ) -> None:
-    """Read the chosen collections once, chunk by chunk, and deliver every document with the time it was read at.
+    """Read the selected collections once, in chunks, and deliver every document with the time it was read.
 
-    An interrupted snapshot goes on at its last finished chunk. Nothing is written to the source. Changes made while it
-    runs are delivered too, in their order, and the position is where they end: `tailrace produce` goes on there.
+    An interrupted snapshot resumes after its last finished chunk. Nothing is written to the source. Changes made in the
+    meantime are delivered too, in order, and the position is saved after them, where `tailrace produce` continues.
     """
     from tailrace.capture.producer.options import FirstStep
     from tailrace.cli.producing import run_producer

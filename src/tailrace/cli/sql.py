@@ -40,13 +40,13 @@ def sql(
     describe: Annotated[
         bool, typer.Option("--describe", help="Print columns and types of a table or a query.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="Who answers; Spark has its own SQL, and takes a minute.")] = (
-        Engine.DUCKDB
-    ),
+    engine: Annotated[
+        Engine, typer.Option(help="Query engine; Spark has its own SQL dialect and takes a minute to start.")
+    ] = (Engine.DUCKDB),
 ) -> None:
-    """Ask the warehouse's tables; mirrors are called db.collection, histories db.collection_history.
+    """Query the tables: mirrors are named db.collection, histories db.collection_history.
 
-    DuckDB answers in this process, and only reads. --engine spark starts Spark, whose SQL can also change tables.
+    By default DuckDB runs the query in this process, read-only. --engine spark starts Spark, which can also write.
     """
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other")

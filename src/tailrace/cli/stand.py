@@ -25,7 +25,7 @@ def up(
     nodes: Annotated[int, typer.Option(help="Members of the replica set.", min=1, max=7)] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch what is missing, start the servers on loopback and return when they answer."""
+    """Download missing servers, start them on loopback, and return once they are ready."""
     from tailrace.stand.background import bring_up
     from tailrace.stand.servers import StandPlan
 
@@ -35,7 +35,7 @@ def up(
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """Show the servers that run, their addresses and their logs; exit code 1 when none does."""
+    """Show the running servers with their addresses and logs; exit code 1 if none is running."""
     from tailrace.stand.background import read_state
 
     state = read_state()
@@ -47,7 +47,7 @@ def status(as_json: AsJson = False) -> None:
 
 @app.command()
 def settings() -> None:
-    """Print the settings under which the servers are reached, as TOML: `tailrace stand settings > tailrace.toml`."""
+    """Print settings for these servers as TOML: `tailrace stand settings > tailrace.toml`."""
     from tailrace.errors import StandError
     from tailrace.stand.background import read_state
 
@@ -67,7 +67,7 @@ def settings() -> None:
 
 @app.command()
 def down() -> None:
-    """End the servers and remove their data."""
+    """Stop the servers and delete their data."""
     from tailrace.stand.background import take_down
 
     typer.echo("the stand is down" if take_down() else "no stand was up")

@@ -25,7 +25,7 @@ def decode(
     type_bits: Annotated[str, typer.Option(help="The token's `_typeBits`, in base64.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print Extended JSON.")] = False,
 ) -> None:
-    """Show what is inside a resume token: its time, its kind, and the event it stands for."""
+    """Decode a resume token: its time, its type and the event it points to."""
     from tailrace.token import ResumeToken, describe
 
     position = whole_token(token) if token.startswith("{") else None
@@ -47,7 +47,7 @@ def encode(
     at: Annotated[str, typer.Option(help="ISO 8601, epoch seconds, or a cluster time `seconds,increment`.")],
     version: Annotated[int, typer.Option(min=1, max=2, help="1: for servers to 6.0; 2: 7.0 on.")] = 1,
 ) -> None:
-    """Make a high-water mark: a token at which a stream starts with the first event of a time."""
+    """Make a high-water mark: a token that starts a stream at a point in time."""
     from tailrace.token import ResumeToken
 
     typer.echo(json.dumps(ResumeToken.high_water_mark(parse_time(at), version).to_document()))

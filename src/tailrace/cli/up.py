@@ -18,11 +18,12 @@ from tailrace.cli.session import session
 from tailrace.errors import MissingExtra
 from tailrace.extras import EXTRA_OF
 
-HELP = """Start everything on one machine: servers, producer, Spark jobs and dashboard, and keep it running.
+HELP = """Run everything on one machine: servers, producer, Spark jobs and dashboard.
 
-A server that the settings name ([bold]mongodb.uri[/bold], [bold]capture.sink[/bold], [bold]features.redis_url[/bold])
-is used; the others are fetched and started here, with their data in the run folder, and are gone after the run. What
-dies is started again, until Ctrl-C. [bold]--demo[/bold] adds the fraud-signals example: its payments and its features.
+Servers named in the settings ([bold]mongodb.uri[/bold], [bold]capture.sink[/bold], [bold]features.redis_url[/bold])
+are used as they are. The others are downloaded and started here, keep their data in the run folder, and are removed
+after the run. Whatever dies is restarted, until Ctrl-C. [bold]--demo[/bold] adds the payments and features of the
+fraud-signals example.
 """
 
 

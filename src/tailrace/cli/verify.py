@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 @with_settings(*STREAM)
 def verify(
     settings: Settings,
-    topic: Annotated[list[str] | None, typer.Option(help="Topics; default those of the stream.")] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Topics; default: those of the stream.")] = None,
     source: Annotated[
-        list[str] | None, typer.Option(help="Collections, db.collection; default all in the topics.")
+        list[str] | None, typer.Option(help="Collections, as db.collection; default: all in the topics.")
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the stream to reach the time compared.")] = 60,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the stream to catch up.")] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the documents from the records and compare them with the collections at one cluster time.
+    """Rebuild the documents from the delivered records and compare them with the collections.
 
-    Exit code 0 when they are equal, 1 when documents are missing, stale or extra.
+    Both sides are compared as of one cluster time. Exit code 0 if they are equal, 1 if documents are missing, stale or
+    extra.
     """
     from tailrace.capture.producer.assembly import Capture
 

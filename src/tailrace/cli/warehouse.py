@@ -58,10 +58,10 @@ def run(
     once: Once = False,
     checkpoint: Checkpoint = None,
 ) -> None:
-    """Keep a history and a mirror of every chosen collection.
+    """Keep a mirror and a history table of every selected collection up to date.
 
-    Events come from the topics that --topics names, or directly from MongoDB; --backfill first takes the documents
-    that are there already. Stop it with Ctrl-C; it goes on from its checkpoint.
+    Events come from the topics in --topics, or directly from MongoDB; --backfill starts with the existing documents.
+    Stop it with Ctrl-C; the next run resumes from the checkpoint.
     """
     from tailrace.capture.source.namespaces import Namespaces as Selection
     from tailrace.cli.spark_session import spark_session, stoppable
@@ -97,7 +97,7 @@ def run(
 @app.command()
 @with_settings(FOLDER)
 def tables(settings: Settings, as_json: AsJson = False) -> None:
-    """List the tables with their rows, files and newest snapshots."""
+    """List the tables with their rows, files and latest snapshots."""
     with table_states(settings) as states:
         if as_json:
             typer.echo(json.dumps([asdict(state) for state in states], indent=2, default=str))
@@ -108,7 +108,7 @@ def tables(settings: Settings, as_json: AsJson = False) -> None:
 @app.command()
 @with_settings(FOLDER)
 def compact(settings: Settings, namespaces: Namespaces = None) -> None:
-    """Put small files together, and sort the rows of mirrors by key."""
+    """Merge small files, and sort mirrors by key."""
     from tailrace.warehouse.maintenance import compact as compact_table
 
     with _chosen_tables(settings, namespaces) as (lake, chosen):
@@ -124,7 +124,7 @@ def expire(
     namespaces: Namespaces = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="Remove files that killed jobs left behind, too.")] = False,
 ) -> None:
-    """Remove old snapshots, and the files that only they need."""
+    """Remove old snapshots and the files only they use."""
     from tailrace.warehouse.maintenance import expire as expire_table
     from tailrace.warehouse.maintenance import remove_orphans
 
@@ -140,14 +140,14 @@ def expire(
 def rebuild(
     settings: Settings,
     namespaces: Annotated[list[str], typer.Argument(help="The collections, as db.collection.")],
-    topics: Annotated[str, typer.Option(help="Topics, with commas, or /pattern/.")],
+    topics: Annotated[str, typer.Option(help="Comma-separated topics, or /pattern/.")],
     start: Annotated[str, typer.Option("--from", help="earliest, or an ISO time.")] = "earliest",
     format: TopicFormat = None,
-    force: Annotated[bool, typer.Option("--force", help="Swap although events were left over.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Swap even though some events could not be applied.")] = False,
 ) -> None:
-    """Build mirrors anew from the topics, beside the old ones, and put them in their place in one step.
+    """Rebuild mirrors from the topics next to the old ones, then swap them in one step.
 
-    Stop `tailrace warehouse run` first. Events that the history lacks are added to it; it loses none.
+    Stop `tailrace warehouse run` first. Events missing from the history are added to it; none are removed.
     """
     from tailrace.cli.spark_session import spark_session
     from tailrace.warehouse.rebuild import rebuild_mirrors, starting_options
@@ -163,7 +163,7 @@ def rebuild(
 @app.command("replay-dead-letters")
 @with_settings(FOLDER)
 def replay_dead_letters(settings: Settings, format: TopicFormat = None) -> None:
-    """Write the records among the dead letters that can be read now, with the right format, into the tables."""
+    """Retry the dead letters: apply those that --format can read to the tables."""
     from tailrace.cli.spark_session import spark_session
     from tailrace.warehouse.job import WarehouseJob
 

@@ -41,7 +41,7 @@ def watch(
     canonical: Annotated[bool, typer.Option("--canonical", help="Canonical Extended JSON: no type is lost.")] = False,
     resume_for: Annotated[float, typer.Option(min=0, help="Seconds to go on trying in an outage.")] = 60,
 ) -> None:
-    """Print change events: pretty and coloured on a terminal, one JSON document a line into a pipe."""
+    """Print change events: formatted on a terminal, one JSON document per line in a pipe."""
     from pymongo.errors import OperationFailure
 
     from tailrace.capture.source.documentdb import translated
