@@ -88,8 +88,8 @@ class Leaf(Condition):
         return frozenset({self._names[0]})
 
     def movable_paths(self, version: Version) -> frozenset[bytes] | None:
-        """Give the path; operators on arrays do not move."""
-        return None if self._whole else frozenset({b".".join(self._names)})
+        """Give the path; operators on arrays do not move before 7.0."""
+        return None if self._whole and version < (7, 0) else frozenset({b".".join(self._names)})
 
 
 def values_at(document: Document, names: Sequence[bytes], whole: bool) -> Iterator[Value]:
@@ -275,9 +275,9 @@ class ExpressionCondition(Condition):
         return first_names(self._node)
 
     def movable_paths(self, version: Version) -> frozenset[bytes] | None:
-        """Give the field paths; before 5.0 expressions do not move."""
+        """Give the field paths, none for a constant; before 5.0 expressions do not move."""
         paths = [path.names for path in self._node.field_paths() if path.slot == 0]
-        moves = version >= (5, 0) and bool(paths) and all(paths)
+        moves = version >= (5, 0) and all(paths)
         return frozenset(b".".join(names) for names in paths) if moves else None
 
 

@@ -27,7 +27,7 @@ from tailrace.engine.expression.failures import (
 )
 from tailrace.engine.expression.nodes import MAX_DEPTH
 from tailrace.engine.expression.numbers import as_double
-from tailrace.engine.expression.parsing import Scope, Version, parse_expression, parse_operand
+from tailrace.engine.expression.parsing import Scope, Version, parse_operand
 from tailrace.engine.expression.rendering import render_document
 from tailrace.engine.expression.values import (
     Document,
@@ -124,10 +124,8 @@ def _parse_sample_rate(name: bytes, value: Value, scope: Scope, top: bool) -> Co
     rate = as_double(value)
     inside = 0 <= rate <= 1
     check(inside, BAD_VALUE, "numeric argument to $sampleRate must be in [0, 1]")
-    if rate in (0, 1):
-        return Fixed(rate == 1)
     draw = Document.of({b"$lt": [Document.of({b"$rand": Document()}), rate]})
-    node = parse_expression(draw, scope)
+    node = parse_operand(rate == 1 if rate in (0, 1) else draw, scope)
     return ExpressionCondition(node, lambda: scope.context.slot_count)
 
 

@@ -1,9 +1,10 @@
 """Moving the conditions of a `$match` forward, before stages that do not touch what they test, as servers do.
 
 It shows: an event that a moved condition drops never meets the stages it overtook, nor their failures, and
-from 6.0 on a stream cannot be resumed at it. Seen in `explain` of 4.2 to 6.0: conditions move one by one before
-`$addFields`, `$set`, `$unset` and `$project`; `$size` and `$elemMatch` stay, and before 5.0 `$expr`; nothing moves
-before `$replaceRoot`. A condition on a field that a `$project` merely renamed, which servers move too, stays here.
+from 6.0 on a stream cannot be resumed at it. Seen on 4.2 to 7.0: conditions move one by one before
+`$addFields`, `$set`, `$unset` and `$project`; before 7.0 `$size` and `$elemMatch` stay, and before 5.0 `$expr`; nothing
+moves before `$replaceRoot`. Two things that servers move stay here: a condition on a field that a `$project` merely
+renamed, and on 5.0 one with `$rand`.
 """
 
 from __future__ import annotations
