@@ -1,19 +1,23 @@
-"""Sharded clusters: each shard is proved beside its own stream; one of a release that nobody compared is refused."""
+"""Sharded clusters: each shard is proved beside its own stream, which serves what the engine may not."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
+import bson
 import pytest
 from bson import MaxKey
+from pymongo import MongoClient
 from typer.testing import CliRunner
 
-from tailrace.capture.source.proving import ProofOptions
+from tailrace.capture.source.proving import ProofOptions, Side
 from tailrace.capture.source.proving_source import ProvingSource
 from tailrace.capture.source.source import ClusterAccess, Selection, Start
 from tailrace.cli.app import app
 from tailrace.errors import StreamRefused
+from tailrace.event import EventStream
 from tailrace.owned import OwnedThread
 from tailrace.proof import TrustLedger
 from tailrace.stand import ShardedCluster
@@ -56,16 +60,96 @@ def test_prove_compares_each_shard_with_its_own_stream(cluster: ShardedCluster) 
     assert sharded > 5
 
 
-def test_a_cluster_that_nobody_compared_is_refused_and_told_why(cluster: ShardedCluster) -> None:
-    """Events that stay with the server would have to come from a mongos, and none could be had to compare."""
+def unknown_source(
+    cluster: ShardedCluster, client: MongoClient[Any], ledger: TrustLedger, order: str = "strict", **options: Any
+) -> ProvingSource:
+    """Give the source of a cluster that pretends to be of a release which nobody compared."""
 
-    def unknown(server: str, presumes: bool) -> TrustLedger:
+    def make(server: str, presumes: bool) -> TrustLedger:
         assert presumes, "6.0.5 itself was compared"
-        return TrustLedger("8.9.28", 5)
+        return ledger
 
+    selection = Selection(max_await_ms=200, **options)
+    return ProvingSource(client, selection, ClusterAccess(cluster.config.uri, order=order), make, ProofOptions(20, 0))
+
+
+def read(stream: EventStream, count: int, is_over: Callable[[], bool]) -> tuple[list[bytes], bytes]:
+    """Give so many events and the position behind them; what comes until it is over is read too."""
+    found: list[bytes] = []
+    for batch in stream.batches():
+        found += batch.events
+        if len(found) >= count and batch.token is not None and is_over():
+            return found, batch.token
+    raise AssertionError("the stream ended")
+
+
+class Reader:
+    """Writes to an unknown cluster and reads its stream, opened anew for each round, as after a restart."""
+
+    def __init__(self, cluster: ShardedCluster, source: ProvingSource, first: int) -> None:
+        self.sides: list[Side] = []
+        source._on_side = self.sides.append
+        self._cluster = cluster
+        self._source = source
+        self._next = first
+        self._position, _ = source.now()
+        self.expected: list[tuple[str, int]] = []
+        self.events: list[dict[str, Any]] = []
+
+    def read_round(self, *, updates: bool = False, is_over: Callable[[], bool] = lambda: True) -> None:
+        stream = self._source.open(Start(self._position))
+        try:
+            written = [self._insert(user) for user in (*range(20), *range(20), *range(20))]
+            if updates:
+                for _, number in list(written):
+                    self._cluster.update(NAMESPACE, {"_id": number, "user": number % 20}, {"$set": {"paid": True}})
+                    written.append(("update", number))
+            found, self._position = read(stream, len(written), is_over)
+        finally:
+            stream.close()
+        self.expected += written
+        self.events += map(bson.decode, found)
+
+    def _insert(self, user: int) -> tuple[str, int]:
+        number = self._next - self._next % 20 + user
+        self._next = number + 1
+        self._cluster.insert(NAMESPACE, {"_id": number, "user": user})
+        return "insert", number
+
+
+def test_a_cluster_that_nobody_compared_is_served_by_its_shards_until_the_engine_is_proved(
+    cluster: ShardedCluster,
+) -> None:
+    """At either switch, and over restarts in between, every write is there once, and each shard's in its order."""
     with cluster.config.client() as client:
-        access = ClusterAccess(cluster.config.uri)
-        source = ProvingSource(client, Selection(), access, unknown, ProofOptions())
-        with pytest.raises(StreamRefused, match=r"a sharded MongoDB 8\.9\.28") as raised:
+        for order, first in (("strict", 0), ("per-key", 100_000)):
+            ledger = TrustLedger("8.9.28", 20)
+            reader = Reader(cluster, unknown_source(cluster, client, ledger, order), first)
+            sides = reader.sides
+            reader.read_round(is_over=lambda sides=sides: Side.ENGINE in sides)
+            assert sides[0] is Side.SERVER
+            reader.read_round()
+            trusted = len(sides)
+            reader.read_round(updates=True)
+            assert Side.SERVER in sides[trusted:], "updates, a new kind, came from the shards"
+            check_round(reader, order)
+            assert not ledger.has_doubts
+
+
+def check_round(reader: Reader, order: str) -> None:
+    found = [(each["operationType"], each["documentKey"]["_id"]) for each in reader.events]
+    assert sorted(found) == sorted(reader.expected)
+    for shard in (range(10), range(10, 20)):
+        mine = [each["_id"]["_data"] for each in reader.events if each["documentKey"]["user"] in shard]
+        assert mine == sorted(mine)
+    if order == "strict":
+        tokens = [each["_id"]["_data"] for each in reader.events]
+        assert tokens == sorted(tokens)
+
+
+def test_what_a_shard_cannot_give_as_a_router_would_is_refused(cluster: ShardedCluster) -> None:
+    with cluster.config.client() as client:
+        source = unknown_source(cluster, client, TrustLedger("8.9.28", 5), full_document="updateLookup")
+        with pytest.raises(StreamRefused, match=r"a MongoDB 8\.9\.28 cluster") as raised:
             source.open(Start())
-    assert "engine prove" in raised.value.hint
+    assert "whenAvailable" in raised.value.hint

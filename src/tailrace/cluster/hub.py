@@ -23,7 +23,7 @@ from pymongo.errors import ConnectionFailure, PyMongoError
 from tailrace.cluster.channel import MergedChannel
 from tailrace.cluster.lookup import ShardedImages
 from tailrace.cluster.merge import Order
-from tailrace.cluster.merged import MergedStream
+from tailrace.cluster.merged import MergedStream, ShardPart
 from tailrace.cluster.placement import Placements
 from tailrace.cluster.sequencing import ByToken, ByTokenWithPositions, PerKey, PerKeyWithPositions
 from tailrace.cluster.shard import ShardHub
@@ -53,11 +53,16 @@ class ClusterHub(Closeable):
         *,
         shards: Mapping[str, str] | None = None,
         order: Order = Order.STRICT,
+        unproved: bool = False,
         **hub_options: Any,
     ) -> None:
-        """Connect to config servers; or to shards by name and URI, which then stay the only ones."""
+        """Connect to config servers; or to shards by name and URI, which then stay the only ones.
+
+        `unproved`: whoever asks compares what the engine makes of servers that it was never compared with.
+        """
         self._uri = uri
         self._order = order
+        self._unproved = unproved
         self._options = hub_options
         self._lock = threading.Lock()
         self._parts: dict[str, ShardHub] = {}
@@ -247,7 +252,14 @@ class ClusterHub(Closeable):
         return None if part is None else part.removed_by
 
     def _open(self, name: str, uri: str) -> None:
-        part = ShardHub(name, uri, self._options, images=self._images(name), newest_time=self._newest_time)
+        part = ShardHub(
+            name,
+            uri,
+            self._options,
+            images=self._images(name),
+            newest_time=self._newest_time,
+            unproved=self._unproved,
+        )
         part.hub.on_data(self._on_data)
         part.hub.on_progress(self._on_progress)
         self._parts[name] = part
@@ -262,12 +274,17 @@ class ClusterHub(Closeable):
             placements = self._placements = self._placements or Placements(config.client, config.hub.dialect)
             # This shard itself is not among the parts yet.
             return ShardedImages(
-                name, LiveImages(own), placements, lambda shard: own if shard == name else self._client(shard)
+                name, LiveImages(own), placements, lambda shard: own if shard == name else self.client(shard)
             )
 
         return make
 
-    def _client(self, shard: str) -> MongoClient[Any]:
+    def open_part(self, shard: str, spec: StreamSpec, latest: int, now: datetime) -> ShardPart:
+        """Open one shard's part of a merged stream."""
+        return self.hub(shard).subscribe(spec, latest=latest, now=now)
+
+    def client(self, shard: str) -> MongoClient[Any]:
+        """Give the client of a shard."""
         part = self._parts.get(shard)
         if part is None:
             raise ConnectionFailure(f"shard {shard} is not known here yet")

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import bson
 
@@ -22,7 +22,6 @@ from tailrace.engine.user_stages import are_quick
 from tailrace.errors import ServerUnreachable
 from tailrace.event import ChangeEvent
 from tailrace.hub.batch import Batch
-from tailrace.hub.subscription import Subscription
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token.resume_token import ResumeToken, TokenKind
 
@@ -33,6 +32,40 @@ if TYPE_CHECKING:
 _SHARDS: Final = StreamSpec(Scope.of_collection("config", "shards"))
 _POLLED_EVENTS: Final = 1_000
 _NO_LIMITS: Final = Limits(None, 1 << 62)
+
+
+class ShardPart(Protocol):
+    """What one shard gives to a merged stream."""
+
+    @property
+    def position(self) -> ResumeToken:
+        """Behind the last event that was given, or further."""
+
+    @property
+    def position_time(self) -> ClusterTime:
+        """The cluster time of the position."""
+
+    @property
+    def high_water_mark(self) -> ResumeToken:
+        """Nothing below it will come any more."""
+
+    @property
+    def channel(self) -> EventLog | None:
+        """The channel that it is read from, if there is one."""
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether an oplog is read by a scan of its own."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the next `poll` may find something."""
+
+    def poll(self, max_events: int | None) -> Batch:
+        """Give the events that are there now."""
+
+    def close(self) -> None:
+        """Stop."""
 
 
 class MergedStream:
@@ -46,7 +79,7 @@ class MergedStream:
         self._sequencer = sequencer
         self._since = _start_time(spec, latest)
         self._merge: Merge[Event] = Merge(sequencer.order)
-        self._parts: dict[str, Subscription[Any]] = {}
+        self._parts: dict[str, ShardPart] = {}
         self._ready: list[Event] = []
         self._topology_changes: deque[Event] = deque()
         """What the config servers told and the merge has not come to yet; the first one is in the merge."""
@@ -248,7 +281,7 @@ class MergedStream:
         self._parts[name] = part = self._subscribe(name, since)
         self._merge.add(name, part.high_water_mark)
 
-    def _subscribe(self, name: str, since: ClusterTime, stood: ResumeToken | None = None) -> Subscription[Any]:
+    def _subscribe(self, name: str, since: ClusterTime, stood: ResumeToken | None = None) -> ShardPart:
         after = stood or self._sequencer.start_of(name)
         spec = _SHARDS if name == CONFIG and self._cluster.follows_config else self._spec
         options: ChangeStreamOptions = replace(
@@ -259,7 +292,7 @@ class MergedStream:
         )
         start = None if after is None else after.decode()
         shard_spec = replace(spec, options=options, start_token=start)
-        part = self._cluster.hub(name).subscribe(shard_spec, latest=self._latest, now=self._now)
+        part = self._cluster.open_part(name, shard_spec, self._latest, self._now)
         self._sequencer.opened(name, after or part.position)
         return part
 

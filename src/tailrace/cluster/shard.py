@@ -40,8 +40,12 @@ class ShardHub:
         *,
         images: Callable[[MongoClient[Any]], ImageStore],
         newest_time: Callable[[], Document],
+        unproved: bool = False,
     ) -> None:
-        """Connect; `newest_time` gives a signed cluster time that no shard has passed in what was read of it."""
+        """Connect; `newest_time` gives a signed cluster time that no shard has passed in what was read of it.
+
+        `unproved`: whoever asks compares what the engine makes of a server that it was never compared with.
+        """
         self.name = name
         self.removed_by: int | None = None
         """A time at which the config servers did not list it any more."""
@@ -59,7 +63,8 @@ class ShardHub:
             self.client = client
             self.clock = ShardClock(uri)
             self._running.callback(self.clock.close)
-            dialect = Dialect.of(client.server_info()["version"])
+            version = client.server_info()["version"]
+            dialect = Dialect.nearest(version) if unproved else Dialect.of(version)
             oplog = LiveOplog(client, await_ms=_AWAIT_MS)
             self.hub = self._running.enter_context(Hub(oplog, dialect, images=images(client), **dict(hub_options)))
         except BaseException:

@@ -34,14 +34,19 @@ _CATCH_UP_PAUSE: Final = 0.01
 _SECONDS_TO_COME: Final = 30.0
 
 
-def open_cluster(client: MongoClient[Any], access: ClusterAccess) -> ClusterHub:
-    """Connect to all shards: those that are listed, or those that the config servers know."""
+def open_cluster(
+    client: MongoClient[Any], access: ClusterAccess, make: Callable[..., ClusterHub] = ClusterHub
+) -> ClusterHub:
+    """Connect to all shards: those that are listed, or those that the config servers know.
+
+    `make` makes the hub; another than the ordinary one where the engine has to prove itself.
+    """
     order = Order(access.order)
     found = access.uri if access.shards else config_uri(client, access.uri)
     if found is None:
         raise SettingsError("this is a replica set, and no cluster", hint="Give the URI of a mongos or config server.")
     shards = dict(access.shards) or None
-    return ClusterHub(found, shards=shards, order=order, ring_bytes=_RING_BYTES, channel_bytes=_CHANNEL_BYTES)
+    return make(found, shards=shards, order=order, ring_bytes=_RING_BYTES, channel_bytes=_CHANNEL_BYTES)
 
 
 def shard_uris(client: MongoClient[Any], access: ClusterAccess) -> dict[str, str]:
@@ -49,9 +54,11 @@ def shard_uris(client: MongoClient[Any], access: ClusterAccess) -> dict[str, str
     return dict(access.shards) or {shard.name: shard.uri(access.uri) for shard in read_shards(client)}
 
 
-def cluster_now(client: MongoClient[Any], access: ClusterAccess) -> tuple[bytes, Timestamp]:
+def cluster_now(
+    client: MongoClient[Any], access: ClusterAccess, make: Callable[..., ClusterHub] = ClusterHub
+) -> tuple[bytes, Timestamp]:
     """Give a position behind everything that was written before the call, on all shards, and its time."""
-    with open_cluster(client, access) as hub:
+    with open_cluster(client, access, make) as hub:
         newest = _newest_position(hub)
         shards = {name: newest for name in hub.shards if name != CONFIG}
     return with_positions(newest.to_bson(), shards), newest.cluster_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bson
 from bson.timestamp import Timestamp
@@ -29,12 +29,18 @@ from tailrace.event import EventBatch, EventStream
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 
+if TYPE_CHECKING:
+    from tailrace.cluster import ClusterHub
+
 
 class OplogSource(EventSource):
     """The engine on the oplog: at least the rate of a change stream, for a tenth of the primary's CPU.
 
     Through a router or a config server it reads the oplogs of all shards of the cluster, merged.
     """
+
+    _compares_shards = False
+    """Whether the stream of a cluster is compared shard by shard."""
 
     def __init__(
         self,
@@ -55,11 +61,13 @@ class OplogSource(EventSource):
         """Open a stream that is made here; it needs the role `read` on the database `local`.
 
         The engine knows each event's namespace without looking into the event, so choosing by it here costs nothing.
-        Only for a user's own stages, which may not see other collections, it is the first stage as elsewhere.
+        Only for a user's own stages, which may not see other collections, it is the first stage as elsewhere; and
+        where each shard's own stream is compared, which has to choose alike.
         """
         chosen = self.selection
-        stages = [*(chosen.stages() if chosen.pipeline else []), *([WITHOUT_IMAGES] if without_images else [])]
-        choice = None if chosen.pipeline else EventChoice(chosen.watched)
+        chooses_first = bool(chosen.pipeline) or self._compares_shards
+        stages = [*(chosen.stages() if chooses_first else []), *([WITHOUT_IMAGES] if without_images else [])]
+        choice = None if chooses_first else EventChoice(chosen.watched)
         full_document = None if without_images else chosen.full_document
         before_change = None if without_images else chosen.full_document_before_change
         start_after = None if start.token is None else bson.decode(start.token)
@@ -69,7 +77,7 @@ class OplogSource(EventSource):
 
             self._check_cluster()
             return ClusterStream(
-                open_cluster(self.client, self._cluster),
+                open_cluster(self.client, self._cluster, self._cluster_hub),
                 target_of(self.client, chosen),
                 stages,
                 {
@@ -102,7 +110,7 @@ class OplogSource(EventSource):
             return super().operation_time()
         from tailrace.capture.source.cluster import open_cluster
 
-        with open_cluster(self.client, self._cluster) as hub:
+        with open_cluster(self.client, self._cluster, self._cluster_hub) as hub:
             return ClusterTime(hub.latest()).timestamp
 
     def now(self) -> tuple[bytes, Timestamp]:
@@ -111,7 +119,7 @@ class OplogSource(EventSource):
             return super().now()
         from tailrace.capture.source.cluster import cluster_now
 
-        return cluster_now(self.client, self._cluster)
+        return cluster_now(self.client, self._cluster, self._cluster_hub)
 
     def shards(self) -> list[str]:
         """Name the shards of the cluster; none for a replica set."""
@@ -144,6 +152,12 @@ class OplogSource(EventSource):
     def in_strict_order(self) -> OplogSource:
         """Let the shards wait for each other."""
         return OplogSource(self.client, self.selection, replace(self._cluster, order="strict"))
+
+    def _cluster_hub(self, uri: str, **options: Any) -> ClusterHub:
+        """Make the hub of all shards."""
+        from tailrace.cluster import ClusterHub
+
+        return ClusterHub(uri, **options)
 
     @property
     def is_cluster(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pymongo import MongoClient
 
@@ -15,6 +15,9 @@ from tailrace.engine.dialect import is_compared
 from tailrace.errors import StreamRefused
 from tailrace.event import EventStream
 from tailrace.proof import TrustLedger, build_name
+
+if TYPE_CHECKING:
+    from tailrace.cluster import ClusterHub
 
 _LOOKS_UP: Final = "updateLookup"
 
@@ -52,21 +55,28 @@ class ProvingSource(OplogSource):
         return self._ledger
 
     @property
+    def _compares_shards(self) -> bool:  # type: ignore[override]
+        return self.is_cluster and not self.ledger.presumes
+
+    def _cluster_hub(self, uri: str, **options: Any) -> ClusterHub:
+        """Make the hub of all shards, with their own streams beside the engine where nobody has compared them."""
+        if not self._compares_shards:
+            return super()._cluster_hub(uri, **options)
+        from tailrace.capture.source.proving_cluster import ProvingClusterHub
+
+        return ProvingClusterHub(uri, self.selection, self.ledger, self._options, self._on_side, **options)
+
+    @property
     def side(self) -> Side | None:
         """Where events come from at the moment; None before a stream was opened."""
         return None if self._stream is None else self._stream.side
 
     def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> EventStream:
-        """Open a stream that compares; on a cluster, whose routers' streams nobody has compared, the engine's alone."""
+        """Open a stream that compares; that of a cluster does so shard by shard, on releases that nobody compared."""
         ledger = self.ledger
         if self.is_cluster:
             if not ledger.presumes:
-                # What stays with the server would have to come from a mongos, whose merged stream nobody could compare:
-                # between it and the engine's a switch might lose or repeat events of one cluster time.
-                raise StreamRefused(
-                    f"nobody has compared the engine with a sharded MongoDB {ledger.server}",
-                    hint="Set capture.source to change-stream; `tailrace engine prove` compares shard by shard.",
-                )
+                self._check_unknown_cluster(one_by_one or without_images)
             return super().open(start, one_by_one=one_by_one, without_images=without_images)
         server = ChangeStreamSource(self.client, self.selection)
         if one_by_one or without_images:
@@ -86,6 +96,21 @@ class ProvingSource(OplogSource):
             on_side=self._on_side,
         )
         return self._stream
+
+    def _check_unknown_cluster(self, is_large: bool) -> None:
+        """Refuse what a shard's own stream cannot give as a mongos would."""
+        server = self.ledger.server
+        if self.selection.full_document == _LOOKS_UP:
+            raise StreamRefused(
+                f"a shard of a MongoDB {server} cluster, whose own stream serves while the engine proves itself, looks "
+                "documents up on itself alone, where they may not be any more",
+                hint="Set capture.full_document to whenAvailable, or capture.source to change-stream.",
+            )
+        if is_large:
+            raise StreamRefused(
+                f"an event over 16 MB cannot be read from a MongoDB {server} cluster that nobody has compared",
+                hint="Set capture.source to change-stream.",
+            )
 
     def in_strict_order(self) -> ProvingSource:
         """Let the shards wait for each other."""

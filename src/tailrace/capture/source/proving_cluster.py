@@ -1,0 +1,159 @@
+"""The engine proved on a sharded cluster: each shard's part of the merged stream beside the shard's own stream.
+
+What may not come from the engine comes from the shard itself, and both are merged here in the same way. So a switch
+concerns one shard, behind one of its tokens, and no stream that a mongos has merged is ever gone over to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingStream, Side
+from tailrace.capture.source.source import ChangeStreamSource, Selection, Start
+from tailrace.cluster import ClusterHub
+from tailrace.cluster.merged import ShardPart
+from tailrace.cluster.topology import CONFIG
+from tailrace.driver import Batch
+from tailrace.engine.event import Event
+from tailrace.engine.options import StreamSpec, read_token
+from tailrace.event import ChangeEvent, EventBatch
+from tailrace.hub.batch import Batch as HubBatch
+from tailrace.hub.event_log import EventLog
+from tailrace.hub.subscription import Subscription
+from tailrace.proof import TrustLedger
+from tailrace.raw.cluster_time import ClusterTime
+from tailrace.token import ResumeToken
+
+_AWAIT_MS: Final = 50
+"""How long an idle shard's own stream waits for events, while the others are not read."""
+_PAUSE: Final = 0.01
+_EVENTS: Final = 1_000
+
+
+class ProvingClusterHub(ClusterHub):
+    """A cluster whose shards serve what the engine may not."""
+
+    def __init__(
+        self,
+        uri: str,
+        selection: Selection,
+        ledger: TrustLedger,
+        options: ProofOptions,
+        on_side: Callable[[Side], object],
+        **hub_options: Any,
+    ) -> None:
+        """Take what `ClusterHub` does; `on_side` is told when all shards come from the engine, and when not."""
+        self._selection = replace(selection, max_await_ms=_AWAIT_MS)
+        self._ledger = ledger
+        self._proof = options
+        self._on_side = on_side
+        self._sides: dict[str, Side] = {}
+        super().__init__(uri, unproved=True, **hub_options)
+
+    def open_part(self, shard: str, spec: StreamSpec, latest: int, now: datetime) -> ShardPart:
+        """Open a shard's part: from the shard itself, or from the engine where that is trusted."""
+        if shard == CONFIG and self.follows_config:
+            return super().open_part(shard, spec, latest, now)
+        client = self.client(shard)
+        stream = ProvingStream(
+            _start_of(spec),
+            ChangeStreamSource(client, self._selection, _EVENTS).open,
+            lambda start: _EngineSide(self.hub(shard).subscribe(self._begun(spec, start), latest=latest, now=now)),
+            self._ledger,
+            self._proof,
+            sample=ChangeStreamSource(client, self._selection, SAMPLE).open,
+            on_side=lambda side: self._changed(shard, side),
+        )
+        return _ProvingPart(stream, spec)
+
+    def advance_to(self, time: int) -> None:
+        """Have all shards come behind a time: a shard's own stream stands at its newest entry, not behind it."""
+        super().advance_to(time + 1)
+
+    def _begun(self, spec: StreamSpec, start: Start) -> StreamSpec:
+        after = None if start.token is None else ResumeToken.parse(start.token)
+        options = replace(
+            spec.options, start_after=after, start_at_operation_time=None if after is not None else start.time
+        )
+        return replace(spec, options=options, start_token=read_token(options, self.dialect))
+
+    def _changed(self, shard: str, side: Side) -> None:
+        self._sides[shard] = side
+        self._on_side(Side.ENGINE if set(self._sides.values()) == {Side.ENGINE} else Side.SERVER)
+
+
+class _EngineSide:
+    """A hub's subscription as a stream that is compared."""
+
+    def __init__(self, subscription: Subscription[Any]) -> None:
+        self._subscription = subscription
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Give batch after batch; after an empty one the tail gets a moment to read on."""
+        subscription = self._subscription
+        while not subscription.is_closed:
+            batch = subscription.poll(_EVENTS)
+            yield Batch([event.raw for event in batch.events], batch.token, None)
+            if not batch.events:
+                time.sleep(_PAUSE)
+
+    def close(self) -> None:
+        """Leave the hub."""
+        self._subscription.close()
+
+
+class _ProvingPart:
+    """One shard's part, read from whichever side may be believed."""
+
+    is_catching_up = False
+    has_data = True
+    channel: EventLog | None = None
+
+    def __init__(self, stream: ProvingStream, spec: StreamSpec) -> None:
+        self._stream = stream
+        self._batches = stream.batches()
+        start = _start_of(spec)
+        if start.token is not None:
+            self.position = ResumeToken.parse(start.token)
+        elif start.time is not None:
+            self.position = ResumeToken.high_water_mark(start.time)
+        else:
+            raise ValueError("a shard's part begins somewhere")
+
+    @property
+    def position_time(self) -> ClusterTime:
+        """The cluster time of the position."""
+        return ClusterTime.from_timestamp(self.position.cluster_time)
+
+    @property
+    def high_water_mark(self) -> ResumeToken:
+        """The position: the streams of both sides say no more than that."""
+        return self.position
+
+    def poll(self, max_events: int | None) -> HubBatch:
+        """Give the next batch of either side; it has as many events as that side gives at once."""
+        batch = next(self._batches, None)
+        if batch is None:
+            return HubBatch([], self.position)
+        if batch.token is not None:
+            self.position = max(self.position, ResumeToken.parse(batch.token))
+        return HubBatch(list(map(_event, batch.events)), self.position)
+
+    def close(self) -> None:
+        """Free the cursors of both sides."""
+        self._stream.close()
+
+
+def _start_of(spec: StreamSpec) -> Start:
+    token = spec.options.start_after
+    return Start(None if token is None else token.to_bson(), spec.options.start_at_operation_time)
+
+
+def _event(raw: bytes) -> Event:
+    """Make an event of a shard's own bytes; nobody asks for its namespace, as both sides have chosen by it."""
+    change = ChangeEvent(raw)
+    return Event(raw, change.token_time, b"", change.operation_type)
