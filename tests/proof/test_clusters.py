@@ -12,11 +12,12 @@ from bson import MaxKey
 from pymongo import MongoClient
 from typer.testing import CliRunner
 
+from tailrace.capture.source.cluster import ClusterStream
 from tailrace.capture.source.proving import ProofOptions, Side
 from tailrace.capture.source.proving_source import ProvingSource
 from tailrace.capture.source.source import ClusterAccess, Selection, Start
 from tailrace.cli.app import app
-from tailrace.errors import StreamRefused
+from tailrace.errors import HistoryLost, StreamRefused
 from tailrace.event import EventStream
 from tailrace.owned import OwnedThread
 from tailrace.proof import TrustLedger
@@ -147,9 +148,25 @@ def check_round(reader: Reader, order: str) -> None:
         assert tokens == sorted(tokens)
 
 
-def test_what_a_shard_cannot_give_as_a_router_would_is_refused(cluster: ShardedCluster) -> None:
+def test_what_an_unknown_cluster_cannot_give_is_refused_and_a_shard_that_joined_unseen_is_lost_history(
+    cluster: ShardedCluster,
+) -> None:
     with cluster.config.client() as client:
         source = unknown_source(cluster, client, TrustLedger("8.9.28", 5), full_document="updateLookup")
         with pytest.raises(StreamRefused, match=r"a MongoDB 8\.9\.28 cluster") as raised:
             source.open(Start())
-    assert "whenAvailable" in raised.value.hint
+        assert "whenAvailable" in raised.value.hint
+
+        stream = unknown_source(cluster, client, TrustLedger("8.9.28", 5)).open(Start())
+        assert isinstance(stream, ClusterStream)
+        hub = stream._hub
+        batches = stream.batches()
+        next(batches)
+        listed = {"s0", "s1", "s9"}
+        hub._check_listed(listed, hub.latest())
+        cluster.insert(NAMESPACE, {"_id": 1, "user": 1})
+        next(batch for batch in batches if batch.events)
+        hub._check_listed(listed, hub.latest())
+        with pytest.raises(HistoryLost, match="shard s9 was added"):
+            next(batches)
+        stream.close()

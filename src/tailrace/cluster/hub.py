@@ -32,7 +32,7 @@ from tailrace.cluster.topology import CONFIG, Document, Shard, read_shards, time
 from tailrace.engine.images import ImageStore
 from tailrace.engine.live import LiveImages
 from tailrace.engine.options import StreamSpec
-from tailrace.errors import ServerUnreachable
+from tailrace.errors import ServerUnreachable, TailraceError
 from tailrace.hub.event_log import EventLog, Listener
 from tailrace.hub.hub import CHANNEL_BYTES, Hub, Key, lags_of, sharing_key
 from tailrace.hub.subscription import Subscription
@@ -74,6 +74,8 @@ class ClusterHub(Closeable):
         self._stopping = threading.Event()
         self._placements: Placements | None = None
         self.follows_config = shards is None
+        self.error: TailraceError | None = None
+        """Why no stream of the cluster can go on: what it gave may lack something."""
         try:
             if shards is None:
                 self._open(CONFIG, uri)
@@ -327,6 +329,9 @@ class ClusterHub(Closeable):
                 failed = error
         raise failed or ConnectionFailure("there are no shards")
 
+    def _check_listed(self, names: set[str], now: int) -> None:
+        """Judge the list of shards, as it stood before a time."""
+
     # --- shards that leave
 
     def _poll_shard_list(self) -> None:
@@ -339,6 +344,7 @@ class ClusterHub(Closeable):
             except PyMongoError as error:
                 get_logger().debug("shards_not_listed", error=str(error))
                 continue
+            self._check_listed(listed, now)
             for name, part in tuple(self._parts.items()):
                 if name != CONFIG and name not in listed and part.removed_by is None:
                     get_logger().info("shard_removed", shard=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
@@ -179,6 +180,8 @@ class MergedStream:
     def _read(self, limits: Limits) -> tuple[list[Event], bytes]:
         """Hand out what may leave and fits, and move the position behind it; with the shards' positions."""
         try:
+            if self._cluster.error is not None:
+                raise copy(self._cluster.error)
             if not self._ready:
                 self._read_shards()
                 self._take()

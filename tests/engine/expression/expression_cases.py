@@ -216,7 +216,11 @@ def _dates() -> list[Case]:
                 _compute({"$dateDiff": {"startDate": "$d", "endDate": _DAY, "unit": unit, **at}}, documents),
             ]
     parsed = [_compute({"$dateFromString": {"dateString": "$v"}}, _with("v", strings))]
-    parsed += [_compute({"$dateFromString": {"dateString": "$v", "timezone": "Europe/Berlin"}}, _with("v", strings))]
+    parsed += [
+        _compute({"$dateFromString": {"dateString": "$v", "timezone": zone}}, _with("v", strings))
+        for zone in ("Europe/Berlin", "UTC", "GMT", "+00:00")
+    ]
+    parsed += [_compute({"$subtract": [_DAY, "$v"]}, _with("v", [2.0**63, -(2.0**63), 2.0**62]))]
     parsed += [
         _compute({"$dateFromString": {"dateString": text, "format": form, "onError": "bad"}}, [{"_id": 0}]) for form,
         text in formats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from bson.int64 import Int64
@@ -31,6 +32,7 @@ from tailrace.engine.expression.numbers import as_long, is_int64
 from tailrace.engine.expression.parsing import (
     Arguments,
     Scope,
+    Version,
     parse_object,
     parse_operand,
     parser,
@@ -346,10 +348,12 @@ _FROM_STRING: Final = Arguments(
 @parser("$dateFromString")
 def parse_date_from_string(name: str, value: Value, scope: Scope) -> Node:
     """Read a text and, perhaps, the format it is in."""
-    return Operator(name, _FROM_STRING.parse(value, scope), _build_date_from_string)
+    build = partial(_build_date_from_string, scope.context.version)
+    return Operator(name, _FROM_STRING.parse(value, scope), build)
 
 
 def _build_date_from_string(
+    version: Version,
     source: Evaluate,
     timezone: Evaluate | None,
     form: Evaluate | None,
@@ -376,6 +380,8 @@ def _build_date_from_string(
         if form is not None:
             pattern = _format("$dateFromString", 40684, form(slots), parsing=True)
         zone = evaluate_zone(timezone, slots)
+        if version >= (7, 0) and zone is find_zone("UTC"):
+            zone = UTC_ZONE  # since 7.0 that name is no contradiction to an offset in the text
         if is_nullish(text):
             return on_null(slots) if on_null is not None else None
         try:

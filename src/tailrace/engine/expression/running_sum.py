@@ -77,7 +77,7 @@ class RunningSum:
 
 def minus_millis(date: Date, value: Value) -> Date:
     """Take a number of milliseconds from a date."""
-    return Date(_on_the_clock(date.millis - whole_millis(_number(value))))
+    return Date(_on_the_clock(date.millis - _on_the_clock(whole_millis(_number(value)))))
 
 
 def whole_millis(number: int | float | Decimal) -> int:
