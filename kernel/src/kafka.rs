@@ -18,6 +18,10 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::error::KernelError;
 use crate::kafka_library::{EVENT_DELIVERY, EVENT_LOG, Functions, PURGE_ALL, QUEUE_FULL, c_string, text_of};
+use crate::record_batch::{RecordBatch, View};
+
+/// How many headers a record has.
+const HEADERS_AT_MOST: usize = 7;
 
 /// The handles of one producer; they live as long as it does.
 struct Handles {
@@ -67,10 +71,7 @@ impl KafkaProducer {
             let topic = match &last {
                 Some((known, topic)) if known.is(&namespace) => *topic,
                 _ => {
-                    let topic = topics.get_item(&namespace)?;
-                    let topic = topic.ok_or_else(|| KernelError::new_err("a record has an unknown topic"))?;
-                    let name: String = topic.getattr(intern!(topic.py(), "name"))?.extract()?;
-                    let topic = self.0.topic(&name).map_err(KernelError::new_err)?;
+                    let topic = self.topic_of(topics, &namespace)?;
                     last = Some((namespace, topic));
                     topic
                 }
@@ -86,6 +87,26 @@ impl KafkaProducer {
             }
         }
         Ok((records.len(), 0))
+    }
+
+    /// The same for records that are still in the kernel; the interpreter may do something else meanwhile.
+    fn send_batch(
+        &self,
+        py: Python<'_>,
+        batch: u32,
+        records: &RecordBatch,
+        topics: &Bound<'_, PyDict>,
+        from: usize,
+    ) -> PyResult<(usize, i32)> {
+        let mut handles = Vec::with_capacity(records.kinds.len());
+        for kind in &records.kinds {
+            handles.push(self.topic_of(topics, PyString::new(py, &kind.namespace).as_any())?);
+        }
+        let handles = handles.into_iter().map(|topic| topic as usize).collect::<Vec<_>>();
+        let views = records.views(py, from)?;
+        let count = u32::try_from(from + views.len())? as usize;
+        let failed = py.detach(|| self.0.send_all(batch, &views, &handles, from));
+        Ok(failed.unwrap_or((count, 0)))
     }
 
     /// Take the delivery reports that have come; wait up to `timeout` seconds for the first.
@@ -113,6 +134,15 @@ impl KafkaProducer {
 
     #[classattr]
     const QUEUE_FULL: i32 = QUEUE_FULL;
+}
+
+impl KafkaProducer {
+    fn topic_of(&self, topics: &Bound<'_, PyDict>, namespace: &Bound<'_, PyAny>) -> PyResult<*mut c_void> {
+        let topic = topics.get_item(namespace)?;
+        let topic = topic.ok_or_else(|| KernelError::new_err("a record has an unknown topic"))?;
+        let name: String = topic.getattr(intern!(topic.py(), "name"))?.extract()?;
+        self.0.topic(&name).map_err(KernelError::new_err)
+    }
 }
 
 fn bytes_of<'a>(value: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a [u8]>> {
@@ -173,6 +203,28 @@ impl Handles {
             return Err(error);
         }
         Ok(list)
+    }
+
+    /// Hand over records until one is refused: its place in the batch, and why.
+    fn send_all(&self, batch: u32, views: &[View<'_>], topics: &[usize], from: usize) -> Option<(usize, i32)> {
+        let mut text = Vec::new();
+        for (place, view) in (from..).zip(views) {
+            // SAFETY: a list of headers is ours until a record takes it; topics live as long as the producer.
+            let code = unsafe {
+                let headers = (self.functions.headers_new)(HEADERS_AT_MOST);
+                let Ok(()) = view.headers(&mut text, |name, value| {
+                    self.functions.add_header(headers, name, value);
+                    Ok::<(), std::convert::Infallible>(())
+                });
+                let topic = topics[view.kind] as *mut c_void;
+                let opaque = opaque_of(batch, place as u32);
+                self.functions.produce(self.producer, topic, Some(view.key), view.value, headers, opaque)
+            };
+            if code != 0 {
+                return Some((place, code));
+            }
+        }
+        None
     }
 
     fn poll(&self, timeout: f64) -> Reports {

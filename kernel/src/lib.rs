@@ -24,6 +24,7 @@ mod kafka_library;
 mod keys;
 pub mod keystring;
 mod policy;
+mod record_batch;
 mod records;
 mod reply;
 mod spelling;
@@ -32,7 +33,7 @@ mod text;
 pub mod writer;
 
 /// Grows when a function that Python calls is added or changes; `tailrace.kernel` asks for the one it knows.
-const REVISION: u32 = 7;
+const REVISION: u32 = 8;
 
 #[pymodule]
 fn tailrace_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -42,6 +43,7 @@ fn tailrace_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::register(module)?;
     kafka::register(module)?;
     policy::register(module)?;
+    record_batch::register(module)?;
     records::register(module)?;
     reply::register(module)
 }

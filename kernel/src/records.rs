@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use pyo3::exceptions::PyValueError;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyTuple};
 
 use crate::bson;
 use crate::debezium::{Debezium, Envelope};
@@ -13,9 +12,9 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::flat;
 use crate::keys::{Key, find_key};
+use crate::record_batch::{Builder, Made, RecordBatch};
 use crate::spelling::{Names, Style, Writer};
 use crate::styles::{ExtendedJson, Unprintable};
-use crate::text;
 
 enum Format {
     Json,
@@ -34,22 +33,6 @@ pub struct RecordFormat {
     /// `Record`, and what makes one of a tuple.
     record: Py<PyAny>,
     new: Py<PyAny>,
-}
-
-/// A record whose bytes are in the buffer of its batch.
-struct Made<'e> {
-    event: Event<'e>,
-    key: Range<usize>,
-    /// None where it is the event itself.
-    value: Option<Range<usize>>,
-    is_key_missing: bool,
-}
-
-/// What became of an event.
-enum Outcome<'e> {
-    Record(Box<Made<'e>>),
-    Nothing,
-    Declined,
 }
 
 #[pymethods]
@@ -81,50 +64,32 @@ impl RecordFormat {
         Ok(RecordFormat { format, key_field, tombstones, record: record.unbind(), new })
     }
 
-    /// Make the records of events, in order. In the place of an event that the kernel declines stands the event; the
-    /// second value says how many those are. `now` is the time in nanoseconds.
-    fn records<'py>(
-        &self,
-        py: Python<'py>,
-        events: Vec<Bound<'py, PyBytes>>,
-        looks_up: bool,
-        now: i64,
-    ) -> PyResult<(Bound<'py, PyList>, usize)> {
+    /// Make the records of events, in order; `now` is the time in nanoseconds.
+    fn batch(&self, py: Python<'_>, events: Vec<Bound<'_, PyBytes>>, looks_up: bool, now: i64) -> RecordBatch {
         let slices: Vec<&[u8]> = events.iter().map(|event| event.as_bytes()).collect();
-        let (out, outcomes) = py.detach(|| self.convert_all(&slices, now));
-        let mut objects = Objects::new(py, self, &out, looks_up);
-        let mut declined = 0;
-        let list = PyList::empty(py);
-        for (event, outcome) in events.iter().zip(outcomes) {
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Declined => {
-                    declined += 1;
-                    list.append(event)?;
-                }
-                Outcome::Record(made) => objects.append(&list, event, &made)?,
-            }
-        }
-        Ok((list, declined))
+        let built = py.detach(|| self.convert_all(&slices, looks_up, now));
+        RecordBatch::new(events, built, self.record.clone_ref(py), self.new.clone_ref(py))
     }
 }
 
 impl RecordFormat {
-    fn convert_all<'e>(&self, events: &[&'e [u8]], now: i64) -> (Vec<u8>, Vec<Outcome<'e>>) {
-        let mut out = Vec::with_capacity(events.iter().map(|event| event.len() * 5 / 4).sum());
+    fn convert_all(&self, events: &[&[u8]], looks_up: bool, now: i64) -> Builder {
+        let mut built = Builder::default();
+        built.out.reserve(events.iter().map(|event| event.len() * 5 / 4).sum());
         let (mut inner, mut names) = (Vec::new(), Names::default());
-        let outcomes = events
-            .iter()
-            .map(|event| {
-                let begin = out.len();
-                self.convert(event, &mut out, &mut inner, &mut names, now).unwrap_or_else(|_| {
-                    out.truncate(begin);
+        for (number, event) in events.iter().enumerate() {
+            let begin = built.out.len();
+            match self.convert(event, &mut built.out, &mut inner, &mut names, now) {
+                Ok(Some(made)) => built.add(number, made, looks_up, self.tombstones),
+                Ok(None) => {}
+                Err(_) => {
+                    built.out.truncate(begin);
                     names.forget();
-                    Outcome::Declined
-                })
-            })
-            .collect();
-        (out, outcomes)
+                    built.decline(number);
+                }
+            }
+        }
+        built
     }
 
     fn convert<'e>(
@@ -134,7 +99,7 @@ impl RecordFormat {
         inner: &mut Vec<u8>,
         names: &mut Names,
         now: i64,
-    ) -> Result<Outcome<'e>> {
+    ) -> Result<Option<Made<'e>>> {
         match &self.format {
             Format::Json => self.whole(ExtendedJson::<false>, raw, out, names),
             Format::Canonical => self.whole(ExtendedJson::<true>, raw, out, names),
@@ -151,7 +116,7 @@ impl RecordFormat {
             Format::Debezium(rule) => {
                 let event = Event::parse(raw)?;
                 let (Some(op), Some(_)) = (event.op_code(), Event::document(event.key)) else {
-                    return Ok(Outcome::Nothing);
+                    return Ok(None);
                 };
                 let key = find_key(&event, self.key_field.as_deref(), true)?;
                 let begin = out.len();
@@ -172,7 +137,7 @@ impl RecordFormat {
         raw: &'e [u8],
         out: &mut Vec<u8>,
         names: &mut Names,
-    ) -> Result<Outcome<'e>> {
+    ) -> Result<Option<Made<'e>>> {
         let mut event = Event { raw, ..Event::default() };
         let mut document_key = 0..0;
         let begin = out.len();
@@ -219,7 +184,7 @@ impl RecordFormat {
     }
 
     /// Take the event as it is; the key is a BSON document.
-    fn bson<'e>(&self, event: Event<'e>, out: &mut Vec<u8>) -> Result<Outcome<'e>> {
+    fn bson<'e>(&self, event: Event<'e>, out: &mut Vec<u8>) -> Result<Option<Made<'e>>> {
         let key = find_key(&event, self.key_field.as_deref(), true)?;
         let begin = out.len();
         match key {
@@ -236,9 +201,9 @@ impl RecordFormat {
         key: Key<'e>,
         place: Range<usize>,
         value: Option<Range<usize>>,
-    ) -> Outcome<'e> {
+    ) -> Option<Made<'e>> {
         let is_key_missing = self.key_field.is_some() && !matches!(key, Key::Field(_));
-        Outcome::Record(Box::new(Made { event, key: place, value, is_key_missing }))
+        Some(Made { event, key: place, value, is_key_missing })
     }
 }
 
@@ -252,111 +217,6 @@ fn document_of(out: &mut Vec<u8>, name: &str, (kind, value): (u8, &[u8])) -> Res
     out.extend_from_slice(value);
     out.push(0);
     Ok(())
-}
-
-/// Makes Python's objects; those that many records of a batch share are made once.
-struct Objects<'a, 'py> {
-    py: Python<'py>,
-    format: &'a RecordFormat,
-    out: &'a [u8],
-    looks_up: bool,
-    schema: Option<Bound<'py, PyTuple>>,
-    /// The namespace and operation of the record before, with their objects.
-    namespace: Option<(Option<&'a str>, Option<&'a str>, Bound<'py, PyString>)>,
-    operation: Option<(&'a str, Bound<'py, PyString>, Bound<'py, PyTuple>)>,
-    text: Vec<u8>,
-}
-
-impl<'a, 'py> Objects<'a, 'py> {
-    fn new(py: Python<'py>, format: &'a RecordFormat, out: &'a [u8], looks_up: bool) -> Self {
-        Objects { py, format, out, looks_up, schema: None, namespace: None, operation: None, text: Vec::new() }
-    }
-
-    fn append(&mut self, list: &Bound<'py, PyList>, raw: &Bound<'py, PyBytes>, made: &Made<'a>) -> PyResult<()> {
-        let headers = self.headers(made)?;
-        let key = PyBytes::new(self.py, &self.out[made.key.clone()]);
-        let namespace = self.namespace(&made.event);
-        let operation = self.operation(made.event.operation)?.0;
-        let value = match &made.value {
-            Some(place) => PyBytes::new(self.py, &self.out[place.clone()]),
-            None => raw.clone(),
-        };
-        let record = |value: Bound<'py, PyAny>| {
-            let fields = (&key, value, &headers, &namespace, &operation, raw).into_pyobject(self.py)?;
-            self.format.new.bind(self.py).call1((&self.format.record, fields))
-        };
-        list.append(record(value.into_any())?)?;
-        if self.format.tombstones && made.event.operation == "delete" {
-            list.append(record(self.py.None().into_bound(self.py))?)?;
-        }
-        Ok(())
-    }
-
-    fn headers(&mut self, made: &Made<'a>) -> PyResult<Bound<'py, PyList>> {
-        let py = self.py;
-        let event = &made.event;
-        self.text.clear();
-        text::natural(&mut self.text, event.token_time >> 32);
-        self.text.push(b':');
-        text::natural(&mut self.text, event.token_time & 0xFFFF_FFFF);
-        let token = (intern!(py, "token"), PyBytes::new(py, event.token)).into_pyobject(py)?;
-        let time = (intern!(py, "clusterTime"), PyBytes::new(py, &self.text)).into_pyobject(py)?;
-        let operation = self.operation(event.operation)?.1;
-        if self.schema.is_none() {
-            self.schema = Some((intern!(py, "schemaVersion"), PyBytes::new(py, b"1")).into_pyobject(py)?);
-        }
-        let headers = PyList::new(py, [Some(token), Some(time), Some(operation), self.schema.clone()])?;
-        if event.operation == "update" {
-            headers.append((intern!(py, "image"), PyBytes::new(py, self.image(event))))?;
-        }
-        if event.is_recovered {
-            headers.append((intern!(py, "recovered"), PyBytes::new(py, b"true")))?;
-        }
-        if made.is_key_missing {
-            headers.append((intern!(py, "key"), PyBytes::new(py, b"documentKey")))?;
-        }
-        Ok(headers)
-    }
-
-    /// Say what an update tells of its document.
-    fn image(&self, event: &Event<'_>) -> &'static [u8] {
-        match event.full_document {
-            None => b"delta",
-            Some((bson::NULL, _)) => b"missing",
-            Some(_) if self.looks_up || event.is_image_fetched => b"lookup",
-            Some(_) => b"post",
-        }
-    }
-
-    fn operation(&mut self, name: &'a str) -> PyResult<(Bound<'py, PyString>, Bound<'py, PyTuple>)> {
-        if let Some((known, text, header)) = &self.operation
-            && *known == name
-        {
-            return Ok((text.clone(), header.clone()));
-        }
-        let text = PyString::new(self.py, name);
-        let header =
-            (intern!(self.py, "operationType"), PyBytes::new(self.py, name.as_bytes())).into_pyobject(self.py)?;
-        self.operation = Some((name, text.clone(), header.clone()));
-        Ok((text, header))
-    }
-
-    fn namespace(&mut self, event: &Event<'a>) -> Bound<'py, PyString> {
-        if let Some((database, collection, text)) = &self.namespace
-            && *database == event.database
-            && *collection == event.collection
-        {
-            return text.clone();
-        }
-        let mut name = event.database.unwrap_or("").to_owned();
-        if let Some(collection) = event.collection {
-            name.push('.');
-            name.push_str(collection);
-        }
-        let text = PyString::new(self.py, &name);
-        self.namespace = Some((event.database, event.collection, text.clone()));
-        text
-    }
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

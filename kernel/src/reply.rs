@@ -1,4 +1,4 @@
-//! Cuts the documents out of a cursor's reply; see `tailrace.oplog.reply`.
+//! Cuts the documents out of a cursor's reply, and finds those that hold some bytes; see `tailrace.raw.documents`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -11,6 +11,16 @@ use crate::error::{Error, Result};
 fn slice_documents<'py>(py: Python<'py>, reply: &[u8], start: usize) -> PyResult<Bound<'py, PyList>> {
     let documents = documents(reply.get(start..).unwrap_or_default())?;
     PyList::new(py, documents.into_iter().map(|document| PyBytes::new(py, document)))
+}
+
+/// Give the places of the documents that hold the bytes of `needle` anywhere.
+#[pyfunction]
+fn documents_with(py: Python<'_>, documents: Vec<Bound<'_, PyBytes>>, needle: &[u8]) -> Vec<usize> {
+    let slices: Vec<&[u8]> = documents.iter().map(|document| document.as_bytes()).collect();
+    py.detach(|| {
+        let finder = memchr::memmem::Finder::new(needle);
+        (0..slices.len()).filter(|&place| finder.find(slices[place]).is_some()).collect()
+    })
 }
 
 /// Elements up to the next power of ten have heads of the same size, so that nothing has to be searched.
@@ -36,5 +46,6 @@ fn documents(array: &[u8]) -> Result<Vec<&[u8]>> {
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(slice_documents, module)?)
+    module.add_function(wrap_pyfunction!(slice_documents, module)?)?;
+    module.add_function(wrap_pyfunction!(documents_with, module)?)
 }

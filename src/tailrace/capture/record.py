@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple, overload
 
 from tailrace.event import token_of
 from tailrace.raw.cluster_time import ClusterTime
@@ -43,6 +46,62 @@ class Record(NamedTuple):
     def cluster_time(self) -> ClusterTime:
         """When it happened."""
         return ClusterTime.from_text(dict(self.headers)["clusterTime"])
+
+
+class BatchSummary(NamedTuple):
+    """What is counted of a batch of records as a whole."""
+
+    kinds: Counter[tuple[str, str]]
+    """Records by operation and namespace."""
+    key_bytes: int
+    value_bytes: int
+    event_bytes: int
+    """An event counts for each of its records."""
+
+    @property
+    def namespaces(self) -> set[str]:
+        """The namespaces that records are of."""
+        return {namespace for _, namespace in self.kinds}
+
+
+class CompiledRecords(Sequence[Record]):
+    """The records of a batch inside the compiled kernel; a `Record` is made for who looks at it."""
+
+    __slots__ = ("compiled", "summary")
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
+        """The kernel's `RecordBatch`, for a sink that hands it over as it is."""
+        self.summary = BatchSummary(Counter(compiled.kinds()), *compiled.sizes())
+
+    def __len__(self) -> int:
+        return len(self.compiled)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.compiled.records())
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Record]: ...
+    def __getitem__(self, at: int | slice) -> Record | list[Record]:
+        found: Record | list[Record] = list(self)[at] if isinstance(at, slice) else self.compiled[range(len(self))[at]]
+        return found
+
+
+_kind = itemgetter(4, 3)
+
+
+def summary_of(records: Sequence[Record]) -> BatchSummary:
+    """Count the records of a batch; the kernel has done so for its own."""
+    if isinstance(records, CompiledRecords):
+        return records.summary
+    return BatchSummary(
+        Counter(map(_kind, records)),
+        sum([len(record[0] or b"") for record in records]),
+        sum([len(record[1] or b"") for record in records]),
+        sum([len(record[5]) for record in records]),
+    )
 
 
 new_record = tuple.__new__

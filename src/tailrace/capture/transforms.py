@@ -127,7 +127,7 @@ class TransformedFormat(Format):
         """Give the records for one event."""
         return self.batch([event])
 
-    def batch(self, events: Sequence[bytes]) -> list[Record]:
+    def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
         """Give the records for many events."""
         kept = [changed for event in events if (changed := self._changed(event)) is not None]
         return [copy for record in self._inner.batch(kept) for copy in self._routed(record)]

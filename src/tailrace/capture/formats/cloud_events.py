@@ -32,7 +32,7 @@ class CloudEventsFormat(Format):
         """Give the records for one event."""
         return [self._wrapped(record) for record in self._inner.records(event)]
 
-    def batch(self, events: Sequence[bytes]) -> list[Record]:
+    def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
         """Give the records for many events."""
         return [self._wrapped(record) for record in self._inner.batch(events)]
 

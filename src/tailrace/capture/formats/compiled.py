@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tailrace.capture.formats.format import Format
-from tailrace.capture.record import Record
+from tailrace.capture.record import CompiledRecords, Record
 
 
 class CompiledFormat(Format):
@@ -30,16 +30,16 @@ class CompiledFormat(Format):
         """Give the records for one event."""
         return self.batch([event])
 
-    def batch(self, events: Sequence[bytes]) -> list[Record]:
-        """Give the records for many events; those that the kernel declines stand as they are in what it gives back."""
-        made, declined = self._compiled.records(events, self.looks_up, self._clock())
-        records: list[Record] = made
-        if declined:
-            convert = self._reference.records
-            records = []
-            for each in made:
-                if type(each) is bytes:
-                    records += convert(each)
-                else:
-                    records.append(each)
+    def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
+        """Give the records for many events; the reference takes its turn at those that the kernel declines."""
+        made = self._compiled.batch(events, self.looks_up, self._clock())
+        if not made.declined:
+            return CompiledRecords(made)
+        convert = self._reference.records
+        records: list[Record] = []
+        for each in made.records():
+            if type(each) is bytes:
+                records += convert(each)
+            else:
+                records.append(each)
         return records

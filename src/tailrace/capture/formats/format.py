@@ -58,7 +58,7 @@ class Format(ABC):
     def _records(self, event: bytes) -> Sequence[Record]:
         """Give the records for one event."""
 
-    def batch(self, events: Sequence[bytes]) -> list[Record]:
+    def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
         """Give the records for many events, in order; raises when any of them cannot be expressed."""
         return [record for event in events for record in self.records(event)]
 

@@ -42,7 +42,7 @@ class GovernedFormat(Format):
         """Give the records for one event."""
         return self._inner.records(self._policy.event(event))
 
-    def batch(self, events: Sequence[bytes]) -> list[Record]:
+    def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
         """Give the records for many events."""
         return self._inner.batch(self._policy.events(events))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bson.timestamp import Timestamp
 
+from tailrace import raw
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import Position, PositionStore
 from tailrace.capture.positions.leader import Leader
@@ -40,7 +41,7 @@ _LONGEST_WAIT = 0.05
 _WAIT_WHEN_PENDING = 0.002
 _SECONDS_BETWEEN_SHOWS = 0.25
 _RENAME = b"\x02operationType\x00\x07\x00\x00\x00rename\x00"
-"""How the field is in the bytes of an event, found at a tenth of the cost of walking through it."""
+"""How the field is in the bytes of an event."""
 _EVENTS = {
     FirstStep.GO_ON: RecoveryEvent.BEGIN,
     FirstStep.SNAPSHOT: RecoveryEvent.ASK_SNAPSHOT,
@@ -232,9 +233,8 @@ class Attempt:
             raise
 
     def _take(self, delivery: Delivery, batch: ReadBatch) -> None:
-        for event in batch.events:
-            if _RENAME in event:
-                self._follow_rename(ChangeEvent(event))
+        for place in raw.documents_with(batch.events, _RENAME):
+            self._follow_rename(ChangeEvent(batch.events[place]))
         events = batch.events if self._heartbeat is None else self._heartbeat.without_marks(batch.events)
         events = self._source.selection.slice.keep(events)
         if self._delivered is not None:

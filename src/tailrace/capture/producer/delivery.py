@@ -18,12 +18,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import Counts, Position
 from tailrace.capture.positions.leader import Leader
-from tailrace.capture.record import Record
+from tailrace.capture.record import Record, summary_of
 from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.sinks import Sink, TransactionalSink
 from tailrace.errors import Backpressure, EventUnconvertible
@@ -34,8 +33,6 @@ _SAVE_TIMES_BETWEEN_SAVES = 29
 
 _BUSY_TRANSACTION_SECONDS = 0.5
 """How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
-
-_kind = itemgetter(4, 3)  # operation and namespace; by name it takes three times as long
 
 Hook = Callable[[str], None]
 """Called at named points of the commit order; tests kill the process there."""
@@ -56,7 +53,7 @@ class InFlightBatch:
     position: Position | None
     """Where the stream stands then."""
     on_acknowledged: Callable[[], None] | None
-    records: list[Record]
+    records: Sequence[Record]
     """For an inventory that keeps keys; else empty, because records are large."""
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     size: int = 0
@@ -116,13 +113,14 @@ class Delivery:
         """Give events to the sink; `position` and `on_acknowledged` take effect when they are acknowledged."""
         read_at = time.monotonic()
         records = self._records(events)
-        kinds = Counter(map(_kind, records))
+        summary = summary_of(records)
         self._hook("converted")
         added = self._add(records)
         self._hook("added")
-        size = sum([len(record[1] or b"") for record in records])
         kept = records if self._inventory.keeps_keys else []
-        self._pending.append(InFlightBatch(added, position, on_acknowledged, kept, kinds, size, read_at))
+        self._pending.append(
+            InFlightBatch(added, position, on_acknowledged, kept, summary.kinds, summary.value_bytes, read_at)
+        )
 
     def start_flush(self) -> None:
         """Let the sink send at once what it has buffered, because nothing more is there to be read."""
@@ -143,7 +141,7 @@ class Delivery:
         self._sink.flush(timeout)
         self.commit(now=True)
 
-    def _records(self, events: Sequence[bytes]) -> list[Record]:
+    def _records(self, events: Sequence[bytes]) -> Sequence[Record]:
         try:
             return self._format.batch(events)
         except EventUnconvertible:
@@ -162,7 +160,7 @@ class Delivery:
                 self._metrics.dead_letter(error.code)
         return records
 
-    def _add(self, records: list[Record]) -> int:
+    def _add(self, records: Sequence[Record]) -> int:
         """Give records to the sink; while it is full, only what it acknowledges is worked on."""
         while True:
             self._check_lease()

@@ -21,6 +21,7 @@ from bson.timestamp import Timestamp
 from pymongo import MongoClient, ReturnDocument
 from pymongo.errors import PyMongoError
 
+from tailrace import raw
 from tailrace.event import ChangeEvent
 from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
@@ -75,12 +76,8 @@ class Heartbeat:
 
     def without_marks(self, events: list[bytes]) -> list[bytes]:
         """Give the events that are no marks, and note the marks of this stream; the same list when it has none."""
-        kept = []
-        for event in events:
-            if self._ns in event and self._is_mark(event):
-                continue
-            kept.append(event)
-        return events if len(kept) == len(events) else kept
+        marks = {place for place in raw.documents_with(events, self._ns) if self._is_mark(events[place])}
+        return [event for place, event in enumerate(events) if place not in marks] if marks else events
 
     def lost(self, position: Timestamp) -> Mark | None:
         """Give the mark that should have come back before the stream got to this position, and did not."""

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.kafka_client import KafkaAddress, describe, is_refused, unavailable
-from tailrace.capture.record import Record
+from tailrace.capture.record import Record, summary_of
 from tailrace.capture.sinks.kafka_handover import Batch, Handover, open_handover
 from tailrace.capture.sinks.kafka_topics import TopicCatalogue
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
@@ -84,11 +84,10 @@ class KafkaSink(Sink):
 
     def add(self, records: Sequence[Record]) -> int:
         """Hand the records to the client library, which sends them in the background."""
-        size = _AROUND * len(records) + sum(
-            [2 * (len(record[0] or b"") + len(record[1] or b"")) + len(record[5]) for record in records]
-        )
+        summary = summary_of(records)
+        size = _AROUND * len(records) + 2 * (summary.key_bytes + summary.value_bytes) + summary.event_bytes
         self._check_capacity(size)
-        self._learn_topics(records)
+        self._learn_topics(summary.namespaces)
         batch = Batch(self._deliverable(records), size, len(records))
         self._batches.append(batch)
         self._buffered += size
@@ -140,9 +139,9 @@ class KafkaSink(Sink):
         if self._batches and self._buffered + size > self._buffer_bytes:
             raise Backpressure(f"{self._buffered} bytes wait for Kafka's acknowledgement", retry_after=_PAUSE)
 
-    def _learn_topics(self, records: Sequence[Record]) -> None:
+    def _learn_topics(self, namespaces: set[str]) -> None:
         """Know every topic before sending; a topic with a low limit makes all batches smaller."""
-        for namespace in {record[3] for record in records}.difference(self._topics.known):
+        for namespace in namespaces.difference(self._topics.known):
             topic = self._topics.learn(namespace)
             if topic.limit < self._largest_batch:
                 self._largest_batch = topic.limit

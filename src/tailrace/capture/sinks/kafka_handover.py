@@ -10,7 +10,7 @@ import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import kernel
 from tailrace.capture.kafka_client import KafkaAddress
-from tailrace.capture.record import Record
+from tailrace.capture.record import CompiledRecords, Record
 from tailrace.capture.sinks.kafka_topics import Topic
 from tailrace.errors import SettingsError, SinkUnavailable
 from tailrace.logs import get_logger
@@ -152,10 +152,14 @@ class CompiledHandover(Handover):
             return
         number = next(self._numbers)
         self._batches[number] = batch
-        records, sent, is_second_try = list(batch.records), 0, False
+        if isinstance(batch.records, CompiledRecords):
+            send = partial(self._producer.send_batch, number, batch.records.compiled)
+        else:
+            send = partial(self._producer.send, number, list(batch.records))
+        sent, is_second_try = 0, False
         while True:
             before = sent
-            sent, code = self._producer.send(number, records, topics, sent)
+            sent, code = send(topics, sent)
             if not code:
                 return
             is_second_try = is_second_try and sent == before
