@@ -70,7 +70,7 @@ fuzz-gateway: env ## Mutated frames at a gateway beside a watcher who must lose 
 fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, and its memory over ten times as many: INPUTS=10000000 SEED=1
 	INPUTS=$(or $(INPUTS),10000000) SEED=$(or $(SEED),1) TAILRACE_KERNEL=on $(BIN)/pytest -m 'long or not long' --timeout 36000 \
 		tests/capture/formats/test_kernel_differential.py tests/engine/test_compiled.py tests/oplog/test_reply.py \
-		tests/policy/test_compiled_policy.py -k 'mutated or memory' $(ARGS)
+		tests/policy/test_compiled_policy.py tests/spark/test_columns.py -k 'mutated or memory' $(ARGS)
 
 canary: env      ## Random documents with marked values under random policies; no hidden mark in any output: DOCUMENTS=100000 SEED=1
 	DOCUMENTS=$(or $(DOCUMENTS),100000) ROUNDS=$(or $(ROUNDS),20) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py tests/policy/test_canary_line.py $(ARGS)

@@ -10,6 +10,7 @@
 use pyo3::prelude::*;
 
 pub mod bson;
+mod columns;
 mod debezium;
 mod decimal;
 mod engine;
@@ -39,6 +40,7 @@ const REVISION: u32 = 8;
 fn tailrace_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("REVISION", REVISION)?;
+    columns::register(module)?;
     engine::register(module)?;
     error::register(module)?;
     kafka::register(module)?;

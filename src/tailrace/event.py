@@ -1,7 +1,7 @@
 """A change event: one lazy view over its bytes.
 
 Nothing is decoded before somebody asks for it, and then only what was asked for. Fields have the names of MongoDB's
-documentation. Events that servers send often and in one layout are read faster by `capture.formats.plain_event`.
+documentation.
 """
 
 from __future__ import annotations

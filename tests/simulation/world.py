@@ -13,7 +13,6 @@ engine, resharding, heartbeats, the shells of the driver. They have tests on rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from bson.timestamp import Timestamp
@@ -342,7 +341,6 @@ class World:
             (recovery_module, "captured_uuids"): lambda *_: {},
             (recovery_module, "plan_collection"): lambda _, name, *__: server.plan(name),
             (recovery_module, "estimated_documents"): lambda *_: 0,
-            (producer_module, "fewer_garbage_collections"): nullcontext,
             (leader_module, "this_process"): lambda: scheduler.process.name,
             (store_module, "has_ended"): lambda owner: self._is_known_dead(owner),
             (Leader.__init__, "__defaults__"): (lambda: scheduler.now,),

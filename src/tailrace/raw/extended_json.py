@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import math
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -54,10 +53,6 @@ _CODE: Final = 0x0D
 _CODE_WITH_SCOPE: Final = 0x0F
 _may_contain_non_finite = re.compile(rb"[\xf0-\xff][\x7f\xff]").search
 _has_dollar_name = re.compile(rb"[\x01-\x13\x7f\xff]\$").search
-_MARK: Final = secrets.token_hex(16)
-"""Stands between documents that are written together; nobody can have put it into one."""
-_MARK_BETWEEN: Final = b',"%b",' % _MARK.encode()
-_LAST_MARK: Final = b',"%b"]' % _MARK.encode()
 _decode = bson.decode
 _encode: Callable[..., bytes] = getattr(bson, "_dict_to_bson", bson.encode)
 """What `bson.encode` calls, where this release has it; the wrapper takes a third of the time of a small document."""
@@ -114,48 +109,6 @@ def relaxed(value: Any, event: bytes) -> bytes:
 def relaxed_document(data: bytes) -> bytes:
     """Write a BSON document as relaxed Extended JSON."""
     return relaxed(decode(data), data)
-
-
-def relaxed_documents(documents: list[bytes]) -> list[bytes]:
-    """Write many BSON documents as relaxed Extended JSON: one call decodes them all, and one or two encode them.
-
-    That takes a third of the time of one by one.
-    """
-    if not documents:
-        return []
-    try:
-        decoded = bson.decode_all(b"".join(documents), _OPTIONS)
-        texts = _dumps_apart(decoded, documents)
-    except (bson.errors.BSONError, UnicodeDecodeError, RecursionError, orjson.JSONEncodeError):
-        return [relaxed_document(document) for document in documents]
-    for number, text in enumerate(texts):
-        if b"null" in text and _may_contain_non_finite(documents[number]):
-            texts[number] = _dumps(_convert(decoded[number], _RELAXED))
-    return texts
-
-
-def _dumps_apart(decoded: list[Document], documents: list[bytes]) -> list[bytes]:
-    """Write many decoded documents, those that may hold Code apart from the others."""
-    may_contain_code = [_CODE in document or _CODE_WITH_SCOPE in document for document in documents]
-    if not any(may_contain_code):
-        return _dumps_many(decoded, None)
-    plain = iter(_dumps_many([each for each, code in zip(decoded, may_contain_code, strict=True) if not code], None))
-    coded = iter(
-        _dumps_many(
-            [each for each, code in zip(decoded, may_contain_code, strict=True) if code],
-            orjson.OPT_PASSTHROUGH_SUBCLASS,
-        )
-    )
-    return [next(coded if code else plain) for code in may_contain_code]
-
-
-def _dumps_many(values: list[Document], option: int | None) -> list[bytes]:
-    """Write a list of documents with a mark after each, and cut the text at the marks."""
-    if not values:
-        return []
-    marked: list[Any] = [_MARK] * (2 * len(values))
-    marked[::2] = values
-    return _dumps(marked, _relaxed_value, option)[1 : -len(_LAST_MARK)].split(_MARK_BETWEEN)
 
 
 def relaxed_of(value: Any) -> bytes:

@@ -1,4 +1,8 @@
-"""Change events as Arrow: the columns are cut out of the BSON bytes, and only those that are asked for are made."""
+"""Change events as Arrow: only the columns that are asked for are made.
+
+The compiled kernel makes those of the envelope straight from the BSON bytes, for a batch in one call; Python makes all
+others, and whatever the kernel declines.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,7 @@ from bson.timestamp import Timestamp
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tailrace import raw
-from tailrace.capture.formats.plain_event import Cutter, PlainEvent
+from tailrace import kernel, raw
 from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.event import ChangeEvent
 from tailrace.fold import id_of_value
@@ -56,14 +59,12 @@ _has_cluster_time = re.compile("..[0-9A-Fa-f]{16}").match
 class _Event:
     """One event while its columns are made: each part is found or decoded at most once."""
 
-    __slots__ = ("_decoded", "_view", "bytes", "fields", "mismatches", "plain")
+    __slots__ = ("_decoded", "_view", "bytes", "fields", "mismatches")
 
-    def __init__(self, event: bytes, fields: Mapping[str, Any] | None, plain: PlainEvent | None) -> None:
+    def __init__(self, event: bytes, fields: Mapping[str, Any] | None) -> None:
         self.bytes = event
         self.fields: Mapping[str, Any] = fields or {}
         """What is decoded already; a part that is missing here is looked for in the bytes."""
-        self.plain = plain
-        """Where the parts are, for most events; those of the others are found by a walk."""
         self.mismatches: Mismatches = []
         self._view: ChangeEvent | None = None
         self._decoded: dict[str, Any] | None = None
@@ -75,14 +76,7 @@ class _Event:
         return self._view
 
     def part(self, name: str) -> bytes | None:
-        plain = self.plain
-        if plain is None:
-            return self.view.document(name.encode())
-        if name == "fullDocument":
-            return self.bytes[plain.document : plain.document_end] if plain.document else None
-        if name == "documentKey":
-            return self.bytes[plain.key : plain.key_end]
-        return self.bytes[plain.update : -1] if plain.update and name == "updateDescription" else None
+        return self.view.document(name.encode())
 
     def knows(self, name: str) -> bool:
         """Whether a part is decoded already, or known to be missing.
@@ -115,21 +109,57 @@ class EventColumns:
         # `_mismatches` is made last, when all other columns have been tried.
         self._order = sorted(range(len(self._columns)), key=lambda number: schema.fields[number].name == MISMATCHES)
         self._fail_fast = fail_fast
-        self._cutter = Cutter()
+        self._compiled = _compiled_columns(schema)
 
     def batch(
         self, events: Sequence[bytes], fields: Sequence[Mapping[str, Any] | None] | None = None
     ) -> pa.RecordBatch:
         """Give the rows of these events; `fields` are those of them that are decoded already."""
-        cut = self._cutter.cut
         known = fields or [None] * len(events)
-        made = [_Event(event, each, None if each else cut(event)) for event, each in zip(events, known, strict=True)]
+        if self._compiled is None:
+            return self._reference(events, known)
+        columns, declined = self._compiled.batch(events)
+        rows = len(events) - len(declined)
+        arrays = [_array(kind, rows, buffers) for kind, buffers in zip(self._arrow.types, columns, strict=True)]
+        made = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+        if not declined:
+            return made
+        rest = self._reference([events[place] for place in declined], [known[place] for place in declined])
+        return pa.concat_batches([made, rest]).take(pa.array(_order(len(events), declined)))
+
+    def _reference(self, events: Sequence[bytes], fields: Sequence[Mapping[str, Any] | None]) -> pa.RecordBatch:
+        made = [_Event(event, each) for event, each in zip(events, fields, strict=True)]
         arrays: list[Any] = [None] * len(self._columns)
         for number in self._order:
             arrays[number] = pa.array(self._columns[number](made), self._arrow.types[number])
         if self._fail_fast:
             _check_fit(made)
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+
+def _compiled_columns(schema: types.StructType) -> Any | None:
+    """Give what makes all columns of a schema in the kernel; None where Python makes one of them."""
+    module = kernel.module()
+    if module is None:
+        return None
+    try:
+        return module.EventColumns([f"{field.name}:{field.dataType.simpleString()}" for field in schema.fields])
+    except module.KernelError:
+        return None
+
+
+def _array(kind: pa.DataType, rows: int, buffers: tuple[bytes | None, bytes | None, bytes]) -> pa.Array:
+    """Make an array of the kernel's buffers, which are not copied; numbers have no offsets."""
+    valid, offsets, data = buffers
+    kept = [valid, data] if offsets is None else [valid, offsets, data]
+    return pa.Array.from_buffers(kind, rows, [None if each is None else pa.py_buffer(each) for each in kept])
+
+
+def _order(count: int, last: Sequence[int]) -> list[int]:
+    """Say where each row stands when those of the places `last` are put behind all others."""
+    moved = {place: count - len(last) + number for number, place in enumerate(last)}
+    others = iter(range(count))
+    return [moved[place] if place in moved else next(others) for place in range(count)]
 
 
 def _check_fit(events: Sequence[_Event]) -> None:
@@ -162,7 +192,7 @@ def _document_column(name: str, kind: types.DataType) -> Column:
     if isinstance(kind, types.BinaryType):
         return _each(lambda event: event.part(part))
     if isinstance(kind, types.StringType):
-        return lambda events: _texts(events, part)
+        return _each(lambda event: _text(event, part))
     convert = converter(kind)
 
     def value(event: _Event) -> Any:
@@ -194,39 +224,20 @@ def _field_value(field: types.StructField) -> Value:
     return value
 
 
-def _texts(events: Sequence[_Event], name: str) -> list[bytes | None]:
-    """Write a part of every event as relaxed Extended JSON: what is not decoded yet all at once."""
-    texts: list[bytes | None] = [None] * len(events)
-    parts: list[bytes] = []
-    indexes: list[int] = []
-    for number, event in enumerate(events):
+def _text(event: _Event, name: str) -> bytes | None:
+    """Write a part as relaxed Extended JSON."""
+    try:
         if event.knows(name):
             document = event.fields.get(name)
-            texts[number] = None if document is None else extended_json.relaxed(document, event.bytes)
-        elif (part := event.part(name)) is not None:
-            parts.append(part)
-            indexes.append(number)
-    try:
-        written: Sequence[bytes | None] = extended_json.relaxed_documents(parts)
-    except EventUnconvertible:
-        written = [_text(part, events[number], name) for part, number in zip(parts, indexes, strict=True)]
-    for number, text in zip(indexes, written, strict=True):
-        texts[number] = text
-    return texts
-
-
-def _text(part: bytes, event: _Event, name: str) -> bytes | None:
-    """Write one part alone, since one of its batch cannot be written."""
-    try:
-        return extended_json.relaxed_document(part)
+            return None if document is None else extended_json.relaxed(document, event.bytes)
+        part = event.part(name)
+        return None if part is None else extended_json.relaxed_document(part)
     except EventUnconvertible:
         event.mismatches.append(name)
         return None
 
 
 def _cluster_time(event: _Event) -> ClusterTime:
-    if event.plain is not None:
-        return ClusterTime.of(event.plain.seconds, event.plain.increment)
     known = event.fields.get("clusterTime")
     if type(known) is Timestamp:
         return ClusterTime.from_timestamp(known)
@@ -234,9 +245,6 @@ def _cluster_time(event: _Event) -> ClusterTime:
 
 
 def _wall_time(event: _Event) -> int | None:
-    if event.plain is not None:
-        wall = event.plain.wall_time
-        return None if wall is None else raw.int64_at(wall, 0) * 1_000
     if event.fields and "wallTime" not in event.fields:
         return None
     wall_time = event.view.wall_time
@@ -245,8 +253,6 @@ def _wall_time(event: _Event) -> int | None:
 
 def _token(event: _Event) -> str | bytes:
     """Give the token; its cluster time is at a fixed place, and what has none there is no token."""
-    if event.plain is not None:
-        return event.plain.text
     known = event.fields.get("_id")
     if type(known) is dict and type(text := known.get("_data")) is str and _has_cluster_time(text):
         return text
@@ -254,8 +260,6 @@ def _token(event: _Event) -> str | bytes:
 
 
 def _operation(event: _Event) -> str:
-    if event.plain is not None:
-        return event.plain.operation.name
     known = event.fields.get("operationType")
     if type(known) is str:
         return known
@@ -263,8 +267,6 @@ def _operation(event: _Event) -> str:
 
 
 def _namespace(event: _Event) -> tuple[str | None, str | None]:
-    if event.plain is not None:
-        return event.plain.namespace.db, event.plain.namespace.coll
     namespace = event.fields.get("ns")
     if type(namespace) is dict:
         return namespace.get("db"), namespace.get("coll")
@@ -272,8 +274,6 @@ def _namespace(event: _Event) -> tuple[str | None, str | None]:
 
 
 def _key(event: _Event) -> bytes | None:
-    if event.plain is not None and event.plain.has_object_id:
-        return id_of_value(raw.Value(raw.OBJECT_ID, event.bytes[event.plain.key + 9 : event.plain.key + 21]))
     known = event.fields.get("documentKey")
     if type(known) is dict and type(id_ := known.get("_id")) is ObjectId:
         return id_of_value(raw.Value(raw.OBJECT_ID, id_.binary))

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from zipimport import zipimporter
 
-from tailrace.capture.source.garbage import fewer_garbage_collections
 from tailrace.spark.failures import explained
 
 
 @contextmanager
 def task() -> Iterator[None]:
     """Surround the work of a task."""
-    with explained(), fewer_garbage_collections():
+    with explained():
         try:
             yield
         finally:

@@ -8,12 +8,11 @@ from typing import Any
 
 import bson
 import pytest
-from bson import Code, DatetimeMS, Int64, ObjectId, Regex, Timestamp, json_util
+from bson import Int64, Timestamp, json_util
 from pymongo.database import Database
 
 from tailrace.capture.formats import Format, make_format, recovered_delete, snapshot_event
 from tailrace.errors import EventUnconvertible, SettingsError
-from tailrace.raw.extended_json import relaxed_document, relaxed_documents
 
 TOKEN = bson.encode({"_data": "8265F0A1B2000000072B0229296E04"})
 NAMES = ("json", "canonical", "bson", "flat", "debezium", "users_formats:upper")
@@ -173,22 +172,6 @@ def test_many_events_at_once_give_the_records_of_each(name: str, recorded: list[
                 format.batch([*good[:3], event])
     assert list(format.batch(good)) == each
     assert not format.batch([])
-
-
-def test_documents_written_together_are_those_written_alone() -> None:
-    """Whatever could be taken for the edge of a document, or be written wrongly by the fast way."""
-    values: list[Any] = [
-        "]", '","', "}{", None, float("nan"), float("inf"), -1, Code("x"), Code("y", {"z": None}), Int64(-5),
-        Int64(2**40), [], {}, [[]], ObjectId(), {"a": [None, float("-inf")]}, b"\x0d\x0f\xff",
-        Regex("a", "i"), DatetimeMS(-1),
-    ]  # fmt: skip
-    documents = [bson.encode({"v": value}) for value in values]
-    documents += [bson.encode({"v": [value, None, 1.5], "w": [value] * 3}) for value in values]
-    deep: Any = {}
-    for _ in range(300):
-        deep = {"d": deep}
-    for chosen in (documents, [*documents, bson.encode(deep)], documents[:1], []):
-        assert relaxed_documents(chosen) == [relaxed_document(document) for document in chosen]
 
 
 def test_a_users_function_may_leave_events_out_and_write_bytes(events: dict[str, bytes]) -> None:

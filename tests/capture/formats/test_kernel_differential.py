@@ -153,4 +153,4 @@ def resident() -> int:
 def test_another_thing_than_bytes_is_a_type_error() -> None:
     _, compiled = both(OPTIONS[0])
     with pytest.raises(TypeError):
-        compiled._compiled.records([Int64(1)], False, 0)
+        compiled._compiled.batch([Int64(1)], False, 0)

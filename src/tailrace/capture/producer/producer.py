@@ -26,7 +26,6 @@ from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.recovery.machine import pause_before
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
-from tailrace.capture.source.garbage import fewer_garbage_collections
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import StreamEnded
@@ -131,7 +130,7 @@ class Producer:
         leader = self._elect()
         if leader is None:
             return
-        with leader, fewer_garbage_collections():
+        with leader:
             self._leader = leader
             while not self._controls.stopping:
                 try:
