@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,9 @@ def change(number: int, operation: str = "insert", *, size: int = 10, ns: str = 
     return bson.encode({**event, "ns": {"db": database, "coll": collection}, "documentKey": {"_id": number % 10}})
 
 
-def records(*numbers: int, size: int = 10, ns: str = "shop.orders") -> list[Record]:
-    """Records of inserts in the format `json`."""
-    format = make_format("json")
-    return [format.records(change(number, size=size, ns=ns))[0] for number in numbers]
+def records(*numbers: int, size: int = 10, ns: str = "shop.orders") -> Sequence[Record]:
+    """Records of inserts in the format `json`, as a producer gives them to a sink: with the kernel they stay in it."""
+    return make_format("json").batch([change(number, size=size, ns=ns) for number in numbers])
 
 
 _SECONDS_FOR_MARKERS = 3.0

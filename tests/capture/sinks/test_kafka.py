@@ -76,7 +76,7 @@ def test_messages_carry_key_value_and_headers_and_one_key_stays_in_one_partition
 
 @pytest.mark.usefixtures("handover")
 def test_a_tombstone_is_a_message_without_value(kafka_side: KafkaSide) -> None:
-    deleted = make_format("debezium").records(change(3, "delete"))
+    deleted = make_format("debezium").batch([change(3, "delete")])
     with kafka_side.sink() as sink:
         sink.setup()
         sink.add(deleted)
@@ -94,9 +94,10 @@ def test_a_topic_with_a_low_limit_gets_small_batches_and_refuses_only_what_is_to
     address = KafkaAddress(kafka_side.broker.bootstrap_servers)
     limit = {"max.message.bytes": "3000"}
     ensure_topic(AdminClient(address.config()), f"{kafka_side.prefix}.shop.orders", 1, limit)
+    sizes = [20_000 if number == 60 else 1000 for number in range(100)]
     with kafka_side.sink() as sink:
         sink.setup()
-        sink.add([*records(*range(60), size=1000), *records(60, size=20_000), *records(*range(61, 100), size=1000)])
+        sink.add(make_format("json").batch([change(number, size=size) for number, size in enumerate(sizes)]))
         assert sink.flush(60) == 100
     assert kafka_side.numbers() == [number for number in range(100) if number != 60]
     assert [letter["token"][2:10] for letter in letters()] == [f"{61:08X}"]
