@@ -47,12 +47,12 @@ ONLY_FULL = {MONGO_BEST, PYMONGO_ASYNC, ASYNC}
 """Left out of quick runs, which have ten minutes for everything."""
 
 CLAIMS = [
-    Claim(ENGINE, RAW, goal=2.0),
+    Claim(ENGINE, RAW, goal=6.0),
     Claim(ENGINE, RAW, "mongod_us", goal=8.0),
     Claim(ENGINE_FILTERED, RAW_FILTERED, goal=1.5, group=FILTERED),
     Claim(ENGINE_FILTERED, RAW_FILTERED, "mongod_us", group=FILTERED),
     Claim(BATCHES, RAW, goal=0.95),
-    Claim(DECODED, PYMONGO, goal=1.3),
+    Claim(DECODED, PYMONGO, goal=2.5),
     Claim(DECODED, PYMONGO_TUNED),
     Claim(ASYNC, PYMONGO_ASYNC, goal=1.3),
     Claim(GATEWAY, RAW),
@@ -60,8 +60,9 @@ CLAIMS = [
     *(Claim(ours, rival) for ours in (DECODED, ENGINE) for rival in (DEBEZIUM_JSON, DEBEZIUM_BEST, MONGO, MONGO_BEST)),
     *(Claim(DECODED, rival, "tool_us") for rival in (PYMONGO, DEBEZIUM_JSON, MONGO)),
     Claim(SPARK_STREAM, SPARK, goal=2.0),
-    Claim(SPARK_OPLOG, SPARK, goal=2.0),
-    Claim(SPARK_STREAM, SPARK, "tool_us"),
+    Claim(SPARK_OPLOG, SPARK, goal=4.0),
+    Claim(SPARK_STREAM, SPARK, "tool_us", goal=1.0),
+    Claim(SPARK_OPLOG, SPARK, "tool_us", goal=1.0),
 ]
 
 
