@@ -102,7 +102,3 @@ def summary_of(records: Sequence[Record]) -> BatchSummary:
         sum([len(record[1] or b"") for record in records]),
         sum([len(record[5]) for record in records]),
     )
-
-
-new_record = tuple.__new__
-"""`new_record(Record, (...))` does what `Record(...)` does, in a third of the time."""

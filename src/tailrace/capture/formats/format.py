@@ -23,7 +23,7 @@ from tailrace.capture.formats.headers import (
 )
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.losses import HEADER
-from tailrace.capture.record import Record, new_record
+from tailrace.capture.record import Record
 from tailrace.errors import EventUnconvertible
 from tailrace.event import ChangeEvent
 
@@ -77,7 +77,7 @@ class Format(ABC):
         if operation == "rename" and (to := view.new_namespace) is not None:
             headers.append(("to", to.encode()))
         self._mark(headers, loss)
-        return new_record(Record, (key, value, headers, view.namespace, operation, view.raw))
+        return Record(key, value, headers, view.namespace, operation, view.raw)
 
     def _image_header(self, view: ChangeEvent) -> Header:
         """Say what an update tells of its document."""
