@@ -57,4 +57,4 @@ def documents_with(documents: Sequence[bytes], needle: bytes) -> list[int]:
     if module is not None:
         found: list[int] = module.documents_with(documents, needle)
         return found
-    return [place for place, document in enumerate(documents) if needle in document]
+    return [index for index, document in enumerate(documents) if needle in document]

@@ -124,7 +124,7 @@ class EventColumns:
         made = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
         if not declined:
             return made
-        rest = self._reference([events[place] for place in declined], [known[place] for place in declined])
+        rest = self._reference([events[index] for index in declined], [known[index] for index in declined])
         return pa.concat_batches([made, rest]).take(pa.array(_order(len(events), declined)))
 
     def _reference(self, events: Sequence[bytes], fields: Sequence[Mapping[str, Any] | None]) -> pa.RecordBatch:
@@ -157,9 +157,9 @@ def _array(kind: pa.DataType, rows: int, buffers: tuple[bytes | None, bytes | No
 
 def _order(count: int, last: Sequence[int]) -> list[int]:
     """Say where each row stands when those of the places `last` are put behind all others."""
-    moved = {place: count - len(last) + number for number, place in enumerate(last)}
+    moved = {index: count - len(last) + number for number, index in enumerate(last)}
     others = iter(range(count))
-    return [moved[place] if place in moved else next(others) for place in range(count)]
+    return [moved[index] if index in moved else next(others) for index in range(count)]
 
 
 def _check_fit(events: Sequence[_Event]) -> None:
@@ -252,7 +252,7 @@ def _wall_time(event: _Event) -> int | None:
 
 
 def _token(event: _Event) -> str | bytes:
-    """Give the token; its cluster time is at a fixed place, and what has none there is no token."""
+    """Give the token; its cluster time is at a fixed index, and what has none there is no token."""
     known = event.fields.get("_id")
     if type(known) is dict and type(text := known.get("_data")) is str and _has_cluster_time(text):
         return text

@@ -31,7 +31,7 @@ RENAMED_BACK_IN_A_SHORT_GAP: Steps = [("insert", 0, 1), _RENAME, ("lose", False)
 
 
 def records_of(events: Sequence[bytes], format_name: str) -> list[Record]:
-    return make_format(format_name, fields=["v"]).batch(events)
+    return list(make_format(format_name, fields=["v"]).batch(events))
 
 
 def message_of(record: Record) -> TopicMessage:

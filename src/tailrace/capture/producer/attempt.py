@@ -233,8 +233,8 @@ class Attempt:
             raise
 
     def _take(self, delivery: Delivery, batch: ReadBatch) -> None:
-        for place in raw.documents_with(batch.events, _RENAME):
-            self._follow_rename(ChangeEvent(batch.events[place]))
+        for index in raw.documents_with(batch.events, _RENAME):
+            self._follow_rename(ChangeEvent(batch.events[index]))
         events = batch.events if self._heartbeat is None else self._heartbeat.without_marks(batch.events)
         events = self._source.selection.slice.keep(events)
         if self._delivered is not None:

@@ -76,8 +76,8 @@ class Heartbeat:
 
     def without_marks(self, events: list[bytes]) -> list[bytes]:
         """Give the events that are no marks, and note the marks of this stream; the same list when it has none."""
-        marks = {place for place in raw.documents_with(events, self._ns) if self._is_mark(events[place])}
-        return [event for place, event in enumerate(events) if place not in marks] if marks else events
+        marks = {index for index in raw.documents_with(events, self._ns) if self._is_mark(events[index])}
+        return [event for index, event in enumerate(events) if index not in marks] if marks else events
 
     def lost(self, position: Timestamp) -> Mark | None:
         """Give the mark that should have come back before the stream got to this position, and did not."""
