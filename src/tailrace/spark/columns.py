@@ -252,7 +252,7 @@ def _wall_time(event: _Event) -> int | None:
 
 
 def _token(event: _Event) -> str | bytes:
-    """Give the token; its cluster time is at a fixed index, and what has none there is no token."""
+    """Give the token; its cluster time is at a fixed place, and what has none there is no token."""
     known = event.fields.get("_id")
     if type(known) is dict and type(text := known.get("_data")) is str and _has_cluster_time(text):
         return text
