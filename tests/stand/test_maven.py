@@ -51,6 +51,12 @@ def test_other_files_than_the_pinned_ones_are_never_used(empty_cache: Path, pins
 
 
 @pytest.mark.usefixtures("empty_cache")
+def test_a_classifier_names_one_jar_alone() -> None:
+    pins = {"slf4j-simple-1.7.36-sources.jar": "c11b4197b7100eb4c4986c93493d4230f1efccfc53f39fbdbb84573493722379"}
+    assert [jar.name for jar in maven.fetch_jars("sources", [f"{COORDINATES[0]}:sources"], pins)] == list(pins)
+
+
+@pytest.mark.usefixtures("empty_cache")
 def test_an_artifact_that_does_not_exist_is_named() -> None:
     with pytest.raises(DownloadFailed, match="no-such-thing"):
         maven.fetch_jars("nothing", ["org.slf4j:no-such-thing:1.0"], {})

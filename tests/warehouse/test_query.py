@@ -7,6 +7,8 @@ import io
 import json
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,11 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tailrace.cli.app import run
 from tailrace.errors import SqlRefused
 from tailrace.settings import WarehouseSettings
+from tailrace.stand import RestCatalog
 from tailrace.warehouse.query import ask
 
 SCHEMA = pa.schema(
@@ -48,8 +52,8 @@ def row(number: int) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=["folder", "jdbc"], scope="module")
-def lake(request, tmp_path_factory) -> tuple[WarehouseSettings, datetime]:
+@pytest.fixture(params=["folder", "jdbc", "rest"], scope="module")
+def lake(request, tmp_path_factory) -> Iterator[tuple[WarehouseSettings, datetime]]:
     """Ten orders in two snapshots, and the moment between them."""
     tmp_path = tmp_path_factory.mktemp("lake")
     uri = f"sqlite:///{tmp_path}/catalog.db"
@@ -62,14 +66,23 @@ def lake(request, tmp_path_factory) -> tuple[WarehouseSettings, datetime]:
     between = datetime.now(UTC)
     time.sleep(0.05)
     orders.append(pa.Table.from_pylist([row(number) for number in range(4, 10)], SCHEMA))
-    catalog.create_table(("shop", "orders_history"), pa.schema([("token", pa.string())]))
+    history = catalog.create_table(("shop", "orders_history"), pa.schema([("token", pa.string())]))
     catalog.close()
-    if request.param == "jdbc":
-        config = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/catalog.db", "warehouse": str(tmp_path / "lake")}
-        return WarehouseSettings(catalog_config=config), between
-    newest = Path(orders.metadata_location.removeprefix("file://"))
-    shutil.copy(newest, newest.with_name("v2.metadata.json"))
-    return WarehouseSettings(folder=f"{tmp_path}/lake"), between
+    match request.param:
+        case "jdbc":
+            config = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/catalog.db", "warehouse": str(tmp_path / "lake")}
+            yield WarehouseSettings(catalog_config=config), between
+        case "rest":
+            with RestCatalog.start(tmp_path / "lake", folder=tmp_path / "rest") as server:
+                with closing(load_catalog("lake", type="rest", uri=server.url)) as rest:
+                    rest.create_namespace("shop")
+                    rest.register_table(("shop", "orders"), orders.metadata_location)
+                    rest.register_table(("shop", "orders_history"), history.metadata_location)
+                yield WarehouseSettings(catalog_config={"type": "rest", "uri": server.url}), between
+        case "folder":
+            newest = Path(orders.metadata_location.removeprefix("file://"))
+            shutil.copy(newest, newest.with_name("v2.metadata.json"))
+            yield WarehouseSettings(folder=f"{tmp_path}/lake"), between
 
 
 def answered(query: str, settings: WarehouseSettings, as_of: datetime | None = None) -> list[tuple[Any, ...]]:

@@ -14,7 +14,9 @@ from tailrace.capture.formats import decoder_of
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, RecordDecoder
 from tailrace.errors import FormatMismatch, SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
+from tailrace.spark.jvm import without_v1_relation
 from tailrace.spark.kafka_options import kafka_options
+from tailrace.spark.redaction import hide_secrets
 from tailrace.spark.task import task
 
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
@@ -88,9 +90,10 @@ def kafka_records(
         **({"maxOffsetsPerTrigger": str(limit)} if limit else {}),
         **(options or {}),
     }
+    hide_secrets(spark)
     reader = (spark.readStream if stream else spark.read).format("kafka").options(**chosen)
     columns = ["topic", "partition", "offset", "value", *(() if is_value_enough else ("key", "headers"))]
-    return reader.load().where("value IS NOT NULL").select(*columns)
+    return without_v1_relation(reader.load()).where("value IS NOT NULL").select(*columns)
 
 
 def event_reader(format: str, schema: StructType | str, *, keep_bad_records: bool = False) -> Conversion:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.java_gateway import JavaObject
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.masking import means_a_secret, shown
 
@@ -51,6 +52,30 @@ def without_checksum_files(spark: SparkSession) -> None:
         return
     here = jvm.java.net.URI("file:///")
     jvm.org.apache.hadoop.fs.FileSystem.get(here, _hadoop(spark)).setWriteChecksum(False)
+
+
+def without_v1_relation(frame: DataFrame) -> DataFrame:
+    """Take the relation for Spark's first streaming API out of the plan of a source that has the second one.
+
+    Spark puts it there for sources that have both, as Kafka's, and prints its options as they are, passwords included:
+    in `explain`, and in the message of every error that shows a plan. Batches are read by the second API alone.
+    """
+    spark = frame.sparkSession
+    jvm = jvm_of(spark)
+    plan = None if jvm is None else frame._jdf.queryExecution().analyzed()
+    if plan is None or plan.getClass().getSimpleName() != "StreamingRelationV2":
+        return frame
+    nothing = jvm.scala.Option.empty()
+    parts = [plan.productElement(number) for number in range(plan.productArity())]
+    plain = plan.copy(*(nothing if _is_v1_relation(part) else part for part in parts))
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(java_session(spark), plain), spark)
+
+
+def _is_v1_relation(part: Any) -> bool:
+    if not isinstance(part, JavaObject) or part.getClass().getName() != "scala.Some":
+        return False
+    content = part.get()
+    return isinstance(content, JavaObject) and content.getClass().getSimpleName() == "StreamingRelation"
 
 
 def _hadoop(spark: SparkSession) -> Any:

@@ -27,8 +27,6 @@ _TLS: Final = {
     "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location",
     "ssl.key.pem", "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification",
 }  # fmt: skip
-REDACTED: Final = "(?i)ur[il]|jaas|password|secret|keystore[.]key"
-"""The names of options whose values Spark leaves out of plans, its pages and its logs."""
 
 
 def kafka_options(servers: str) -> dict[str, str]:

