@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env newcomer examples release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway fuzz-kernel nemesis losses simulate canary secrets registry
+.PHONY: help env newcomer examples release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway outsiders fuzz-kernel nemesis losses simulate canary secrets registry
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -66,6 +66,9 @@ cluster: env     ## Clusters of one, two and three shards through the gateway, a
 fuzz-gateway: env ## Mutated frames at a gateway beside a watcher who must lose nothing: FRAMES=1000000 SEED=1
 	FRAMES=$(or $(FRAMES),1000000) SEED=$(or $(SEED),1) $(if $(MINUTES),MINUTES=$(MINUTES)) $(if $(REPORT),REPORT=$(REPORT)) \
 		$(BIN)/pytest -m long tests/gateway/test_frame_flood.py $(ARGS)
+
+outsiders: env   ## What an outsider tries at a gateway and at the server itself, on every version: both answer alike
+	$(BIN)/pytest -m 'long or not long' tests/gateway/test_outsiders.py $(ARGS)
 
 fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, and its memory over ten times as many: INPUTS=10000000 SEED=1
 	INPUTS=$(or $(INPUTS),10000000) SEED=$(or $(SEED),1) TAILRACE_KERNEL=on $(BIN)/pytest -m 'long or not long' --timeout 36000 \

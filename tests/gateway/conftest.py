@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,11 +31,11 @@ def start_gateway() -> Iterator[Callable[..., RunningGateway]]:
         )
 
 
-@pytest.fixture(scope="session")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """A replica set with authentication that tests of this process share: `ann` and `ben` may read `pub`, and `host`
-    may kill the cursors and sessions of others. All have the password `secret`."""
-    with ReplicaSet.start("6.0.5", auth=True, folder=tmp_path_factory.mktemp("secured")) as made:
+@contextmanager
+def secured_server(version: str, folder: Path) -> Iterator[ReplicaSet]:
+    """A replica set with authentication: `ann` and `ben` may read `pub`, and `host` may kill the cursors and sessions of
+    others. All have the password `secret`."""
+    with ReplicaSet.start(version, auth=True, folder=folder) as made:
         readers = [{"role": "read", "db": "pub"}]
         for user, roles in {
             "ann": readers,
@@ -44,6 +45,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
             made.add_user(user, "secret", roles)
         with made.client() as root:
             root.pub.create_collection("c")
+        yield made
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """The one that tests of this process share."""
+    with secured_server("6.0.5", tmp_path_factory.mktemp("secured")) as made:
         yield made
 
 

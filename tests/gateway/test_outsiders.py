@@ -1,7 +1,8 @@
 """What an outsider tries, at a server with authentication and at a gateway before it: both answer alike.
 
 Each attempt is made by `ben`, who may read `pub` and nothing else, against a cursor and a session of `ann`, and with
-messages that no driver sends. What counts is that the same is refused, with the same code.
+messages that no driver sends. What counts is that the same is refused, with the same code. `make outsiders` tries all
+versions of the server.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 from bson import Binary, Int64
 from pymongo import MongoClient
 
+from gateway.conftest import secured_server
 from gateway.running_gateway import RunningGateway
 from gateway.wire_client import OP_MSG, WireClient, element
 from tailrace import raw
@@ -28,6 +30,7 @@ from tailrace.stand import ReplicaSet
 
 Document: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Document | None
+OTHERS: Final = ("4.2.6", "4.4.2", "5.0.4", "6.0.27", "7.0.28")
 HUNG_UP: Final = None
 STREAM: Final = [{"$changeStream": {}}]
 SESSION: Final = Binary(b"0123456789abcdef", 4)
@@ -377,10 +380,20 @@ LOGINS: dict[str, Callable[[Attempt], Answer]] = {
 }
 
 
+@pytest.fixture(scope="module", params=["6.0.5", *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """A server with authentication, of each version."""
+    if request.param == "6.0.5":
+        yield request.getfixturevalue("secured")
+        return
+    with secured_server(request.param, tmp_path_factory.mktemp("outsiders")) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
-def before(secured: ReplicaSet) -> Iterator[RunningGateway]:
+def before(server: ReplicaSet) -> Iterator[RunningGateway]:
     """One gateway for all of them; nobody is slowed down."""
-    with closing(RunningGateway(secured.uri, GatewayOptions(login_attempts=0, access_log=False))) as running:
+    with closing(RunningGateway(server.uri, GatewayOptions(login_attempts=0, access_log=False))) as running:
         yield running
 
 
@@ -406,14 +419,14 @@ def _answer(port: int, attempt: Callable[[Attempt], Answer]) -> Any:
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_both_answer_alike(secured: ReplicaSet, before: RunningGateway, attempt: Callable[[Attempt], Answer]) -> None:
-    assert _answer(before.port, attempt) == _answer(secured.primary.port, attempt)
+def test_both_answer_alike(server: ReplicaSet, before: RunningGateway, attempt: Callable[[Attempt], Answer]) -> None:
+    assert _answer(before.port, attempt) == _answer(server.primary.port, attempt)
     assert before.gateway.counts.failed == 0
 
 
-def test_a_role_that_is_taken_and_given_counts_at_once(secured: ReplicaSet, before: RunningGateway) -> None:
-    with secured.client() as root, closing(Attempt(before.port)) as attempt:
-        secured.add_user("cyd", "secret", [])
+def test_a_role_that_is_taken_and_given_counts_at_once(server: ReplicaSet, before: RunningGateway) -> None:
+    with server.client() as root, closing(Attempt(before.port)) as attempt:
+        server.add_user("cyd", "secret", [])
         attempt.client.authenticate("cyd", "secret")
         assert attempt.client.command(watch("pub"))["code"] == 13
         root.admin.command({"grantRolesToUser": "cyd", "roles": [{"role": "read", "db": "pub"}]})
@@ -445,7 +458,7 @@ def test_packed_frames_that_lie_end_their_connection(before: RunningGateway, con
 
 
 def test_a_driver_that_logs_in_as_two_users_in_turn_sees_each_its_own(
-    secured: ReplicaSet, before: RunningGateway
+    server: ReplicaSet, before: RunningGateway
 ) -> None:
     with closing(Attempt(before.port)) as attempt:
         attempt.client.authenticate("ann", "secret")
