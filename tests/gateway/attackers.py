@@ -7,6 +7,7 @@ prints what became of the frames, as JSON.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -111,6 +112,7 @@ def totals(attackers: list[Attacker]) -> dict[str, int]:
 
 
 def _main(port: int, seed: int) -> None:
+    os.nice(10)
     attackers = [Attacker(port, seed * 1_000 + number, user) for number, user in enumerate(USERS)]
     for attacker in attackers:
         attacker.start()

@@ -3,12 +3,14 @@
 `make fuzz-gateway FRAMES=1000000 SEED=1` runs it. Two gateways stand before one server, each with a watcher that sees
 every document it inserts. The attackers take turns at the gateways. So there is at any time one watcher whose gateway
 is flooded and one whose gateway is not, on the same machine with the same load: what the second one sees is normal, and
-the first one may not see much more. Gateways, attackers and the server are processes of their own.
+the first one may see no more. Gateways, attackers and the server are processes of their own; attackers, who would be on
+another machine, are the last to get a processor.
 
 What is demanded was written down before the figures were known:
 
 - no event is lost, none comes twice or late in the order;
-- the flooded p99 is at most `P99_RATIO` times the other one, over the same seconds;
+- the flooded p99 is the other one's over the same seconds; two p99 of the same thing differ too, so that up to
+  `P99_RATIO` times as much passes;
 - in the second half of the frames no gateway's memory grows by more than `GROWTH` bytes;
 - the log grows with time, by the rate it is limited to, and not with the frames.
 
@@ -42,7 +44,7 @@ MINUTES: Final = float(os.environ.get("MINUTES", "inf"))
 """After so long it ends, with as many frames as there were by then; the page says how many."""
 SECONDS: Final = 30.0
 """How long each turn is."""
-P99_RATIO: Final = 1.5
+P99_RATIO: Final = 1.2
 GROWTH: Final = 4_000_000
 LOG_PER_SECOND: Final = 2_000
 """Some kinds of lines, each twenty times in ten seconds, of 200 bytes or less."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import bson
@@ -16,6 +17,7 @@ from tailrace.gateway.identity import NOBODY, Identity
 from tailrace.gateway.privileges import UserPrivileges
 from tailrace.gateway.upstream import error_code
 from tailrace.gateway.validation import rehearse
+from tailrace.gateway.wire import Message
 
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
@@ -26,6 +28,7 @@ _NO_X509: Final = (
     "Authenticate with SCRAM-SHA-256 or another SASL mechanism, or connect to the server itself"
 )
 _SCRAM_USER: Final = re.compile(rb"(?:^|,)n=([^,]*)")
+_STATUS: Final = Message(bson.encode({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"}), request_id=1)
 _STARTS: Final = ("resumeAfter", "startAfter", "startAtOperationTime")
 
 
@@ -140,17 +143,19 @@ class Login:
     async def _ask_privileges(self) -> bytes:
         return in_any_order(await self._status())
 
-    async def _status(self) -> list[Any]:
+    async def _status(self) -> bytes:
+        """Give what the upstream says of who the client is and what it may do."""
         upstream = await self._conversation.connected()
-        answer = await upstream.command({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"})
-        return list(answer.get("authInfo", {}).get("authenticatedUserPrivileges", ()))
+        reply = await upstream.ask(_STATUS)
+        found = None if reply is None else raw.field(reply.body, b"authInfo")
+        return raw.EMPTY if found is None else bytes(found.data)
 
     async def may_kill_any_cursor(self) -> bool:
         """Ask the upstream whether this client may kill the cursors of others."""
         return any(
             "killAnyCursor" in privilege["actions"]
             and (privilege["resource"].get("cluster") or privilege["resource"].get("anyResource"))
-            for privilege in await self._status()
+            for privilege in _privileges_in(await self._status())
         )
 
     async def watch_is_refused(self, command: Mapping[str, Any]) -> bool:
@@ -166,8 +171,17 @@ class Login:
         return refusal is not None and error_code(refusal) == server_codes.UNAUTHORIZED
 
 
-def in_any_order(privileges: list[Any]) -> bytes:
-    """Write privileges so that the same ones are equal: a server lists them, and their actions, in no fixed order."""
+def _privileges_in(auth_info: bytes) -> list[Any]:
+    return list(raw.to_python(raw.DOCUMENT, auth_info).get("authenticatedUserPrivileges", ()))
+
+
+@lru_cache(maxsize=256)
+def in_any_order(auth_info: bytes) -> bytes:
+    """Write privileges so that the same ones are equal: a server lists them, and their actions, in no fixed order.
+
+    Every getMore of a user asks for them, and they are hardly ever new.
+    """
+    privileges = _privileges_in(auth_info)
     parts = (bson.encode({**each, "actions": sorted(each.get("actions", ()))}) for each in privileges)
     return bson.encode({str(number): part for number, part in enumerate(sorted(parts))})
 
