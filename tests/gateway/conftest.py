@@ -13,6 +13,8 @@ from gateway.running_gateway import RunningGateway
 from tailrace.gateway import GatewayOptions
 from tailrace.stand import ReplicaSet
 
+_OTHERS = ("4.2.6", "4.4.2", "5.0.4", "6.0.27", "7.0.28")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,8 +35,8 @@ def start_gateway() -> Iterator[Callable[..., RunningGateway]]:
 
 @contextmanager
 def secured_server(version: str, folder: Path) -> Iterator[ReplicaSet]:
-    """A replica set with authentication: `ann` and `ben` may read `pub`, and `host` may kill the cursors and sessions of
-    others. All have the password `secret`."""
+    """A replica set with authentication: `ann` and `ben` may read `pub`, and `host` may kill the cursors and sessions
+    of others. All have the password `secret`."""
     with ReplicaSet.start(version, auth=True, folder=folder) as made:
         readers = [{"role": "read", "db": "pub"}]
         for user, roles in {
@@ -53,6 +55,23 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
     """The one that tests of this process share."""
     with secured_server("6.0.5", tmp_path_factory.mktemp("secured")) as made:
         yield made
+
+
+@pytest.fixture(scope="module", params=["6.0.5", *(pytest.param(each, marks=pytest.mark.long) for each in _OTHERS)])
+def each_secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """The same of each version; `make outsiders` runs on those that are left out otherwise."""
+    if request.param == "6.0.5":
+        yield request.getfixturevalue("secured")
+        return
+    with secured_server(request.param, tmp_path_factory.mktemp("secured")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def before_each(each_secured: ReplicaSet) -> Iterator[RunningGateway]:
+    """One gateway for all of them; nobody is slowed down."""
+    with closing(RunningGateway(each_secured.uri, GatewayOptions(login_attempts=0, access_log=False))) as running:
+        yield running
 
 
 @pytest.fixture

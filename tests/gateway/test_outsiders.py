@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -20,17 +20,14 @@ import pytest
 from bson import Binary, Int64
 from pymongo import MongoClient
 
-from gateway.conftest import secured_server
 from gateway.running_gateway import RunningGateway
 from gateway.wire_client import OP_MSG, WireClient, element
 from tailrace import raw
-from tailrace.gateway import GatewayOptions
 from tailrace.gateway.wire import OP_COMPRESSED
 from tailrace.stand import ReplicaSet
 
 Document: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Document | None
-OTHERS: Final = ("4.2.6", "4.4.2", "5.0.4", "6.0.27", "7.0.28")
 HUNG_UP: Final = None
 STREAM: Final = [{"$changeStream": {}}]
 SESSION: Final = Binary(b"0123456789abcdef", 4)
@@ -380,23 +377,6 @@ LOGINS: dict[str, Callable[[Attempt], Answer]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["6.0.5", *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
-    """A server with authentication, of each version."""
-    if request.param == "6.0.5":
-        yield request.getfixturevalue("secured")
-        return
-    with secured_server(request.param, tmp_path_factory.mktemp("outsiders")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def before(server: ReplicaSet) -> Iterator[RunningGateway]:
-    """One gateway for all of them; nobody is slowed down."""
-    with closing(RunningGateway(server.uri, GatewayOptions(login_attempts=0, access_log=False))) as running:
-        yield running
-
-
 ATTEMPTS: Final = {
     f"{group}: {name}": attempt
     for group, attempts in {
@@ -406,7 +386,7 @@ ATTEMPTS: Final = {
 }  # fmt: skip
 
 
-def _answer(port: int, attempt: Callable[[Attempt], Answer]) -> Any:
+def answer_of(port: int, attempt: Callable[[Attempt], Answer]) -> Any:
     """The code of the answer, and what of it does not depend on who gave it."""
     with closing(Attempt(port)) as made:
         try:
@@ -419,14 +399,16 @@ def _answer(port: int, attempt: Callable[[Attempt], Answer]) -> Any:
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_both_answer_alike(server: ReplicaSet, before: RunningGateway, attempt: Callable[[Attempt], Answer]) -> None:
-    assert _answer(before.port, attempt) == _answer(server.primary.port, attempt)
-    assert before.gateway.counts.failed == 0
+def test_both_answer_alike(
+    each_secured: ReplicaSet, before_each: RunningGateway, attempt: Callable[[Attempt], Answer]
+) -> None:
+    assert answer_of(before_each.port, attempt) == answer_of(each_secured.primary.port, attempt)
+    assert before_each.gateway.counts.failed == 0
 
 
-def test_a_role_that_is_taken_and_given_counts_at_once(server: ReplicaSet, before: RunningGateway) -> None:
-    with server.client() as root, closing(Attempt(before.port)) as attempt:
-        server.add_user("cyd", "secret", [])
+def test_a_role_that_is_taken_and_given_counts_at_once(each_secured: ReplicaSet, before_each: RunningGateway) -> None:
+    with each_secured.client() as root, closing(Attempt(before_each.port)) as attempt:
+        each_secured.add_user("cyd", "secret", [])
         attempt.client.authenticate("cyd", "secret")
         assert attempt.client.command(watch("pub"))["code"] == 13
         root.admin.command({"grantRolesToUser": "cyd", "roles": [{"role": "read", "db": "pub"}]})
@@ -440,9 +422,9 @@ def test_a_role_that_is_taken_and_given_counts_at_once(server: ReplicaSet, befor
         root.admin.command({"dropUser": "cyd"})
 
 
-def test_an_external_certificate_is_refused_by_name(before: RunningGateway) -> None:
+def test_an_external_certificate_is_refused_by_name(before_each: RunningGateway) -> None:
     """Here the gateway differs on purpose: it has no certificate of the client's to show."""
-    with closing(Attempt(before.port)) as attempt:
+    with closing(Attempt(before_each.port)) as attempt:
         assert attempt.client.command(AUTHENTICATE)["code"] == 334
         assert "X509" in attempt.client.command(AUTHENTICATE | {"$db": "admin"})["errmsg"]
 
@@ -452,15 +434,15 @@ def test_an_external_certificate_is_refused_by_name(before: RunningGateway) -> N
     [_packed(_packed(PLAIN, OP_MSG), OP_COMPRESSED), _packed(PLAIN, OP_MSG, len(PLAIN) + 1)],
     ids=["compressed inside of compressed", "compressed to another size"],
 )
-def test_packed_frames_that_lie_end_their_connection(before: RunningGateway, content: bytes) -> None:
+def test_packed_frames_that_lie_end_their_connection(before_each: RunningGateway, content: bytes) -> None:
     """Here too: 6.0.5 leaves the one unanswered, and takes the other as far as it goes."""
-    assert _answer(before.port, _compressed(content)) is HUNG_UP
+    assert answer_of(before_each.port, _compressed(content)) is HUNG_UP
 
 
 def test_a_driver_that_logs_in_as_two_users_in_turn_sees_each_its_own(
-    server: ReplicaSet, before: RunningGateway
+    each_secured: ReplicaSet, before_each: RunningGateway
 ) -> None:
-    with closing(Attempt(before.port)) as attempt:
+    with closing(Attempt(before_each.port)) as attempt:
         attempt.client.authenticate("ann", "secret")
         cursor = Int64(attempt.client.command(watch("pub"))["cursor"]["id"])
         more = {"getMore": cursor, "collection": "c", "maxTimeMS": 1, "$db": "pub"}
@@ -471,5 +453,5 @@ def test_a_driver_that_logs_in_as_two_users_in_turn_sees_each_its_own(
         attempt.client.command(LOGOUT)
         attempt.client.authenticate("ann", "secret")
         assert attempt.client.command(more)["ok"] == 1
-    with MongoClient[Document](f"mongodb://ann:secret@127.0.0.1:{before.port}/") as driver:
+    with MongoClient[Document](f"mongodb://ann:secret@127.0.0.1:{before_each.port}/") as driver:
         assert driver.pub.command("ping")["ok"] == 1

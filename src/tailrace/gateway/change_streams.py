@@ -13,9 +13,9 @@ from tailrace import raw, server_codes
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.options import StreamSpec, parse_command
 from tailrace.engine.stream import FIRST_BATCH
-from tailrace.errors import ChangeStreamError, PipelineUnsupported, StreamRefused, TailraceError
+from tailrace.errors import ChangeStreamError, StreamRefused, TailraceError
 from tailrace.gateway import replies
-from tailrace.gateway.command import MOST_READ_HERE, Command
+from tailrace.gateway.command import MOST_READ_HERE, Command, unauthorized
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.identity import NOBODY, Identity
 from tailrace.gateway.repeated import RepeatedGetMore
@@ -59,14 +59,14 @@ class ChangeStreamCommands:
         if refused is not None:
             return refused
         command = asked.fields
-        spec = parse_command(command, asked.database, self._gateway.hub.dialect)
-        if not self._gateway.proof.serves(spec):
-            return await self._leave_to_upstream(asked)
-        stage = command["pipeline"][0]["$changeStream"]
-        positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
         try:
+            spec = parse_command(command, asked.database, self._gateway.hub.dialect)
+            if not self._gateway.proof.serves(spec):
+                return await self._leave_to_upstream(asked)
+            stage = command["pipeline"][0]["$changeStream"]
+            positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
             subscription = await self._reachable(self._gateway.streams.open(spec, positions))
-        except PipelineUnsupported:
+        except StreamRefused:  # the upstream has just found nothing wrong with it, so it knows more than the engine
             return await self._leave_to_upstream(asked)
         try:
             batch = await self._first_batch(subscription, _first_batch_size(command))
@@ -213,7 +213,7 @@ class ChangeStreamCommands:
             raise StreamRefused(message, server_code=server_codes.UNAUTHORIZED)
         dialect = self._gateway.hub.dialect
         session = SessionId.of(asked.fields.get("lsid"), users)
-        in_session = None if cursor.session == session else _wrong_session(cursor, session, dialect)
+        in_session = None if cursor.session == session else _wrong_session(cursor, session, dialect, users)
         namespace, api = _wrong_namespace(cursor, asked), _wrong_api(cursor, asked)
         found = [in_session, namespace, api] if dialect.since(6, 0) else [in_session, api, namespace]
         for wrong in found if dialect.since(5, 0) else [namespace, in_session]:
@@ -267,9 +267,15 @@ def _wrong_api(cursor: Cursor, asked: Command) -> StreamRefused | None:
     return StreamRefused(message, server_code=347)
 
 
-def _wrong_session(cursor: Cursor, session: SessionId | None, dialect: Dialect) -> StreamRefused:
-    """Refuse a `getMore` in another session than the one the cursor was opened in, or in one, or without."""
+def _wrong_session(cursor: Cursor, session: SessionId | None, dialect: Dialect, users: frozenset[str]) -> StreamRefused:
+    """Refuse a `getMore` in another session than the one the cursor was opened in, or in one, or without.
+
+    Seen on all versions: where users authenticate, that is a matter of privileges.
+    """
     opened, used = (None if each is None else each.shown(dialect) for each in (cursor.session, session))
+    if users:
+        message = f"Cursor session id ({opened or 'none'}) is not the same as the operation context's session id"
+        return unauthorized(f"{message} ({used or 'none'})")
     begin = f"Cannot run getMore on cursor {cursor.id}, which was"
     if opened is None:
         return StreamRefused(f"{begin} not created in a session, in session {used}", server_code=50736)

@@ -75,6 +75,8 @@ class Command:
         """
         if message.refused is not None:
             raise StreamRefused(message.refused[0], server_code=message.refused[1])
+        if message.legacy_database is not None and not dialect.since(7, 0):
+            message = message.with_body(_unwrapped(message.body))
         fields: dict[bytes, raw.Span] = {}
         for kind, found, begin, end in raw.elements(message.body):
             name = bytes(found)  # a large body is a bytearray, and so are its parts
@@ -120,3 +122,18 @@ def _database(body: bytes, span: raw.Span) -> str:
         value = raw.to_python(kind, body[begin:end])
         raise StreamRefused(f"wrong type for field ($db) {type_name(value)} != string", server_code=13111)
     return str(raw.to_python(kind, body[begin:end]))
+
+
+def _unwrapped(body: bytes) -> bytes:
+    """Take a command out of the `$query` in which old drivers hand it over, beside a read preference.
+
+    Seen on 4.2.6 to 6.0.27; 7.0.28 knows no such command.
+    """
+    first = next(raw.elements(body), None)
+    if first is None or first[0] != raw.DOCUMENT or first[1] not in (b"$query", b"query"):
+        return body
+    command = body[first[2] : first[3]]
+    preference = raw.field(body, b"$readPreference")
+    if preference is None or raw.find(command, b"$readPreference") is not None:
+        return command
+    return raw.append(command, raw.element(preference.kind, b"$readPreference", preference.data))

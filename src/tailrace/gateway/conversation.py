@@ -16,7 +16,7 @@ from tailrace.gateway.command import MOST_READ_HERE, Command, unauthorized
 from tailrace.gateway.compression import NAMES
 from tailrace.gateway.connection import Connection, ReplyOutlet
 from tailrace.gateway.fail_points import FailPoint
-from tailrace.gateway.hello import host_and_port
+from tailrace.gateway.hello import are_names, host_and_port, is_awaitable, is_usual_hello
 from tailrace.gateway.login import Login, mechanism
 from tailrace.gateway.rate_limited_log import describe
 from tailrace.gateway.repeated import RepeatedGetMore
@@ -45,8 +45,6 @@ _BEFORE_LOGIN: Final = (
 )
 """What a server with authentication answers to clients that have not authenticated. Nothing else is passed on for
 them: on the server's own host, before it has users, it would take them for its administrator (localhost exception)."""
-_OWN_ANSWER: Final = (b"speculativeAuthenticate", b"saslSupportedMechs", b"loadBalanced")
-"""What makes a handshake one that only the upstream can answer."""
 _X509: Final = "MONGODB-X509"
 
 
@@ -225,8 +223,8 @@ class Conversation:
         """
         asked, message = command.fields, command.message
         self.app_name = self.app_name or _app_name(asked.get("client"))
-        left_out = [b"topologyVersion", b"maxAwaitTimeMS"]
-        if _are_names(asked.get("compression", [])):
+        left_out = [b"topologyVersion", b"maxAwaitTimeMS"] if is_awaitable(asked) else []
+        if are_names(asked.get("compression", [])):
             left_out.append(b"compression")
         speculative = asked.get("speculativeAuthenticate")
         if speculative is not None:
@@ -237,9 +235,9 @@ class Conversation:
         greeting = message.with_body(raw.without(message.body, *left_out))
         if speculative is not None:
             self.login.begin(speculative, command.database)
-        needs_own_answer = any(raw.find(greeting.body, name) for name in _OWN_ANSWER) or not _is_usual(asked)
-        if self._upstream is None and not needs_own_answer:
-            self._greeting = self._greeting or greeting.body
+        is_usual = is_usual_hello(greeting.body, asked) and not (self._greeting and "client" in asked)
+        if self._upstream is None and is_usual:
+            self._greeting = greeting.body if "client" in asked else self._greeting
             reply: bytes | None = await self.gateway.upstream.greeting(command.name)
         else:
             reply = await self._relay(command.name, greeting)
@@ -250,7 +248,7 @@ class Conversation:
         options = self.gateway.options
         address = options.advertise or host_and_port(self._connection.local_address)
         offered = asked.get("compression", [])
-        compressors = [name for name in offered if name in NAMES] if _are_names(offered) else []
+        compressors = [name for name in offered if name in NAMES] if are_names(offered) else []
         return options.present.hello(reply, command.name, address, compressors)
 
     async def _authenticate(self, command: Command) -> bytes | None:
@@ -297,21 +295,6 @@ class Conversation:
 def _app_name(metadata: Any) -> str:
     application = metadata.get("application") if isinstance(metadata, Mapping) else None
     return str(application.get("name", "")) if isinstance(application, Mapping) else ""
-
-
-def _is_usual(asked: Mapping[str, Any]) -> bool:
-    """Tell whether a client presents itself as drivers do; the upstream answers all others itself."""
-    metadata = asked.get("client", {})
-    return (
-        _are_names(asked.get("compression", []))
-        and isinstance(metadata, Mapping)
-        and all(isinstance(part, Mapping | str) for part in metadata.values())
-    )
-
-
-def _are_names(value: Any) -> bool:
-    """Tell whether it is a list of strings; code, which is a string in Python, is none."""
-    return isinstance(value, list) and all(type(name) is str for name in value)
 
 
 def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:

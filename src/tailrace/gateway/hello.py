@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
+
+from bson import Timestamp
 
 from tailrace import raw
 
@@ -20,6 +22,14 @@ _OF_THE_UPSTREAM_ALONE: Final = (
 )  # fmt: skip
 """What is true of the upstream's members, and not of the gateway. Without `topologyVersion` drivers ask now and then
 how the gateway is, instead of waiting for it to say."""
+_USUAL: Final = frozenset(
+    {b"hello", b"isMaster", b"ismaster", b"helloOk", b"client", b"compression", b"$db", b"$clusterTime"}
+)
+"""What drivers say in a handshake that everybody gets the same answer to."""
+_ANYBODY: Final = {"driver": {"name": "", "version": ""}, "os": {"type": ""}}
+_NO_TIME: Final = {"clusterTime": Timestamp(0, 0)}
+_LONGEST_NAME: Final = 128
+"""Bytes of an application's name."""
 
 
 class Presentation(StrEnum):
@@ -58,3 +68,44 @@ def host_and_port(address: object) -> str:
         return str(address)
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def is_usual_hello(greeting: bytes, asked: Mapping[str, Any]) -> bool:
+    """Tell whether a client presents itself as drivers do; what is left of all others' handshakes the upstream judges.
+
+    `greeting` is what would be passed on.
+    """
+    names = {name for _, name, _, _ in raw.elements(greeting)}
+    gossip = asked.get("$clusterTime", _NO_TIME)
+    return (
+        names <= _USUAL
+        and _is_metadata(asked.get("client", _ANYBODY))
+        and are_names(asked.get("compression", []))
+        and isinstance(gossip, Mapping)
+        and isinstance(gossip.get("clusterTime"), Timestamp)
+    )
+
+
+def _is_metadata(client: Any) -> bool:
+    """Tell whether a server takes what a client says of itself."""
+    if not isinstance(client, Mapping) or not all(isinstance(part, Mapping | str) for part in client.values()):
+        return False
+    parts = (client.get(name) for name in ("driver", "os", "application"))
+    driver, system, application = (part if isinstance(part, Mapping) else {} for part in parts)
+    name = application.get("name", "")
+    known = (driver.get("name"), driver.get("version"), system.get("type"), name)
+    return all(type(each) is str for each in known) and len(name.encode()) <= _LONGEST_NAME
+
+
+def is_awaitable(asked: Mapping[str, Any]) -> bool:
+    """Tell whether a client wants to be told of the next change, as drivers ask for it; it is answered at once."""
+    return isinstance(asked.get("topologyVersion"), Mapping) and _is_time(asked.get("maxAwaitTimeMS"))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def are_names(value: Any) -> bool:
+    """Tell whether it is a list of strings; code, which is a string in Python, is none."""
+    return isinstance(value, list) and all(type(name) is str for name in value)

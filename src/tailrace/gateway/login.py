@@ -29,6 +29,8 @@ _NO_X509: Final = (
 )
 _SCRAM_USER: Final = re.compile(rb"(?:^|,)n=([^,]*)")
 _STATUS: Final = Message(bson.encode({"connectionStatus": 1, "showPrivileges": True, "$db": "admin"}), request_id=1)
+_LONGEST_NAME: Final = 200
+"""Of a user that nobody knows: names of failed logins are logged, and thousands of them remembered."""
 _STARTS: Final = ("resumeAfter", "startAfter", "startAtOperationTime")
 
 
@@ -195,4 +197,6 @@ def _user_in(asked: Any, database: str) -> str:
     """Read the user's name out of the first message of SCRAM; of other mechanisms it stays unknown."""
     payload = asked.get("payload") if isinstance(asked, Mapping) else None
     found = _SCRAM_USER.search(bytes(payload)) if isinstance(payload, bytes) else None
-    return "" if found is None else f"{found[1].decode('utf-8', 'replace')}@{asked.get('db', database)}"
+    if found is None:
+        return ""
+    return f"{found[1].decode('utf-8', 'replace')}@{asked.get('db', database)}"[:_LONGEST_NAME]

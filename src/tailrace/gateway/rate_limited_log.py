@@ -49,6 +49,7 @@ class RateLimitedLog:
             return
         self._written[event] += 1
         suppressed = self._suppressed.pop(event, 0)
+        facts = {name: fact[:_LONGEST] if isinstance(fact, str) else fact for name, fact in facts.items()}
         write(event, **facts, **({"suppressed": suppressed} if suppressed else {}))
 
 
@@ -56,4 +57,4 @@ def describe(error: BaseException) -> str:
     """Say in one line what went wrong and where; a client's bytes may stand in the message, so it is cut short."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {str(error)[:_LONGEST]}{where}"
+    return f"{type(error).__name__}: {str(error)[: _LONGEST // 2]}{where}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from tailrace import raw
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
 
 _KILLED, _NOT_FOUND, _ALIVE, _UNKNOWN = "cursorsKilled", "cursorsNotFound", "cursorsAlive", "cursorsUnknown"
+_OF_A_KILL: Final = {
+    b"killCursors": raw.STRING, b"cursors": raw.ARRAY, b"$db": raw.STRING, b"lsid": raw.DOCUMENT,
+    b"$clusterTime": raw.DOCUMENT,
+}  # fmt: skip
+"""The fields of a `killCursors` as drivers send it, by their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +79,10 @@ class SessionCommands:
         if not own:
             return await self._conversation.pass_on(asked)
         await self._check_may_kill(list(own.values()), asked)
-        others = [each for each in ids if each not in own]
         found: Mapping[str, Any] = {}
-        if others:
-            listed = raw.array([raw.Value(raw.INT64, raw.int64(each)) for each in others])
-            body = raw.append(raw.without(asked.message.body, b"cursors"), raw.element(raw.ARRAY, b"cursors", listed))
-            rest = asked.with_message(asked.message.with_body(body))
-            reply = await self._conversation.pass_on(rest)
+        if len(own) < len(set(ids)) or not _is_usual_kill(asked):
+            waited_for = replace(asked.message, flags=asked.message.flags & ~MORE_TO_COME)
+            reply = await self._conversation.pass_on(asked.with_message(waited_for))  # which knows none of our own
             if reply is not None and not _is_ok(reply):
                 return reply
             found = {} if reply is None else raw.to_python(raw.DOCUMENT, reply)
@@ -153,6 +155,13 @@ def _fitting(patterns: list[Any], users: frozenset[str]) -> Callable[[SessionId]
     digests = {bytes(each["uid"]) for each in others if isinstance(each.get("uid"), bytes)}
     is_all = any("uid" not in each for each in others)
     return lambda session: is_all or session in sessions or session.user in digests
+
+
+def _is_usual_kill(asked: Command) -> bool:
+    """Tell whether there is nothing in a `killCursors` that only a server can judge."""
+    if not asked.spans.keys() <= _OF_A_KILL.keys():
+        return False
+    return asked.fields["killCursors"] != "" and all(asked.spans[name][0] == _OF_A_KILL[name] for name in asked.spans)
 
 
 def _is_ok(reply: bytes) -> bool:
