@@ -37,7 +37,11 @@ class HidingProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the server is down
+                client.close()
+                continue
             self._open += [client, server]
             threading.Thread(target=self._forward, args=(client, server, None), daemon=True).start()
             threading.Thread(target=self._forward, args=(server, client, self._shown), daemon=True).start()
