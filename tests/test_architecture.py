@@ -23,6 +23,8 @@ FLOW = [
     "settings_types",
     "settings",
     "http_client",
+    "certificate",
+    "redis_access",
     "kernel",
     "raw",
     "event",

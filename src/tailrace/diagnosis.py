@@ -205,7 +205,9 @@ def _sink(settings: Settings) -> Iterator[Finding]:
     elif scheme in ("redis", "rediss"):
         import redis
 
-        with redis.Redis.from_url(url.partition("?")[0], socket_timeout=_SECONDS_TO_ANSWER) as client:
+        from tailrace.capture.sinks.open import redis_parts
+
+        with redis.Redis.from_url(redis_parts(url)[0], socket_timeout=_SECONDS_TO_ANSWER) as client:
             client.ping()
         yield Finding("sink", Level.OK, f"{at} answers")
     elif scheme == "file":

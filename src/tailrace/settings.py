@@ -68,7 +68,9 @@ class LogSettings(Section):
     """What goes to the log."""
 
     level: str = Field("info", pattern="^(debug|info|warning|error)$", description="The least level shown.")
-    json_lines: bool = Field(False, description="One JSON object a line instead of text.")
+    json_lines: bool | None = Field(
+        None, description="One JSON object a line instead of text; none is JSON where stderr is no terminal."
+    )
 
 
 class TransformSettings(Section):

@@ -114,3 +114,17 @@ def test_reconnects_are_logged(mongodb: ReplicaSet, database: Database[Any]) -> 
         database.orders.insert_one({"_id": 1})
         assert next(stream)["operationType"] == "insert"
     assert "change_stream_reconnects" in [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize(("given", "is_terminal", "is_json"), [
+    (None, True, False), (None, False, True), (False, False, False), (True, True, True),
+])  # fmt: skip
+def test_lines_are_json_where_nobody_reads_them_at_a_terminal(
+    given: bool | None, is_terminal: bool, is_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    configure_log(LogSettings(json_lines=given))
+    structlog.get_logger().info("stream_opened", stream="orders")
+    line = capsys.readouterr().err
+    assert line.startswith("{") == is_json
+    assert "orders" in line

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import trustme
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from dashboard_site import Site, running, write_settings
 from tailrace.dashboard.web.access import Access, Guard
 from tailrace.errors import SettingsError
 from tailrace.settings import DashboardSettings
+from waiting import wait_until
 
 TOKEN = "a-token-for-the-page"
 PATHS = ["/", "/static/main.js", "/healthz", "/api/state", "/metrics"]
@@ -132,3 +136,30 @@ def test_every_answer_has_the_safe_headers(method: str, path: str, host: str) ->
 def test_with_tls_browsers_are_told_to_stay_with_it() -> None:
     rules = access(address="0.0.0.0", token=TOKEN, certificate="c.pem")
     assert "strict-transport-security" in ask(rules, "GET", "/", "dash.example").headers
+
+
+def test_a_certificate_is_renewed_without_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "page.pem"
+
+    def write() -> ssl.SSLContext:
+        authority, new, trusting = trustme.CA(), tmp_path / "new.pem", ssl.create_default_context()
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(new))
+        new.replace(file)
+        authority.configure_trust(trusting)
+        return trusting
+
+    def is_known_to(context: ssl.SSLContext) -> bool:
+        try:
+            return httpx.get(f"{site.url}/healthz", verify=context, timeout=20).status_code == 200
+        except httpx.ConnectError:
+            return False
+
+    old = write()
+    settings = write_settings(tmp_path, dashboard={"certificate": file}, capture={"sink": "stdout:"})
+    with running("dashboard", settings, "--port", "0") as process:
+        assert process.stdout is not None
+        site = Site(process.stdout.readline().split()[-1].rstrip("/"), process)
+        wait_until(lambda: is_known_to(old), "the first certificate")
+        new = write()
+        wait_until(lambda: is_known_to(new), "the new certificate")
+        assert not is_known_to(old)

@@ -44,6 +44,13 @@ def test_a_template_names_no_port_that_its_second_instance_could_not_have() -> N
         assert not [word for word in shlex.split(unit(file)["Service"]["ExecStart"]) if "port" in word]
 
 
+def test_two_instances_of_a_template_share_no_file_folder_or_name() -> None:
+    for file in (file for file in UNITS if file.stem.endswith("@")):
+        service = unit(file)["Service"]
+        for key in ("ExecStart", "EnvironmentFile", "StateDirectory", "WorkingDirectory"):
+            assert "%i" in service[key], f"{key} of {file.name} is the same for all instances"
+
+
 @pytest.mark.parametrize("file", UNITS, ids=lambda file: file.stem)
 def test_limits_and_restarts_are_set(file: Path) -> None:
     service = unit(file)["Service"]

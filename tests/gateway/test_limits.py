@@ -19,6 +19,7 @@ from gateway.test_ownership import open_stream, read_on
 from gateway.wire_client import WireClient
 from tailrace.errors import SettingsError
 from tailrace.stand import ReplicaSet
+from waiting import wait_until
 
 Document = dict[str, Any]
 PING = {"ping": 1, "$db": "admin"}
@@ -143,3 +144,40 @@ def test_tls_is_of_today_and_clients_show_a_certificate_where_authorities_are_gi
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.raises(OSError, match=r"(?i)protocol|alert|reset|EOF"):
         WireClient(gateway.port, old)
+
+
+def test_a_certificate_is_renewed_without_a_restart(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, tmp_path: Path
+) -> None:
+    """Who is connected stays; a file that is no certificate changes nothing."""
+    file, authorities = tmp_path / "server.pem", [trustme.CA(), trustme.CA()]
+
+    def write(authority: trustme.CA) -> None:
+        new = tmp_path / "new.pem"
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(new))
+        new.replace(file)
+
+    def trusting(authority: trustme.CA) -> ssl.SSLContext:
+        made = ssl.create_default_context()
+        authority.configure_trust(made)
+        return made
+
+    def is_known_to(authority: trustme.CA) -> bool:
+        try:
+            with WireClient(gateway.port, trusting(authority)) as client:
+                return client.command(PING) == {"ok": 1}
+        except ssl.SSLError:
+            return False
+
+    write(authorities[0])
+    gateway = start_gateway(mongodb.uri, certificate=file)
+    with WireClient(gateway.port, trusting(authorities[0])) as early:
+        assert early.command(PING) == {"ok": 1}
+        with structlog.testing.capture_logs() as logs:
+            file.write_text("-----BEGIN CERTIFICATE-----")
+            wait_until(lambda: any(each["event"] == "certificate_unusable" for each in logs), "the bad file is noticed")
+        assert is_known_to(authorities[0])
+        write(authorities[1])
+        wait_until(lambda: is_known_to(authorities[1]), "the new certificate")
+        assert not is_known_to(authorities[0])
+        assert early.command(PING) == {"ok": 1}

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.capture.kafka_address import KafkaAddress as KafkaAddress
-from tailrace.errors import SinkUnavailable
+from tailrace.errors import NotAuthorized, SinkUnavailable
 from tailrace.retry import RetryPolicy, retried
 
 SECONDS_TO_ANSWER = 10.0
@@ -39,7 +39,12 @@ _LEADER_UNKNOWN = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError._NOENT,  # what a request to the leaders of partitions says when there is none yet
 }
-_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+_FORBIDDEN = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}
 _DEFAULT_LIMIT = 1_048_588
 _Result = TypeVar("_Result")
 
@@ -65,9 +70,23 @@ def describe(error: KafkaException | KafkaError) -> str:
     return f"{inner.name()}: {inner.str()}"
 
 
-def unavailable(address: KafkaAddress, error: KafkaException | KafkaError) -> SinkUnavailable:
-    """Give the error of ours for one of the client library."""
-    return SinkUnavailable(f"Kafka at {address.servers}: {describe(error)}", kafka_code=code_of(error))
+def unavailable(
+    address: KafkaAddress, error: KafkaException | KafkaError, needed: str = ""
+) -> SinkUnavailable | NotAuthorized:
+    """Give the error of ours for one of the client library; `needed` is the ACL that the call takes."""
+    return not_authorized(address, error, needed) or SinkUnavailable(
+        f"Kafka at {address.servers}: {describe(error)}", kafka_code=code_of(error)
+    )
+
+
+def not_authorized(address: KafkaAddress, error: KafkaException | KafkaError, needed: str = "") -> NotAuthorized | None:
+    """Give the error of ours where an ACL is missing, which trying again does not mend."""
+    if code_of(error) not in _FORBIDDEN:
+        return None
+    return NotAuthorized(
+        f"the user of Kafka at {address.servers} lacks {needed or 'an ACL'}: {describe(error)}",
+        hint="Grant it with kafka-acls.sh; the security page has the ACLs per verb.",
+    )
 
 
 def _inner(error: KafkaException | KafkaError) -> KafkaError:

@@ -1,4 +1,4 @@
-"""Where log lines go: to stderr, as text or as JSON, from the level that the settings name."""
+"""Where log lines go: to stderr, as text for a terminal and as JSON for all else, from the level of the settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def configure_log(settings: LogSettings) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         lambda _, __, event: shown(event),
     ]
-    last = structlog.processors.JSONRenderer() if settings.json_lines else structlog.dev.ConsoleRenderer(colors=False)
+    as_json = settings.json_lines if settings.json_lines is not None else not sys.stderr.isatty()
+    last = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     structlog.configure(
         processors=[*shared, last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.level.upper()]),

@@ -28,6 +28,7 @@ def lookup(
 
     from tailrace.errors import FeatureStoreUnavailable, SettingsError
     from tailrace.features import read_named
+    from tailrace.redis_access import not_authorized
 
     url = settings.features.redis_url.get_secret_value()
     try:
@@ -40,7 +41,8 @@ def lookup(
         hint = "Check the user and the password in features.redis_url."
         raise SettingsError(f"Redis at {masked(url)} refused the user: {error}", hint=hint) from None
     except RedisError as error:
-        raise FeatureStoreUnavailable(f"no Redis answers at {masked(url)}: {error}") from None
+        refused = not_authorized(error)
+        raise refused or FeatureStoreUnavailable(f"no Redis answers at {masked(url)}: {error}") from None
     if as_json:
         as_of = found.as_of and found.as_of.isoformat()
         typer.echo(json.dumps({"at": found.at.isoformat(), "as_of": as_of, "values": dict(found.values)}, default=str))

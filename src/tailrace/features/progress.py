@@ -17,6 +17,7 @@ import redis
 from tailrace.errors import FeaturesLost
 from tailrace.features.store import retry_until_available
 from tailrace.logs import get_logger
+from tailrace.redis_access import registered
 
 _Result = TypeVar("_Result")
 _log = get_logger("tailrace.features")
@@ -48,7 +49,7 @@ class ProgressStore:
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._redis = client
         self._key = f"{prefix}:progress"
-        self._save = client.register_script(_SAVE)
+        self._save = registered(client, _SAVE)
 
     @classmethod
     def connect(cls, url: str, prefix: str) -> ProgressStore:

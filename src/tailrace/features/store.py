@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 import redis
-from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, TimeoutError
+from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, ResponseError, TimeoutError
 
 from tailrace.errors import FeaturesMixed, FeatureStoreUnavailable
 from tailrace.features.arithmetic import parse_expression
@@ -36,6 +36,7 @@ from tailrace.features.definition import BY_ROW, Definition, Feature, Kind
 from tailrace.features.values import default_text
 from tailrace.features.windows import Window
 from tailrace.fold import KIND_BEGINS
+from tailrace.redis_access import not_authorized, registered
 from tailrace.retry import RetryPolicy, retried
 
 T = TypeVar("T")
@@ -103,9 +104,9 @@ class FeatureStore:
         self.definition = definition
         self._clock = clock
         self._known_paths: dict[str, list[str]] = {}
-        self._keep = client.register_script(_KEEP)
-        self._claim = client.register_script(_CLAIM)
-        self._end = client.register_script(_END)
+        self._keep = registered(client, _KEEP)
+        self._claim = registered(client, _CLAIM)
+        self._end = registered(client, _END)
 
     @classmethod
     def connect(cls, url: str, definition: Definition) -> FeatureStore:
@@ -442,7 +443,10 @@ def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 def retry_until_available(call: Callable[[], T]) -> T:
     """Make a call again while Redis is away or starts; everything here may be repeated."""
-    return retried(call, _POLICY, is_passing=lambda error: isinstance(error, _AWAY), spent=_unavailable)
+    try:
+        return retried(call, _POLICY, is_passing=lambda error: isinstance(error, _AWAY), spent=_unavailable)
+    except ResponseError as error:
+        raise not_authorized(error) or error from None
 
 
 def _unavailable(error: Exception) -> FeatureStoreUnavailable:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
+from tailrace.certificate import RenewedCertificate
 from tailrace.cluster import ClusterHub
 from tailrace.errors import BadFrame, ServerUnreachable, SettingsError, StreamRefused
 from tailrace.gateway.connection import Connection
@@ -143,6 +144,7 @@ class Gateway:
         self.log = RateLimitedLog()
         """For what clients cause, as often as they like."""
         self.port = 0
+        self._certificate: RenewedCertificate | None = None
 
     @classmethod
     @asynccontextmanager
@@ -173,12 +175,15 @@ class Gateway:
                 hint='Leave gateway.present at "mongos".',
             )
         gateway = cls(hub, upstream, Streams(hub, client, options.stage_seconds), options, proof or Believed())
+        tls = _tls_context(options.certificate, options.client_ca)
+        if tls is not None and options.certificate is not None:
+            gateway._certificate = RenewedCertificate(tls, options.certificate, authorities=options.client_ca)
         try:
             server = await asyncio.get_running_loop().create_server(
                 gateway._connection,
                 options.address,
                 options.port,
-                ssl=_tls_context(options.certificate, options.client_ca),
+                ssl=tls,
                 backlog=_BACKLOG,
                 ssl_handshake_timeout=None if options.certificate is None else options.seconds_for_a_message,
             )
@@ -279,9 +284,11 @@ class Gateway:
         await asyncio.sleep(wait)
 
     async def _drop_late_clients(self) -> None:
-        """Drop clients that take too long to send a message."""
+        """Drop clients that take too long to send a message, and see whether the certificate was renewed."""
         while True:
             await asyncio.sleep(min(1.0, self.options.seconds_for_a_message / 4))
+            if self._certificate is not None:
+                self._certificate.poll()
             for number, connection in enumerate(tuple(self._clients)):
                 now = time.monotonic()
                 connection.drop_if_late(now)

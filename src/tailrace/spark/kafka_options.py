@@ -6,6 +6,7 @@ an address is given on under its own name. What is in a file is read here, since
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ _TLS: Final = {
     "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location",
     "ssl.key.pem", "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification",
 }  # fmt: skip
+_PKCS8: Final = re.compile("-----BEGIN (ENCRYPTED )?PRIVATE KEY-----")
 
 
 def kafka_options(servers: str) -> dict[str, str]:
@@ -76,6 +78,11 @@ def _tls(given: Mapping[str, str]) -> dict[str, str]:
         options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority}
     if certificate := _pem(given, "certificate"):
         key = _pem(given, "key") or certificate
+        if "PRIVATE KEY-----" in key and not _PKCS8.search(key):
+            raise SettingsError(
+                "ssl.key: Java reads keys of PKCS #8 alone, and this is none",
+                hint="Convert it with `openssl pkcs8 -topk8 -nocrypt -in key.pem`.",
+            )
         options |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificate, "ssl.keystore.key": key}
     if given.get("ssl.endpoint.identification.algorithm") == "none":
         options["ssl.endpoint.identification.algorithm"] = ""

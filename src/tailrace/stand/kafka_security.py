@@ -42,7 +42,7 @@ class KafkaSecurity:
         Who comes without TLS is the broker itself, or a test that gives ACLs.
         """
         key_store = folder / "broker.pem"
-        key_store.write_bytes(_in_pkcs8(self.certificates.certificate_key_file.read_bytes()))
+        key_store.write_bytes(in_pkcs8(self.certificates.certificate_key_file.read_bytes()))
         sasl, mutual = f"listener.name.{by_sasl}", f"listener.name.{by_certificate}"
         users = " ".join(f'user_{name}="{word}"' for name, word in {self.user: self.password, **self.others}.items())
         return {
@@ -72,7 +72,7 @@ class KafkaSecurity:
         }
 
 
-def _in_pkcs8(key_and_chain: bytes) -> bytes:
+def in_pkcs8(key_and_chain: bytes) -> bytes:
     """Write the key as Java reads it; the certificates behind it stay as they are."""
     from cryptography.hazmat.primitives import serialization
 

@@ -40,7 +40,7 @@ class DeadLetterTopic:
             if failures:
                 raise KafkaException(failures[0])
         except KafkaException as error:
-            raise unavailable(self._address, error) from error
+            raise unavailable(self._address, error, f"Create or Write on the topic {self._topic}") from error
         if waiting:
             producer.purge()
             raise SinkUnavailable(f"the topic {self._topic} of dead letters does not answer")

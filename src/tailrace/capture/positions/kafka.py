@@ -14,15 +14,18 @@ from confluent_kafka.admin import AdminClient
 from tailrace.capture.kafka_client import (
     SECONDS_TO_ANSWER,
     KafkaAddress,
+    code_of,
     describe,
     ensure_topic,
     is_fenced,
+    not_authorized,
     once_leader_known,
 )
-from tailrace.errors import LeaseLost, StoreUnavailable
+from tailrace.errors import LeaseLost, NotAuthorized, StoreUnavailable
 
 DEFAULT_TOPIC = "tailrace-positions"
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024), "min.cleanable.dirty.ratio": "0.1"}
+_GROUP = "tailrace-positions"
 _CELL = "position/"
 _TRAIL = "change/"
 _TRANSACTION_MS = 30_000
@@ -229,12 +232,10 @@ class KafkaCells:
     def _subscribe(self) -> Consumer:
         ensure_topic(AdminClient(self._address.config()), self.topic, 1, _COMPACTED)
         # A consumer of committed records would say that the topic ends before a commit that has no marker yet.
-        self._end_finder = Consumer(
-            self._address.config(group_id="tailrace-positions", isolation_level="read_uncommitted")
-        )
+        self._end_finder = Consumer(self._address.config(group_id=_GROUP, isolation_level="read_uncommitted"))
         consumer = Consumer(
             self._address.config(
-                group_id="tailrace-positions",
+                group_id=_GROUP,
                 isolation_level="read_committed",
                 enable_auto_commit=False,
                 enable_partition_eof=True,
@@ -280,8 +281,14 @@ class KafkaCells:
         except KafkaException as error:
             raise self._unavailable(error) from error
 
-    def _unavailable(self, error: KafkaException) -> StoreUnavailable:
-        return StoreUnavailable(f"Kafka at {self._address.servers} cannot keep positions: {describe(error)}")
+    def _unavailable(self, error: KafkaException) -> StoreUnavailable | NotAuthorized:
+        needed = {
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional id tailrace-{capture.name}",
+            KafkaError.GROUP_AUTHORIZATION_FAILED: f"Read on the group {_GROUP}",
+        }.get(code_of(error), f"Read, Write or Create on the topic {self.topic}")
+        return not_authorized(self._address, error, needed) or StoreUnavailable(
+            f"Kafka at {self._address.servers} cannot keep positions: {describe(error)}"
+        )
 
 
 def _finish(producer: Producer) -> None:

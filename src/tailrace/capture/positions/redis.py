@@ -9,6 +9,7 @@ import redis
 
 from tailrace.capture.positions.observed import digest_of
 from tailrace.errors import SettingsError, StoreUnavailable
+from tailrace.redis_access import not_authorized, registered
 from tailrace.settings import masked
 
 _SECONDS = 10
@@ -49,8 +50,8 @@ class RedisCells:
             self._client.connection_pool.make_connection()  # connects to nobody, and knows the names of its options
         except (ValueError, TypeError) as error:
             raise SettingsError(f"{masked(url)} is not a Redis URL: {masked(str(error))}") from None
-        self._swap = self._client.register_script(_SWAP)
-        self._age = self._client.register_script(_AGE)
+        self._swap = registered(self._client, _SWAP)
+        self._age = registered(self._client, _AGE)
 
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none."""
@@ -88,4 +89,6 @@ class RedisCells:
         try:
             yield
         except redis.RedisError as error:
-            raise StoreUnavailable(f"Redis at {masked(self._url)} cannot keep positions: {error}") from error
+            raise not_authorized(error) or StoreUnavailable(
+                f"Redis at {masked(self._url)} cannot keep positions: {error}"
+            ) from error

@@ -165,7 +165,7 @@ class KafkaSink(Sink):
 
     def _dead_letter_record(self, record: Record, error: KafkaError) -> None:
         if not is_refused(error):
-            raise unavailable(self._address, error)
+            raise unavailable(self._address, error, f"Write on the topic {self._topics.known[record.namespace].name}")
         topic = self._topics.known[record.namespace]
         if not topic.may_refuse(record):
             raise RecordRefused(f"Kafka refuses a record for {topic.name}: {describe(error)}")

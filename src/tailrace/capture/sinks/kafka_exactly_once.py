@@ -81,7 +81,9 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
         while any(batch.left for batch in self._batches):
             failure = next((batch.failures[0] for batch in self._batches if batch.failures), None)
             if failure:
-                raise unavailable(self._address, failure[0])
+                raise unavailable(
+                    self._address, failure[0], f"Write on the topic {self._topics.known[failure[1].namespace].name}"
+                )
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"Kafka at {self._address.servers} did not acknowledge in {timeout:g} seconds")
             self._handover.poll(0.01)

@@ -55,6 +55,6 @@ class TopicCatalogue:
             ensure_topic(self._admin, name, self._partitions, self._config)
             topic = Topic(name, self._limits.of(name))
         except KafkaException as error:
-            raise unavailable(self._address, error) from error
+            raise unavailable(self._address, error, f"Create on the topic {name}, or Write if it is there") from error
         self.known[namespace] = topic
         return topic

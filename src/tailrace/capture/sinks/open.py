@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from tailrace.capture.dead_letters.dead_letters import (
     TOPIC,
@@ -113,12 +113,16 @@ def _kafka(
 def _redis(url: str, dead_letters: DeadLetters, options: SinkOptions) -> Sink:
     from tailrace.capture.sinks.redis_cache import DEFAULT_TEMPLATE, RedisCacheSink
 
+    plain, template = redis_parts(url)
+    return RedisCacheSink(plain, template or DEFAULT_TEMPLATE, dead_letters, buffer_bytes=options.buffer_bytes)
+
+
+def redis_parts(url: str) -> tuple[str, str | None]:
+    """Divide the URL of a Redis sink into what the client library takes, such as `ssl_ca_certs`, and the keys' form."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
-    template = query.pop("key", DEFAULT_TEMPLATE)
-    rest = "&".join(f"{name}={value}" for name, value in query.items())
-    plain = urlunsplit(parts._replace(query=rest))
-    return RedisCacheSink(plain, template, dead_letters, buffer_bytes=options.buffer_bytes)
+    template = query.pop("key", None)
+    return urlunsplit(parts._replace(query=urlencode(query))), template
 
 
 def _users_own(url: str) -> Sink:

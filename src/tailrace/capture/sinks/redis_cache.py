@@ -14,8 +14,9 @@ from tailrace.capture.formats.keys import is_missing, value_at
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
 from tailrace.capture.sinks.worker import WorkerSink
-from tailrace.errors import RecordRefused, SettingsError, SinkUnavailable
+from tailrace.errors import RecordRefused, SettingsError, SinkUnavailable, TailraceError
 from tailrace.raw import extended_json
+from tailrace.redis_access import not_authorized
 from tailrace.settings import masked
 
 DEFAULT_TEMPLATE = "{db}:{coll}:{_id}"
@@ -87,7 +88,7 @@ class RedisCacheSink(WorkerSink):
         try:
             self._client.ping()
         except redis.RedisError as error:
-            raise SinkUnavailable(f"Redis at {masked(self._url)} does not answer: {error}") from error
+            raise self._unavailable(error) from error
 
     def deliver(self, records: Sequence[Record]) -> None:
         """Remove the keys of the records."""
@@ -97,7 +98,10 @@ class RedisCacheSink(WorkerSink):
         try:
             self._client.unlink(*keys)
         except redis.RedisError as error:
-            raise SinkUnavailable(f"Redis at {masked(self._url)} does not answer: {error}") from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: redis.RedisError) -> TailraceError:
+        return not_authorized(error) or SinkUnavailable(f"Redis at {masked(self._url)} does not answer: {error}")
 
     def disconnect(self) -> None:
         """Close the connections."""

@@ -9,6 +9,7 @@ import redis
 
 from tailrace.errors import ServerUnreachable
 from tailrace.features import Definition
+from tailrace.redis_access import not_authorized
 
 _SECONDS_TO_ANSWER = 2.0
 _KEYS_OF_A_POLL = 2_000
@@ -50,7 +51,7 @@ class FeaturesSource:
                 self._search(client)
             found = [self._progress(client, name) for name in sorted(self._names)]
         except redis.RedisError as error:
-            raise ServerUnreachable(f"Redis does not answer: {error}") from None
+            raise not_authorized(error) or ServerUnreachable(f"Redis does not answer: {error}") from None
         return [progress for progress in found if progress is not None]
 
     def client(self) -> redis.Redis:

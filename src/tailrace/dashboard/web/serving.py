@@ -12,12 +12,14 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from tailrace.certificate import RenewedCertificate
 from tailrace.dashboard.web.app import Dashboard
 from tailrace.errors import SettingsError
 from tailrace.settings import DashboardSettings, Settings
 
 _SECONDS_TO_END = 3
 _MOST_CONNECTIONS = 512
+_TICKS_PER_SECOND = 10
 
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> bool:
@@ -47,12 +49,23 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> bool:
         except (OSError, ssl.SSLError) as error:
             message = f"{chosen.certificate} is no certificate with its key: {error}"
             raise SettingsError(message, hint="Give PEM files in dashboard.certificate and dashboard.key.") from None
+        server = _Server(config)
+        if config.ssl is not None and chosen.certificate is not None:
+            server.certificate = RenewedCertificate(config.ssl, chosen.certificate, chosen.key)
         announce(f"{scheme}://{host}:{listener.getsockname()[1]}/")
-        return asyncio.run(_serve(_Server(config), dashboard, listener))
+        return asyncio.run(_serve(server, dashboard, listener))
 
 
 class _Server(uvicorn.Server):
     """A server that leaves signals to us: uvicorn would end the process by them, whatever comes after."""
+
+    certificate: RenewedCertificate | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        """See whether the certificate was renewed, once a second."""
+        if self.certificate is not None and counter % _TICKS_PER_SECOND == 0:
+            self.certificate.poll()
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
