@@ -33,9 +33,15 @@ def document(number: int) -> dict[str, Any]:
 
 
 def streams(version: str) -> Iterator[Stream]:
-    """Every scope, as a client opens it and as a router does."""
+    """Every scope, as a client opens it and as a router does.
+
+    Not yet as a router on 7.0: there a shard that is resumed begins behind the event of the position, and the engine
+    with it, as earlier releases do.
+    """
     is_old = version == "4.2.6"
     for asks, command in (("client", {}), ("router", ROUTER_OF_4_2 if is_old else ROUTER)):
+        if asks == "router" and version == "7.0.28":
+            return
         how: dict[str, Any] = {"command": command, "goes_on": is_old and asks == "router"}
         yield Stream(f"cluster, {asks}", "admin", **how)
         for database in ("shop", "other"):
@@ -68,9 +74,11 @@ def write(cluster: ShardedCluster) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", ["4.2.6", pytest.param("6.0.5", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "version", ["4.2.6", *(pytest.param(each, marks=pytest.mark.long) for each in ("6.0.5", "7.0.28"))]
+)
 def test_shards_give_what_the_engine_gives(version: str, start_sharded: Callable[..., ShardedCluster]) -> None:
-    """`make cluster` does the same on 6.0."""
+    """`make cluster` does the same on 6.0, and on 7.0 where Wine is installed."""
     cluster = start_sharded(version, shards=2, parameters={"writePeriodicNoops": False})
     cluster.create_database("shop")
     runs = {
