@@ -31,7 +31,7 @@ from tailrace.stand.node import ThrowAwayCA
 USERS = {f"user{number}": f"secret{number}" for number in range(30)}
 Acl = tuple[str, str, str]
 """The operation, the kind of resource and the prefix of its name."""
-KINDS = {"topics": ResourceType.TOPIC, "transactional ids": ResourceType.TRANSACTIONAL_ID}
+KINDS = {"topics": ResourceType.TOPIC, "groups": ResourceType.GROUP, "transactional ids": ResourceType.TRANSACTIONAL_ID}
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 _unused = iter(USERS)
 
