@@ -68,6 +68,14 @@ def test_what_leaves_those_that_are_followed_is_gone_and_comes_back_unknown() ->
     assert Ends([out, back, on]).location_of("d.a", event_moment(1)) == "d.c"
 
 
+def test_ends_are_forgotten_when_nothing_older_can_come() -> None:
+    ends = Ends([rename(3, "d.a", "d.b"), End(event_moment(5), "drop", "d.a")])
+    ends.forget_before(event_moment(5))
+    assert [end.operation for end in ends] == ["drop"]
+    assert ends.location_of("d.a", event_moment(4)) is None
+    assert ends.location_of("d.b", event_moment(4)) == "d.b"
+
+
 def test_places_by_moments_are_those_of_single_documents() -> None:
     ends = Ends([
         rename(3, "d.a", "d.b"),

@@ -161,7 +161,11 @@ def holder_does_not_look_at_its_lease() -> Bug:
 
 @planted
 def lease_is_not_renewed() -> Bug:
-    return {(Leader, "keep"): lambda self: None, (Leader, "check"): lambda self, *, in_flight: None}
+    return {
+        (Leader, "keep"): lambda self: None,
+        (Leader, "check"): lambda self, *, in_flight: None,
+        (Leader, "_keep_while_waiting"): lambda self: None,
+    }
 
 
 @planted

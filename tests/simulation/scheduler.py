@@ -219,7 +219,8 @@ class Substitutes:
         self.time = SimpleNamespace(
             monotonic=lambda: scheduler.now, time=self.wall_clock, sleep=lambda seconds: scheduler.wait(None, seconds)
         )
-        self.threading = SimpleNamespace(Event=self.event, Condition=self.condition, Lock=_NoLock)
+        self.threading = SimpleNamespace(Event=self.event, Condition=self.condition, Lock=_NoLock,
+                                         RLock=lambda: _Turn(scheduler))  # fmt: skip
 
     def wall_clock(self) -> float:
         """What the clock of the machine shows, right or wrong."""
@@ -252,6 +253,29 @@ class _NoLock:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+class _Turn:
+    """A lock that a task holds from one point to another."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._holder: Task | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        me = self._scheduler.running
+        while self._holder is not me and self._holder is not None and not self._holder.is_done:
+            self._scheduler.wait(lambda: self._holder is None or self._holder.is_done, None)
+        if self._holder is not me:
+            self._depth = 0
+        self._holder = me
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._holder = None
 
 
 class _Event:

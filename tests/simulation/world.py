@@ -331,8 +331,10 @@ class World:
         return {
             **{(module, "time"): made.time for module in timed},
             **{(module, "threading"): made.threading
-               for module in (control_module, byte_queue_module, inventory_module, status_module)},
-            **{(module, "OwnedThread"): made.thread for module in (reader_module, backfill_module, inventory_module)},
+               for module in (control_module, byte_queue_module, inventory_module, status_module, store_module,
+                              leader_module)},
+            **{(module, "OwnedThread"): made.thread
+               for module in (reader_module, backfill_module, inventory_module, leader_module)},
             (backfill_module, "SimpleQueue"): _Maker(made.queue),
             (inventory_module, "Queue"): _Maker(made.queue),
             (backfill_module, "ChunkReader"): Reader,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,22 @@ from tailrace.capture.positions import PositionStore, boot_time
 from tailrace.capture.positions.file import FileCells
 from tailrace.capture.positions.leader import Leader
 from tailrace.errors import LeaseExpired, LeaseLost, StoreUnavailable
+from waiting import wait_until
 
 
 class Clock:
     def __init__(self) -> None:
         self.now = 1_000.0
+        self.looks = 0
 
     def __call__(self) -> float:
+        self.looks += 1
         return self.now
+
+    def let_it_look(self, times: int = 20) -> None:
+        """Wait until a thread has looked at the clock some more times."""
+        until = self.looks + times
+        wait_until(lambda: self.looks >= until, "the clock is looked at")
 
 
 @pytest.fixture
@@ -83,6 +92,59 @@ def test_after_a_takeover_nothing_is_written(store: PositionStore, clock: Clock,
     assert store.acquire("orders", "host/2").epoch == 2
     with pytest.raises(LeaseLost):
         leader.check(in_flight=False)
+
+
+@pytest.fixture
+def waiting(store: PositionStore, clock: Clock) -> Iterator[Leader]:
+    """A leader whose other thread waits for somebody from now on."""
+    with Leader(store, store.acquire("orders", "host/1", seconds=0.5), clock) as held:
+        yield held
+
+
+def test_a_thread_that_waits_for_a_broker_keeps_its_lease(waiting: Leader, store: PositionStore, clock: Clock) -> None:
+    for _ in range(3):
+        before = store.cells.read("orders")
+        clock.let_it_look()
+        assert store.cells.read("orders") == before, "it is early"
+        clock.now += 0.3
+        wait_until(lambda: waiting.seconds_left() == 0.5, "it is renewed")
+        assert store.cells.read("orders") != before
+
+
+def test_a_lease_that_ended_meanwhile_is_not_renewed(waiting: Leader, store: PositionStore, clock: Clock) -> None:
+    """What is in flight has to be thrown away first, which only the thread that delivers can do."""
+    before = store.cells.read("orders")
+    clock.now += 0.5
+    clock.let_it_look()
+    assert store.cells.read("orders") == before
+    with pytest.raises(LeaseExpired):
+        waiting.check(in_flight=True)
+
+
+def test_a_thread_that_hangs_loses_its_lease(waiting: Leader, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.capture.positions.leader._LONGEST_CALL", 0.7)
+    for _ in range(2):
+        for _ in range(2):
+            clock.now += 0.3
+            wait_until(lambda: waiting.seconds_left() == 0.5, "it is renewed")
+        waiting.keep()  # a sign of life
+    for renewed in (True, True, False):
+        clock.now += 0.3
+        clock.let_it_look()
+        assert (waiting.seconds_left() == 0.5) == renewed
+
+
+def test_a_takeover_is_met_by_the_one_who_writes(store: PositionStore, clock: Clock) -> None:
+    def take_over_and_write() -> None:
+        with Leader(store, store.acquire("orders", "host/1", seconds=0.5), clock) as held:
+            store.release(held.lease)
+            store.acquire("orders", "host/2", seconds=0.5)
+            clock.now += 0.3
+            clock.let_it_look()
+            held.check(in_flight=False)
+
+    with pytest.raises(LeaseLost, match="the writer is host/2"):
+        take_over_and_write()
 
 
 def test_a_store_that_is_away_lets_nothing_be_written_for_long(clock: Clock, leader: Leader, tmp_path: Path) -> None:

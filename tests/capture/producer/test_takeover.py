@@ -16,12 +16,14 @@ import orjson
 import pytest
 from pymongo.database import Database
 
-from capture_harness import Harness
+from capture_harness import Harness, run_in_background
 from crash_process import start_capture
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store, this_process
+from tailrace.capture.producer.assembly import Capture
 from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.errors import LeaseHeld
+from tailrace.settings import Settings
 from tailrace.stand import Kafka, Postgres, ReplicaSet
 from waiting import wait_until
 
@@ -148,17 +150,66 @@ def url_of(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"file:{tmp_path / 'positions'}"
 
 
-def test_a_plan_that_takes_longer_than_the_lease_is_no_reason_for_a_takeover(
-    mongodb: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path
+@pytest.mark.parametrize("command", ["collStats", "ping"])
+def test_a_call_that_takes_longer_than_the_lease_is_no_reason_for_a_takeover(
+    mongodb: ReplicaSet, database: Database[dict[str, Any]], tmp_path: Path, command: str
 ) -> None:
-    """Else one standby after the other would begin the same recovery, and none would ever end it."""
+    """Else one standby after the other would begin the same recovery, and none would ever end it.
+
+    `collStats` is a part of the plan; `ping` is asked by the very thread that delivers, before each chunk.
+    """
     database.orders.insert_many([{"_id": key} for key in range(10)])
-    slow = {"failCommands": ["collStats"], "blockConnection": True, "blockTimeMS": 9_000, "appName": tmp_path.name}
+    slow = {"failCommands": [command], "blockConnection": True, "blockTimeMS": 4_000, "appName": tmp_path.name}
     with mongodb.client(appname=tmp_path.name) as client, open_store(f"file:{tmp_path / 'positions'}") as store:
         client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=slow)
-        harness = Harness(client, tmp_path, [f"{database.name}.orders"], options={"lease_seconds": 3.0})
+        harness = Harness(client, tmp_path, [f"{database.name}.orders"], options={"lease_seconds": 1.5})
         with harness.running() as producer:
             wait_until(lambda: producer.backfilling, "the recovery begins")
             with pytest.raises(LeaseHeld):
-                store.wait_for_lease("orders", this_process(), seconds=3.0, timeout=8.0)
+                store.wait_for_lease("orders", this_process(), seconds=1.5, timeout=3.5)
             wait_until(lambda: len(harness.delivered) == 10, "the rows")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["file", "postgresql"])
+def test_a_broker_that_is_away_is_no_reason_for_a_takeover(
+    mongodb: ReplicaSet,
+    database: Database[dict[str, Any]],
+    request: pytest.FixtureRequest,
+    start_server: Callable[..., Any],
+    tmp_path: Path,
+    store: str,
+) -> None:
+    """A call to it takes ten seconds, several times as long as the lease: two producers would take turns, and each turn
+    ends the one before. `make crash` runs it.
+    """
+    broker = start_server(Kafka)
+    settings = Settings.load(
+        flags={
+            "mongodb.uri": mongodb.uri,
+            "capture.name": f"away-{database.name}",
+            "capture.namespaces": (f"{database.name}.orders",),
+            "capture.sink": f"kafka://{broker.bootstrap_servers}",
+            "capture.topic_prefix": database.name,
+            "capture.position_store": url_of(store, request, tmp_path),
+            "capture.lease_seconds": 3.0,
+        }
+    )
+    database.orders.insert_one({"_id": 0})
+    with (
+        mongodb.client() as client,
+        Capture.open(settings, client) as one,
+        Capture.open(settings, client) as other,
+        open_store(settings.capture.position_store.get_secret_value()) as onlooker,
+    ):
+        with run_in_background(one.producer()) as holder:
+            wait_until(lambda: holder.delivered >= 1, "the stream runs")
+            with run_in_background(other.producer()) as standby:
+                wait_until(lambda: "another process holds" in standby.status.liveness().proof, "the other one waits")
+                broker.kill()
+                database.orders.insert_many([{"_id": key} for key in range(1, 20)])
+                wait_until(lambda: sum(holder.status.errors().values()) >= 3, "three calls have waited in vain")
+                broker.restart()
+                wait_until(lambda: holder.delivered >= 20, "the holder goes on")
+                changes = onlooker.history(settings.capture.name)
+        assert [change.what for change in changes if change.what != "moved"] == ["acquired"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -35,6 +37,23 @@ _SECONDS_TO_READ = 2.0
 """How long one who only looks waits for them: a commit's marker is there in milliseconds, a dead writer's never."""
 
 
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _in_turn(
+    method: Callable[Concatenate[KafkaCells, _Parameters], _Result],
+) -> Callable[Concatenate[KafkaCells, _Parameters], _Result]:
+    """Let one thread at a time use the producers and the consumer."""
+
+    @wraps(method)
+    def waiting(self: KafkaCells, /, *arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
+        with self._turn:
+            return method(self, *arguments, **options)
+
+    return waiting
+
+
 class KafkaCells:
     """Records of a compacted topic with one partition; the newest of a key is the cell.
 
@@ -58,8 +77,11 @@ class KafkaCells:
         self._producers: dict[str, Producer] = {}
         self._open: set[str] = set()
         self._in_transaction: set[str] = set()
-        self._finishing: set[str] = set()
+        self._finishing: dict[str, int] = {}
+        """The thread whose swap commits the records of a name."""
+        self._turn = threading.RLock()
 
+    @_in_turn
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none.
 
@@ -69,13 +91,15 @@ class KafkaCells:
             self._refresh()
         return self._table.get(name)
 
+    @_in_turn
     def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
         """Commit the new cell, with all that was sent since `begin_transaction`, if nobody else has written this name.
 
-        A transaction that carries records is committed inside `finishing` only: a lease that is renewed by the way must
-        not make them visible. And when it fails, nothing may take its place, because the records would be missing.
+        A transaction that carries records is committed inside `finishing` only: a lease that is renewed by the way, or
+        by another thread, must not make them visible. And when it fails, nothing may take its place, because the
+        records would be missing.
         """
-        if name in self._in_transaction and name not in self._finishing:
+        if name in self._in_transaction and self._finishing.get(name) != threading.get_ident():
             raise StoreUnavailable(f"records of {name} wait for their commit; the position moves with them")
         if name not in self._producers:
             self._refresh()
@@ -91,16 +115,19 @@ class KafkaCells:
         """None: the timestamp of a record may be its producer's, and a broker does not tell its time."""
         return None
 
+    @_in_turn
     def changes(self, name: str, limit: int) -> list[bytes]:
         """Give the last changes, the newest first."""
         self._refresh()
         return self._trails.get(name, [])[::-1][:limit]
 
+    @_in_turn
     def names(self) -> list[str]:
         """Give every name that has a cell."""
         self._refresh()
         return list(self._table)
 
+    @_in_turn
     def close(self) -> None:
         """Close the connections; an open transaction is aborted."""
         for name in list(self._producers):
@@ -111,12 +138,14 @@ class KafkaCells:
             self._end_finder.close()
             self._consumer = None
 
+    @_in_turn
     def begin_transaction(self, name: str) -> Producer:
         """Open a transaction for records, unless it is open, and give its producer; `finishing` commits it."""
         producer = self._begin(name)
         self._in_transaction.add(name)
         return producer
 
+    @_in_turn
     def fence_again(self, name: str, settings: Mapping[str, Any]) -> None:
         """Replace the producer of this name by one with other settings of the client library."""
         self._drop(name)
@@ -132,11 +161,11 @@ class KafkaCells:
         """Let the swap inside commit the records of the transaction together with its cell."""
         if name not in self._in_transaction:
             raise StoreUnavailable(f"there is no open transaction of {name}")
-        self._finishing.add(name)
+        self._finishing[name] = threading.get_ident()
         try:
             yield
         finally:
-            self._finishing.discard(name)
+            del self._finishing[name]
 
     def _begin(self, name: str) -> Producer:
         if name not in self._producers:
@@ -148,6 +177,7 @@ class KafkaCells:
             self._open.add(name)
         return self._producers[name]
 
+    @_in_turn
     def abort(self, name: str) -> None:
         """Throw away what was sent since `begin_transaction`; a producer that cannot even do that is closed."""
         self._in_transaction.discard(name)

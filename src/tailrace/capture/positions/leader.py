@@ -4,20 +4,30 @@ A position store refuses a writer whose lease was taken over, but most sinks can
 itself stops in time. Its clock counts from before it asked for the lease, that of a challenger from after it was
 written, so the holder's term ends first. Records are given to a sink only when the term lasts for longer than
 `margin_of` yet, which is how long a sink may take for a record before it gives it up. A process that was stopped, or
-whose
-machine was suspended, finds the term over when it goes on, and gives nothing more to anybody.
+whose machine was suspended, finds the term over when it goes on, and gives nothing more to anybody.
+
+The thread that reads and delivers renews the lease by the way. While it waits for a broker or a server that is away, a
+thread of the leader's own does: a lease that ends in such a call would pass to and fro between producers, none of which
+can do anything. It renews no lease that has ended, and none for a thread that was not heard of for longer than any of
+its calls may take: a process that hangs loses its stream.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import TracebackType
 
 from tailrace.capture.positions import Lease, Position, PositionStore, boot_time, this_process
-from tailrace.errors import LeaseExpired
+from tailrace.errors import LeaseExpired, TailraceError
+from tailrace.owned import OwnedThread
 
 _PARTS_OF_A_TERM = 3
 """A lease is renewed when a third of its term is over."""
+_POLLS_IN_A_TERM = 10
+_LONGEST_CALL = 120.0
+"""Seconds; a dead letter that waits for its broker takes the longest."""
+_SECONDS_TO_END = 60.0
 
 
 def margin_of(lease_seconds: float) -> float:
@@ -32,6 +42,9 @@ class Leader:
         self.store = store
         self.lease = lease
         self._clock = clock
+        self._heard_at = clock()
+        self._ends = threading.Event()
+        self._renewer = OwnedThread(self._keep_while_waiting, name="tailrace-lease", on_death=lambda _: 1.0)
 
     @classmethod
     def elect(
@@ -41,11 +54,14 @@ class Leader:
         return cls(store, store.wait_for_lease(name, this_process(), seconds=seconds, timeout=timeout, sleep=sleep))
 
     def __enter__(self) -> Leader:
+        self._renewer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ends.set()
+        self._renewer.join(_SECONDS_TO_END)
         try:
             self.store.release(self.lease)
         except Exception:
@@ -73,6 +89,7 @@ class Leader:
         A lease that may have ended is renewed, which fails if another process has it, unless something is in flight:
         that has to be thrown away before anything else is done (LeaseExpired).
         """
+        self._heard_at = self._clock()
         margin = margin_of(self.lease.seconds)
         left = self.seconds_left()
         if left <= margin and (left > 0 or not in_flight):
@@ -87,9 +104,23 @@ class Leader:
 
     def renewed(self, lease: Lease) -> None:
         """Note that the lease was renewed, by a save or with a transaction."""
+        self._heard_at = self._clock()
         self.lease = lease
 
     def keep(self) -> None:
         """Renew the lease when that is due."""
+        self._heard_at = self._clock()
         if self.is_due:
             self.renewed(self.store.renew(self.lease))
+
+    def _keep_while_waiting(self) -> None:
+        """Renew the lease when half of its term is over: so late only because the other thread waits for somebody."""
+        while not self._ends.wait(self.lease.seconds / _POLLS_IN_A_TERM):
+            is_heard = self._clock() - self._heard_at < _LONGEST_CALL
+            if is_heard and 0 < self.seconds_left() < margin_of(self.lease.seconds):
+                try:
+                    renewed = self.store.renew(self.lease)
+                except TailraceError:
+                    continue  # the other thread meets it too, and answers it
+                if renewed.asked_at > self.lease.asked_at:
+                    self.lease = renewed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ class PostgresCells:
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._turn = threading.Lock()
 
     def read(self, name: str) -> bytes | None:
         """Give the cell, or None when there is none."""
@@ -97,6 +99,10 @@ class PostgresCells:
 
     def _run(self, work: Callable[[psycopg.Cursor[tuple[Any, ...]]], _Result]) -> _Result:
         """Do the work in one transaction, with a fresh connection if the old one is dead."""
+        with self._turn:
+            return self._run_now(work)
+
+    def _run_now(self, work: Callable[[psycopg.Cursor[tuple[Any, ...]]], _Result]) -> _Result:
         reused = self._connection is not None
         try:
             connection = self._connected()
@@ -105,7 +111,7 @@ class PostgresCells:
         except psycopg.OperationalError as error:
             self.close()
             if reused:
-                return self._run(work)
+                return self._run_now(work)
             if _is_for_a_person(error):
                 raise SettingsError(
                     f"PostgreSQL at {masked(self._url)} refuses: {str(error).strip()}",

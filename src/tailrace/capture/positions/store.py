@@ -15,6 +15,7 @@ A stream that simply goes on leaves no line per save: the acquisitions and relea
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,8 @@ _CONFLICTS_BEFORE_GIVING_UP = 20
 class Cells(Protocol):
     """Where cells are: the little that a database has to do.
 
-    All bytes are JSON without line breaks, and a cell has a `counter` that grows with every change.
+    All bytes are JSON without line breaks, and a cell has a `counter` that grows with every change. Any thread may
+    call.
     """
 
     def read(self, name: str) -> bytes | None:
@@ -142,7 +144,7 @@ class _Cell:
 class PositionStore(Closeable):
     """Positions by name over any `Cells`; made by `open_store(url)`.
 
-    Not for several threads at once: a producer saves from one thread.
+    Any thread may use it: one call at a time has its turn.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class PositionStore(Closeable):
         self._lease_clock = lease_clock
         self._observed = ObservedCells(lease_clock)
         self._known: dict[str, bytes | None] = {}
+        self._turn = threading.RLock()
 
     @property
     def cells(self) -> Cells:
@@ -173,8 +176,9 @@ class PositionStore(Closeable):
         In a store without a clock a lease that was left behind on another machine is taken for held until this store
         has watched it for its whole length.
         """
-        cell = self._read(name)
-        return _lease(name, cell) if self._seconds_left(name, cell) > 0 else None
+        with self._turn:
+            cell = self._read(name)
+            return _lease(name, cell) if self._seconds_left(name, cell) > 0 else None
 
     def acquire(self, name: str, owner: str, *, seconds: float = DEFAULT_LEASE_SECONDS, reason: str = "start") -> Lease:
         """Become the writer of a name, or raise LeaseHeld with the holder and when to try again."""
@@ -192,9 +196,10 @@ class PositionStore(Closeable):
             )
             return taken, self._change("taken-over" if cell.owner else "acquired", reason, taken)
 
-        self._known.pop(name, None)  # what is remembered says nothing of how long ago it was written
-        asked_at = self._lease_clock()
-        return _lease(name, self._update(name, take), asked_at)
+        with self._turn:
+            self._known.pop(name, None)  # what is remembered says nothing of how long ago it was written
+            asked_at = self._lease_clock()
+            return _lease(name, self._update(name, take), asked_at)
 
     def wait_for_lease(
         self,
@@ -288,26 +293,28 @@ class PositionStore(Closeable):
         on the way is found to be done already.
         """
         attempted: bytes | None = None
-        for _ in range(_CONFLICTS_BEFORE_GIVING_UP):
-            is_remembered = name in self._known
-            before = self._known[name] if is_remembered else self._observed.read(name, self._cells.read)
-            self._known.pop(name, None)
-            if attempted is not None and before == attempted:
-                return self._remember(name, before)
-            try:
-                after, line = change(_Cell.from_bytes(before))
-            except CaptureError:
-                if is_remembered:
-                    continue  # what was remembered may be old news
-                raise
-            attempted = replace(after, counter=after.counter + 1).to_bytes()
-            trail = orjson.dumps(line.to_json()) if line else None
-            if self._cells.swap(name, before, attempted, trail):
-                return self._remember(name, attempted)
+        with self._turn:
+            for _ in range(_CONFLICTS_BEFORE_GIVING_UP):
+                is_remembered = name in self._known
+                before = self._known[name] if is_remembered else self._observed.read(name, self._cells.read)
+                self._known.pop(name, None)
+                if attempted is not None and before == attempted:
+                    return self._remember(name, before)
+                try:
+                    after, line = change(_Cell.from_bytes(before))
+                except CaptureError:
+                    if is_remembered:
+                        continue  # what was remembered may be old news
+                    raise
+                attempted = replace(after, counter=after.counter + 1).to_bytes()
+                trail = orjson.dumps(line.to_json()) if line else None
+                if self._cells.swap(name, before, attempted, trail):
+                    return self._remember(name, attempted)
         raise LeaseLost(f"others keep changing the position of {name}")
 
     def _read(self, name: str) -> _Cell:
-        return self._remember(name, self._observed.read(name, self._cells.read))
+        with self._turn:
+            return self._remember(name, self._observed.read(name, self._cells.read))
 
     def _remember(self, name: str, data: bytes | None) -> _Cell:
         self._known[name] = data
