@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bson import Timestamp
 
-from tailrace.capture.positions import PositionStore, boot_time
+from tailrace.capture.positions import Lease, Position, PositionStore, boot_time
 from tailrace.capture.positions.file import FileCells
 from tailrace.capture.positions.leader import Leader
-from tailrace.errors import LeaseExpired, LeaseLost, StoreUnavailable
+from tailrace.capture.positions.observed import ObservedCells
+from tailrace.errors import LeaseExpired, LeaseHeld, LeaseLost, StoreUnavailable
 from waiting import wait_until
 
 
@@ -44,15 +46,51 @@ def leader(store: PositionStore, clock: Clock) -> Leader:
     return Leader(store, store.acquire("orders", "host/1", seconds=30), clock)
 
 
-def test_the_term_counts_from_before_it_was_asked_for(store: PositionStore, clock: Clock, leader: Leader) -> None:
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store, lease: store.renew(lease),
+        lambda store, lease: store.save(Position(None, Timestamp(1, 1)), lease),
+        lambda store, lease: store.acquire("payments", "host/1", seconds=30),
+    ],
+    ids=["renew", "save", "acquire"],
+)
+def test_the_term_counts_from_before_it_was_asked_for(
+    store: PositionStore, clock: Clock, leader: Leader, ask: Callable[[PositionStore, Lease], Lease]
+) -> None:
     class Slow(FileCells):
         def swap(self, *arguments: object) -> bool:
             clock.now += 7
             return super().swap(*arguments)  # type: ignore[arg-type]
 
     slow = PositionStore(Slow(store.cells._folder), lease_clock=clock)  # type: ignore[attr-defined]
-    held = Leader(slow, slow.renew(leader.lease), clock)
+    held = Leader(slow, ask(slow, leader.lease), clock)
     assert held.seconds_left() == 23
+
+
+def test_a_cell_is_watched_from_after_it_was_read_to_before_it_was_read_again(clock: Clock) -> None:
+    """It may have been written while the first read was under way, and changed during the second."""
+    observed = ObservedCells(clock)
+
+    def slowly(_: str) -> bytes:
+        clock.now += 7
+        return b"cell"
+
+    observed.read("orders", slowly)
+    clock.now += 10
+    observed.read("orders", slowly)
+    assert observed.seconds_unchanged("orders") == 10
+
+
+def test_how_long_an_older_cell_was_watched_says_nothing_of_what_was_written_since(
+    store: PositionStore, clock: Clock, leader: Leader
+) -> None:
+    store.load("orders")
+    clock.now += 31
+    store.load("orders")
+    store.renew(leader.lease)
+    with pytest.raises(LeaseHeld):
+        store.acquire("orders", "host/2")
 
 
 def test_a_fresh_lease_is_not_renewed(store: PositionStore, clock: Clock, leader: Leader) -> None:

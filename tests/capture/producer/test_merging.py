@@ -152,3 +152,4 @@ def test_the_first_batch_of_a_stream_does_not_prove_that_nothing_follows() -> No
     assert not merge.has_passed(Timestamp(5, 1))
     merge.delivered(empty)
     assert merge.has_passed(Timestamp(5, 1))
+    assert not merge.has_passed(Timestamp(5, 2)), "an empty batch before a time says nothing of that time"

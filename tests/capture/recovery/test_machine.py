@@ -170,6 +170,7 @@ def test_a_gap_grows_with_every_loss_and_is_closed_once() -> None:
         world.happens(RecoveryEvent.BEGIN)
     (gap,) = world.recovery().ledger.all()
     assert (gap.state, gap.turns, len(gap.lost_again), len(gap.notes)) == (GapState.RECOVERING, 3, 2, 2)
+    assert len(set(world.recovery().lost_tokens())) == 3, "none of them is ever sent again"
     assert gap.first_known == world.position.cluster_time if world.position else None
     world.happens(RecoveryEvent.DELIVERED)
     (gap,) = world.recovery().ledger.all()

@@ -137,6 +137,23 @@ def test_a_rename_while_the_collection_is_still_to_be_read(database: Database[An
     assert told(capture) == there(database, "first", "fourth")
 
 
+def test_a_rename_before_the_deletes_of_a_gap_were_looked_for(database: Database[Any], tmp_path: Path) -> None:
+    """Every row was read, but keys would be looked for under a name that is no more: all of them gone, none found."""
+    database.first.insert_many([{"_id": key} for key in range(20)])
+    capture = harness(database, tmp_path, "first", "second")
+    capture.run_until_idle()
+    database.first.delete_many({"_id": {"$lt": 5}})
+
+    def rename(_: str = "") -> None:
+        database.first.rename("second")
+
+    hook = at_first("after-chunk-done", rename)
+    capture.producer(hook=hook, stop_when_idle=True, first_step=FirstStep.RECOVER).run()
+    capture.run_until_idle()
+    assert told(capture) == there(database, "second")
+    assert kept_keys(capture) == keys(there(database, "second"))
+
+
 def test_a_rename_out_of_what_is_captured_while_it_is_still_to_be_read(database: Database[Any], tmp_path: Path) -> None:
     database.first.insert_many([{"_id": key} for key in range(500)])
     database.second.insert_many([{"_id": key} for key in range(500)])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import StreamReader
-from tailrace.capture.source.source import Selection, Start, make_source
+from tailrace.capture.source.source import ChangeStreamSource, Selection, Start, make_source
+from tailrace.driver import Batch
 from tailrace.errors import GapOpen
+from tailrace.event import EventBatch
 
 MEGABYTE = 2**20
 LONG = pytest.mark.long
@@ -76,11 +80,46 @@ def test_a_run_until_idle_goes_past_all_large_events(
     wanted = []
     for number in range(3):
         database.big.insert_one({"_id": number, "text": "x" * 9 * MEGABYTE})
-        database.big.update_one({"_id": number}, {"$set": {"other": "y" * 6 * MEGABYTE}})  # with lookup over 16 MB
-        database.big.insert_one({"_id": -number - 1, "text": "z" * ((16 * MEGABYTE - 100) if number == 1 else 1)})
-        wanted += [("insert", number), ("update", number), ("insert", -number - 1)]
+        with database.client.start_session() as session, nullcontext() if number < 2 else session.start_transaction():
+            if number == 2:  # one of several events of one time, the last that there is
+                database.big.insert_one({"_id": "before"}, session=session)
+            large = {"$set": {"other": "y" * 6 * MEGABYTE}}  # with lookup over 16 MB
+            database.big.update_one({"_id": number}, large, session=session)
+        wanted += [("insert", number), *([("insert", "before")] if number == 2 else []), ("update", number)]
+        if number < 2:
+            database.big.insert_one({"_id": -number - 1, "text": "z" * ((16 * MEGABYTE - 100) if number else 1)})
+            wanted.append(("insert", -number - 1))
     harness.run_until_idle()
     assert [(event["operationType"], event["documentKey"]["_id"]) for event in harness.events()] == wanted
+
+
+def test_a_run_until_idle_does_not_end_at_an_empty_batch(
+    database: Database[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may answer with one at any place, because it took its time."""
+    honest = ChangeStreamSource.open
+
+    def open_hesitant(source: ChangeStreamSource, start: Start, **options: Any) -> Any:
+        stream = honest(source, start, **options)
+        batches = stream.batches
+
+        def hesitant() -> Iterator[EventBatch]:
+            token = start.token
+            for batch in batches():
+                if token is not None:
+                    yield from [Batch([], token, batch.operation_time)] * 2
+                yield batch
+                token = batch.token
+
+        monkeypatch.setattr(stream, "batches", hesitant)
+        return stream
+
+    harness = Harness(database.client, tmp_path, [f"{database.name}.orders"])
+    harness.run_until_idle(start="now")
+    database.orders.insert_many([{"_id": key} for key in range(3)])
+    monkeypatch.setattr(ChangeStreamSource, "open", open_hesitant)
+    harness.run_until_idle()
+    assert len(harness.delivered) == 3
 
 
 def insert_when_there_is_room(collection: Collection[dict[str, Any]], document: dict[str, Any]) -> None:
