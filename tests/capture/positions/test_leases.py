@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -16,9 +21,21 @@ from bson import Timestamp
 
 from tailrace.capture.positions import Lease, Position, PositionStore, open_store
 from tailrace.errors import LeaseHeld, LeaseLost
+from tailrace.owned import GuardedProcess
 
 MINUTE_AHEAD: Callable[[], float] = lambda: time.time() + 60  # noqa: E731
 MINUTE_BEHIND: Callable[[], float] = lambda: time.time() - 60  # noqa: E731
+
+SAVE = """
+import sys, time
+from bson import Timestamp
+from tailrace.capture.positions import Position, open_store, this_process
+with open_store(sys.argv[1]) as store:
+    lease = store.acquire("orders", this_process(), seconds=600)
+    store.save(Position(None, Timestamp(1, 1)), lease, reason="here")
+    print(time.localtime().tm_gmtoff, store.load("orders").saved_at.isoformat(), flush=True)
+    input()
+"""
 
 
 def position(seconds: int) -> Position:
@@ -152,6 +169,48 @@ def test_wall_clocks_neither_end_a_lease_nor_keep_it(
         clocks.later(20)
         lease = holder.save(position(second), lease)
     assert take_over(clocks, challenger, 30.5).epoch == 2
+
+
+def test_a_wall_clock_that_jumps_to_and_fro_changes_nothing(clocks: Clocks) -> None:
+    jump = 0.0
+    holder = clocks.store(lambda: time.time() + jump)
+    challenger = clocks.store(lambda: time.time() - jump)
+    lease = holder.acquire("orders", "host/1", seconds=30)
+    for second, jump in enumerate((3_600.0, -7_200.0, 400 * 86_400.0, -400 * 86_400.0), 1):  # noqa: B007
+        with pytest.raises(LeaseHeld):
+            challenger.acquire("orders", "host/2", seconds=30)
+        clocks.later(20)
+        lease = holder.save(position(second), lease, reason="after a jump")
+    moved = [change.position for change in holder.history("orders") if change.what == "moved"]
+    assert [each.cluster_time.time for each in moved if each] == [4, 3, 2, 1]
+    assert take_over(clocks, challenger, 30.5).epoch == 2
+
+
+def test_processes_in_different_time_zones_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file:{tmp_path}"
+    far_east = {**os.environ, "TZ": "UTC-14"}
+    with GuardedProcess(
+        [sys.executable, "-c", SAVE, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=far_east
+    ) as other:
+        assert other.stdout
+        offset, saved_at = other.stdout.readline().split()
+        assert (int(offset), saved_at[-6:]) == (14 * 3600, "+00:00")
+        monkeypatch.setenv("TZ", "UTC+12")
+        time.tzset()
+        try:
+            with open_store(url) as store:
+                held, (change, *_) = store.load("orders"), store.history("orders")
+                assert held
+                assert held.saved_at == datetime.fromisoformat(saved_at)
+                assert change.at.isoformat()[-6:] == "+00:00"
+                with pytest.raises(LeaseHeld):
+                    store.acquire("orders", "host/2")
+                other.kill()
+                other.wait(30)
+                assert store.acquire("orders", "host/2").epoch == 2
+        finally:
+            monkeypatch.undo()
+            time.tzset()
 
 
 def test_time_that_passes_for_real_ends_a_lease(store_url: str) -> None:
