@@ -43,7 +43,7 @@ def test_the_page_shows_a_write_that_was_just_made(page: Browser, pipeline: Any)
     row = page.text("#event-list li:first-child")
     assert "insert" in row
     assert "city=Tromsø" in row
-    page.until(lambda: "well" in page.text("#box-capture"), "the green box")
+    page.until(lambda: "healthy" in page.text("#box-capture"), "the green box")
     page.until(lambda: page.run("return document.querySelectorAll('.chart path.series').length") >= 4, "the charts")
     page.until(lambda: "orders" in page.text("#window-bars"), "the oplog window")
     page.until(lambda: "MongoDB → Kafka" in page.text("#latency-table"), "the latency of a hop")
@@ -88,7 +88,7 @@ def test_capture_is_paused_from_the_page_with_the_token(page: Browser, pipeline:
     page.write("#token-input", TOKEN)
     page.click("#token-dialog button.primary")
     page.until(lambda: page.run("return !!document.querySelector('[data-action=resume]')"), "the paused capture")
-    page.until(lambda: "attention" in page.text("#box-capture"), "the amber box")
+    page.until(lambda: "warning" in page.text("#box-capture"), "the amber box")
     page.picture("paused")
     page.click("[data-action=resume]")
     page.until(lambda: page.run("return !!document.querySelector('[data-action=pause]')"), "the resumed capture")
@@ -176,12 +176,12 @@ def test_a_capture_that_is_behind_and_one_that_is_stalled(
     with dashboard(settings) as site:
         browser.open(site.url)
         browser.until(lambda: browser.text("#captures-list .badge.amber") == "behind", "the capture that is behind")
-        assert "attention" in browser.text("#box-capture")
+        assert "warning" in browser.text("#box-capture")
         browser.picture("behind")
         keep(tmp_path / "positions", "dead", behind=400, saved=300)
         browser.until(lambda: browser.text("#captures-list .badge.red") == "stalled", "the stalled capture")
-        browser.until(lambda: "Trouble" in browser.text("#overall"), "the alarm")
-        assert "trouble" in browser.text("#box-capture")
+        browser.until(lambda: "Problem" in browser.text("#overall"), "the alarm")
+        assert "problem" in browser.text("#box-capture")
         browser.picture("stalled")
         pipeline.orders.insert_one({"_id": "without Kafka"})
         browser.until(lambda: "without Kafka" in browser.text("#event-list"), "an event of the change stream")
@@ -213,7 +213,7 @@ def test_nothing_can_be_reached(browser: Browser, tmp_path: Path) -> None:
     )
     with dashboard(settings) as site:
         browser.open(site.url)
-        browser.until(lambda: "Trouble" in browser.text("#overall"), "the alarm")
+        browser.until(lambda: "Problem" in browser.text("#overall"), "the alarm")
         expected = {
             "mongodb": "red",
             "capture": "red",

@@ -119,10 +119,10 @@ def of_gateway(
 def overall(conditions: Sequence[Condition]) -> Condition:
     """Say in one sentence how everything is."""
     if all(each.colour is Colour.GREY for each in conditions):
-        return Condition(Colour.GREY, "nothing is there to look at yet")
+        return Condition(Colour.GREY, "nothing to show yet")
     found = worst(conditions, Condition(Colour.GREY, ""))
     if found.colour is Colour.GREEN:
-        return Condition(Colour.GREEN, "everything that is configured is well")
+        return Condition(Colour.GREEN, "everything configured is healthy")
     return found
 
 

@@ -3,7 +3,7 @@
 import { fill, h } from "./dom.js";
 import { duration, rate } from "./format.js";
 
-const WORDS = { green: "well", amber: "attention", red: "trouble", grey: "not there" };
+const WORDS = { green: "healthy", amber: "warning", red: "problem", grey: "no data" };
 const BOX_HEIGHT = 132;
 const NARROW = 860;
 const PLATE = 62;

@@ -10,7 +10,7 @@ import { drawFlow } from "./flow.js";
 import { drawOplog } from "./oplog.js";
 import { drawPanels } from "./panels.js";
 
-const WORDS = { green: "All well", amber: "Attention", red: "Trouble", grey: "Nothing there" };
+const WORDS = { green: "Healthy", amber: "Warning", red: "Problem", grey: "No data" };
 const charts = new Charts();
 const events = new LiveEvents();
 const entity = new Entity();
