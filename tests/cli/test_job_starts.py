@@ -9,6 +9,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,26 @@ def test_features_from_a_backfill_on(verb, mongodb, database, redis_server, tmp_
         assert code == 0, printed
         assert equal_now(features, database.tx, name), "what was deleted in the gap is gone"
 
+        load.run(30)
+        monkeypatch.setattr("tailrace.features.job.EVENTS_PER_BATCH", 10)
+        assert_one_run_takes_several_batches(lambda: verb(*job), checkpoint, 3)
+        assert equal_now(features, database.tx, name)
+
+
+def assert_one_run_takes_several_batches(run: Callable[[], tuple[int, str]], checkpoint: Path, least: int) -> None:
+    """What there is when a run begins is done in limited batches; a run that finds nothing makes none, and ends."""
+
+    def batches() -> int:
+        return sum(file.name.isdigit() for file in (checkpoint / "commits").iterdir())
+
+    before = batches()
+    code, printed = run()
+    assert code == 0, printed
+    assert batches() >= before + least
+    # An idle server writes the time down every ten seconds, so that some of the next runs have a mark to go to.
+    before, code = batches(), run()[0]
+    assert (code, batches() <= before + 1) == (0, True)
+
 
 def test_tables_from_a_backfill_on(spark, verb, mongodb, database, tmp_path, monkeypatch):
     catalog = f"lake_{uuid.uuid4().hex[:8]}"
@@ -127,3 +148,8 @@ def test_tables_from_a_backfill_on(spark, verb, mongodb, database, tmp_path, mon
     assert code == 0, printed
     assert differences(spark.table(table), orders) == [], "what was deleted in the gap is gone"
     assert spark.table(f"{catalog}.{database.name}.gone").isEmpty(), "and so is a collection that was dropped in it"
+
+    insert(300)
+    monkeypatch.setenv("TAILRACE_WAREHOUSE__EVENTS_PER_BATCH", "4")
+    assert_one_run_takes_several_batches(lambda: verb(*job), checkpoint, 3)
+    assert differences(spark.table(table), orders) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -70,10 +71,13 @@ def features(
     ] = False,
 ) -> None:
     """Keep the features of a definition in Redis."""
-    from tailrace.cli.spark_session import spark_session
+    from tailrace.cli.spark_session import spark_session, stoppable
     from tailrace.features import load_definition
-    from tailrace.features.job import FeatureJob
+    from tailrace.features.job import EVENTS_PER_BATCH, FeatureJob
+    from tailrace.spark import supervise
     from tailrace.spark.checkpoint import QueryCheckpoint
+    from tailrace.spark.options import own_options
+    from tailrace.spark.planner import available_now
     from tailrace.spark.session import is_submitted
 
     declared = load_definition(definition)
@@ -85,8 +89,7 @@ def features(
         declared,
         settings.features.redis_url.get_secret_value(),
         settings.features.dead_letters,
-        # AvailableNow knows one batch, which may be large.
-        in_driver=settings.spark.master.startswith("local") and not is_submitted() and not once,
+        in_driver=settings.spark.master.startswith("local") and not is_submitted(),
         format=(format or settings.capture.format) if topics or replay else None,
         uri=settings.mongodb.uri.get_secret_value(),
     )
@@ -96,14 +99,26 @@ def features(
             done, left = job.replay_dead_letters(spark)
             typer.echo(f"{done} records are in the features, {left} cannot be read")
             return
-        start = (
-            {} if topics else _start(job, QueryCheckpoint(spark, location), settings, backfill=backfill, resume=resume)
-        )
-        events = _events(job, spark, settings, topics, start)
+        until = None
+        if topics:
+            events = _topic_events(job, spark, settings, topics)
+        else:
+            kept, uri = QueryCheckpoint(spark, location), settings.mongodb.uri.get_secret_value()
+            start = _start(job, kept, settings, backfill=backfill, resume=resume)
+            options = {**own_options(uri), "source": settings.features.source, **start}
+            if once:
+                until, options = available_now(options, EVENTS_PER_BATCH)
+                if until is None:
+                    job = replace(job, in_driver=False)  # its one batch may be large
+                elif kept.has_done(until):
+                    return
+            events = job.events(spark, uri, options)
         typer.echo(
             f"features {job.definition.name} of {', '.join(job.definition.namespaces)}, checkpoint {location}", err=True
         )
-        _run(job, events, location, {"availableNow": True} if once else {})
+        trigger: dict[str, Any] = {"availableNow": True} if once and until is None else {}
+        with stoppable() as should_stop:
+            supervise(lambda: job.start(events, location, **trigger), should_stop=should_stop, until=until)
 
 
 def _start(
@@ -123,20 +138,7 @@ def _start(
     )
 
 
-def _events(
-    job: FeatureJob, spark: SparkSession, settings: Settings, topics: str | None, start: dict[str, str]
-) -> DataFrame:
-    if topics:
-        names = [topics] if topics.startswith("/") else topics.split(",")
-        lost = {"failOnDataLoss": str(settings.features.fail_on_data_loss).lower()}
-        return job.records(spark, settings.features.kafka_servers, names, lost)
-    options = {"source": settings.features.source, **start}
-    return job.events(spark, settings.mongodb.uri.get_secret_value(), options)
-
-
-def _run(job: FeatureJob, events: DataFrame, checkpoint: str, trigger: dict[str, Any]) -> None:
-    from tailrace.cli.spark_session import stoppable
-    from tailrace.spark import supervise
-
-    with stoppable() as should_stop:
-        supervise(lambda: job.start(events, checkpoint, **trigger), should_stop=should_stop)
+def _topic_events(job: FeatureJob, spark: SparkSession, settings: Settings, topics: str) -> DataFrame:
+    names = [topics] if topics.startswith("/") else topics.split(",")
+    lost = {"failOnDataLoss": str(settings.features.fail_on_data_loss).lower()}
+    return job.records(spark, settings.features.kafka_servers, names, lost)

@@ -67,6 +67,7 @@ def run(
     from tailrace.cli.spark_session import spark_session, stoppable
     from tailrace.spark import supervise
     from tailrace.spark.checkpoint import QueryCheckpoint
+    from tailrace.spark.planner import available_now
     from tailrace.warehouse.job import WarehouseJob
 
     logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
@@ -79,19 +80,26 @@ def run(
     else:
         check_mongodb(settings, settings.warehouse)
     location = checkpoint or f"{settings.spark.checkpoints}/warehouse"
+    until = None
     with spark_session(settings.spark) as spark:
         if topics:
             events = topic_events(spark, settings.warehouse, topics, chosen or "")
         else:
-            start = _start(
-                job, QueryCheckpoint(spark, location), settings, namespaces, backfill=backfill, resume=resume
-            )
-            events = _direct_events(spark, settings, namespaces, start)
+            kept = QueryCheckpoint(spark, location)
+            start = _start(job, kept, settings, namespaces, backfill=backfill, resume=resume)
+            options = _direct_options(settings, namespaces, start)
+            if once:
+                until, options = available_now(options, settings.warehouse.events_per_batch)
+                if until is not None and kept.has_done(until):
+                    return
+            events = _direct_events(spark, options)
         typer.echo(f"warehouse {settings.warehouse.folder}, checkpoint {location}", err=True)
         pace = f"{settings.warehouse.every_seconds} seconds"
-        trigger: dict[str, Any] = {"availableNow": True} if once else {"processingTime": pace}
+        trigger: dict[str, Any] = {"processingTime": pace}
+        if once:
+            trigger = {"availableNow": True} if until is None else {}
         with stoppable() as should_stop:
-            supervise(lambda: job.start(events, location, **trigger), should_stop=should_stop)
+            supervise(lambda: job.start(events, location, **trigger), should_stop=should_stop, until=until)
 
 
 @app.command()
@@ -195,18 +203,20 @@ def topic_events(
     )
 
 
-def _direct_events(
-    spark: SparkSession, settings: Settings, namespaces: list[str] | None, start: dict[str, str]
-) -> DataFrame:
+def _direct_options(settings: Settings, namespaces: list[str] | None, start: dict[str, str]) -> dict[str, str]:
     from tailrace.spark.options import own_options
-    from tailrace.warehouse.job import COLUMNS
 
-    options = {
+    return {
         **own_options(settings.mongodb.uri.get_secret_value()),
         **({"namespaces": ",".join(namespaces)} if namespaces else {}),
         "source": settings.warehouse.source,
         **start,
     }
+
+
+def _direct_events(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    from tailrace.warehouse.job import COLUMNS
+
     return spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load()
 
 

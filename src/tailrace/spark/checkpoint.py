@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import CheckpointMissing
 from tailrace.spark.jvm import HadoopFiles
+from tailrace.spark.offset import Offset
 
 _START: Final = "tailrace-start.json"
 
@@ -57,6 +58,12 @@ class QueryCheckpoint:
         """
         text = self._read(f"offsets/{batch}" if batch >= 0 else _START)
         return "" if text is None else text.strip().splitlines()[-1]
+
+    def has_done(self, until: Offset) -> bool:
+        """Whether the last finished batch ends at a position or behind it: a query up to there has nothing to do."""
+        done = [int(name) for name in self._files.names(f"{self.location}/commits") if name.isdigit()]
+        end = self.offsets(max(done)) if done else ""
+        return bool(end) and Offset.from_json(json.loads(end)).key >= until.key
 
     def _read(self, name: str) -> str | None:
         return self._files.read(f"{self.location}/{name}")

@@ -221,3 +221,18 @@ def newest(source: EventSource) -> Offset:
 def position_now(options: Mapping[str, str]) -> Offset:
     """Give the position behind all that a source of these options has now: the `until` of `drain`, and its `endAt`."""
     return newest(event_source(SourceOptions.parse(options)))
+
+
+def available_now(options: Mapping[str, str], events_per_batch: int) -> tuple[Offset | None, dict[str, str]]:
+    """Give where a query ends that does all that is there now, in limited batches, and the options of its source.
+
+    It is for `supervise(until=...)`, as `drain` does it, and for `QueryCheckpoint.has_done`: where there is nothing to
+    do, Spark makes no batch, and so reports none. None where a server gives no high-water marks, so that nobody knows
+    when a position without an event is reached: Spark's own AvailableNow is left, which makes one batch of it all.
+    """
+    source = event_source(SourceOptions.parse(options))
+    if not source.gives_marks:
+        return None, dict(options)
+    until = newest(source)
+    assert until.token is not None
+    return until, {**options, "endAt": until.token.hex, "maxEventsPerBatch": str(events_per_batch)}
