@@ -40,9 +40,11 @@ class DeadLetterTopic:
             if failures:
                 raise KafkaException(failures[0])
         except KafkaException as error:
+            self.close()  # the topic may be gone: the next try looks for it again
             raise unavailable(self._address, error, f"Create or Write on the topic {self._topic}") from error
         if waiting:
             producer.purge()
+            self.close()
             raise SinkUnavailable(f"the topic {self._topic} of dead letters does not answer")
 
     def close(self) -> None:
