@@ -86,7 +86,7 @@ registry: env    ## Avro and JSON Schema with a real schema registry and Conflue
 	$(BIN)/pytest -m 'long or not long' tests/capture/formats/test_registered.py $(ARGS)
 
 secrets: env     ## Marked secrets in every setting, flag and property of Spark; no output and no command line has one
-	$(BIN)/pytest -m 'long or not long' tests/cli/test_secrets.py tests/spark/test_plan_secrets.py $(ARGS)
+	$(BIN)/pytest -m 'long or not long' tests/cli/test_secrets.py tests/spark/test_plan_secrets.py tests/spark/test_secured_kafka.py $(ARGS)
 
 up-kills: env    ## Kill each process of the demo, and see it come back with nothing missing
 	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)
