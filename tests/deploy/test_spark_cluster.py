@@ -17,13 +17,16 @@ from typing import Any
 import pyspark
 import pytest
 import redis
+from confluent_kafka import Consumer, KafkaError, Producer
 
 from tailrace.cli.app import run
 from tailrace.cli.spark_session import fetched_connectors
 from tailrace.features import read
 from tailrace.owned import run_guarded
 from tailrace.spark.session import CONNECTORS, missing_jars
+from tailrace.stand import Kafka, KafkaSecurity
 from tailrace.stand.java import java_home
+from tailrace.stand.node import ThrowAwayCA
 from tailrace.stand.ports import reserve_port
 from tailrace.stand.process import ServerProcess
 from tailrace.warehouse import read_tables
@@ -62,7 +65,7 @@ class Cluster:
         except (OSError, ValueError):  # nobody answers yet, or the page is not there yet
             return 0
 
-    def submit(self, job: str, *arguments: str, settings: Path) -> subprocess.CompletedProcess[str]:
+    def submit(self, job: str, *arguments: str, settings: Path, flags: str = "") -> subprocess.CompletedProcess[str]:
         """Submit a job and wait for its end."""
         jars = ",".join(map(str, missing_jars(fetched_connectors())))
         small = "--conf spark.driver.memory=512m --conf spark.executor.memory=512m --conf spark.cores.max=2"
@@ -73,7 +76,7 @@ class Cluster:
             "JARS": jars,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_SUBMIT": str(SPARK_BIN / "spark-submit"),
-            "SUBMIT_FLAGS": f"{small} --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1",
+            "SUBMIT_FLAGS": f"{small} --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 {flags}",
             "TAILRACE_CONFIG": str(settings),
             "TAILRACE_SPARK__APP_NAME": job,
         }
@@ -188,6 +191,52 @@ def test_the_warehouse_job_runs_on_the_cluster(cluster, captured, database, tmp_
     changed = PAYMENTS // USERS + PAYMENTS - tables["mirror"].rows
     assert tables["history"].rows == PAYMENTS + changed
     assert cluster.hosts_of("warehouse") == {"worker1", "worker2"}
+
+
+def test_executors_read_a_secured_broker_and_nothing_shows_its_password(cluster, captured, kafka, database, tmp_path):
+    security = KafkaSecurity(ThrowAwayCA.make(tmp_path), "alice", "MarkedPassword")
+    topic, events = f"tailrace.{database.name}.transactions", tmp_path / "events"
+    events.mkdir()
+    with Kafka.start(security=security, folder=tmp_path / "secured-kafka") as broker:
+        records = copied(kafka.bootstrap_servers, broker.bootstrap_servers, topic)
+        assert records > PAYMENTS
+        url = f"kafka://alice:MarkedPassword@{broker.secured_servers}?ssl.ca.location={security.certificates.ca_file}"
+        captured.write_text(
+            captured.read_text().replace(f'servers = "{kafka.bootstrap_servers}"', f'servers = "{url}"')
+        )
+        log = {"enabled": "true", "compress": "false", "dir": f"file://{events}"}
+        flags = " ".join(f"--conf spark.eventLog.{name}={value}" for name, value in log.items())
+        ended = cluster.submit("warehouse", "--topics", topic, "--once", settings=captured, flags=flags)
+    assert ended.returncode == 0, ended.stderr[-5000:]
+    tables = {table.kind.value: table for table in read_tables(tmp_path / "warehouse")}
+    assert tables["history"].rows == records
+    files = [*events.rglob("*"), *cluster.folder.rglob("*"), *(tmp_path / "checkpoints").rglob("*")]
+    shown = [file for file in files if file.is_file() and b"MarkedPassword" in file.read_bytes()]
+    assert shown == []
+    assert "MarkedPassword" not in ended.stdout + ended.stderr
+    assert any(b"SparkListenerSQLExecutionStart" in file.read_bytes() for file in events.rglob("*") if file.is_file())
+
+
+def copied(source: str, target: str, topic: str) -> int:
+    """Copy the records of a topic to another broker; gives how many there are."""
+    consumer = Consumer({"bootstrap.servers": source, "group.id": "copy", "auto.offset.reset": "earliest",
+                         "enable.partition.eof": True})  # fmt: skip
+    producer = Producer({"bootstrap.servers": target})
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
+    consumer.subscribe([topic])
+    ended, count = set(), 0
+    while len(ended) < len(partitions):
+        record = consumer.poll(60)
+        assert record is not None
+        if record.error():
+            assert record.error().code() == KafkaError._PARTITION_EOF, record.error()
+            ended.add(record.partition())
+            continue
+        producer.produce(topic, record.value(), record.key(), headers=record.headers())
+        count += 1
+    consumer.close()
+    assert producer.flush(60) == 0
+    return count
 
 
 def test_wrong_arguments_end_the_submission_with_the_verbs_exit_code(cluster, captured):
