@@ -76,11 +76,11 @@ fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, an
 		tests/policy/test_compiled_policy.py tests/spark/test_columns.py -k 'mutated or memory' $(ARGS)
 
 canary: env      ## Random documents with marked values under random policies; no hidden mark in any output: DOCUMENTS=100000 SEED=1
-	DOCUMENTS=$(or $(DOCUMENTS),100000) ROUNDS=$(or $(ROUNDS),20) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py tests/policy/test_canary_line.py $(ARGS)
+	DOCUMENTS=$(or $(DOCUMENTS),100000) ROUNDS=$(or $(ROUNDS),20) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py tests/policy/test_canary_line.py tests/policy/test_canary_jobs.py $(ARGS)
 
 .PHONY: access
 access: env      ## Every ACL that the security page lists for Kafka and Redis: they are enough, and none can be left out
-	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/capture/sinks/test_kafka_acls.py tests/features/test_redis_acls.py $(ARGS)
+	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/capture/sinks/test_kafka_acls.py tests/features/test_redis_acls.py tests/spark/test_kafka_logins.py $(ARGS)
 
 registry: env    ## Avro and JSON Schema with a real schema registry and Confluent's own deserializers
 	$(BIN)/pytest -m 'long or not long' tests/capture/formats/test_registered.py $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import bson
 from bson import Timestamp
 
 from tailrace.capture.positions import Counts, Position
@@ -18,8 +19,9 @@ from tailrace.dashboard.view.job_view import TOKEN_PROPERTY, drift_of, gateways_
 from tailrace.dashboard.view.observed import Observed
 from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
 from tailrace.monitor import Consumer, Observer, Oplog, Report, Thresholds
+from tailrace.policy.configured import policy_of
 from tailrace.settings import Settings
-from tailrace.token import ResumeToken
+from tailrace.token import ResumeToken, TokenData
 from tailrace.warehouse import Column, Drift, Snapshot, TableKind, TableState
 
 NOW = 1_700_010_000.0
@@ -120,6 +122,20 @@ def test_a_stream_that_nobody_runs_is_no_healthy_one() -> None:
     (held,) = streams_of(observed(oplog=good(reports(s0=5)), positions=good(stored("a/1/2"))), Rates())
     assert held.condition.colour is Colour.GREEN
     assert (held.events, held.writer) == (7, "a/1/2")
+
+
+def test_a_position_is_shown_without_the_key_of_its_event_where_there_is_a_policy() -> None:
+    token = ResumeToken.encode(
+        TokenData(Timestamp(int(NOW), 1), uuid=bytes(16), event_identifier=bson.encode({"_id": "someone"}))
+    )
+    reading = PositionsReading(
+        [StoredStream(Consumer("orders", token.cluster_time), Position.behind(token.to_bson()), None)], []
+    )
+    policy = policy_of(Settings.model_validate({"policy": {"rules": [{"fields": ["name"], "action": "mask"}]}}))
+    (plain,) = streams_of(observed(positions=good(reading)), Rates())
+    (under_policy,) = streams_of(observed(positions=good(reading)), Rates(), policy)
+    assert plain.token == token.hex
+    assert under_policy.token == ResumeToken.high_water_mark(token.cluster_time).hex
 
 
 def test_a_stream_is_unknown_when_neither_its_producer_nor_mongodb_answers() -> None:

@@ -10,9 +10,13 @@ from typing import Any
 import bson
 import pyarrow.parquet as parquet
 import pytest
+from bson import Timestamp
 from pymongo.database import Database
 
 from canaries import found_in
+from tailrace.capture.positions import Counts, Position
+from tailrace.capture.producer.state_document import full_state
+from tailrace.capture.producer.status import ProducerStatus
 from tailrace.cli.app import run
 from tailrace.dashboard.observed_event import ObservedEvent
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
@@ -20,8 +24,9 @@ from tailrace.policy.configured import policy_of
 from tailrace.proof import LedgerFile, TrustLedger, report
 from tailrace.proof.comparator import Comparison
 from tailrace.proof.kind import Kind
-from tailrace.settings import Settings
+from tailrace.settings import CaptureSettings, Settings
 from tailrace.stand import ReplicaSet
+from tailrace.token import ResumeToken, TokenData
 
 MARK = "canary-4711"
 RULES = [{"fields": ["secret"], "action": "mask"}]
@@ -83,3 +88,16 @@ def test_tables_hold_what_the_policy_of_the_named_settings_shows(
     rows = [row for file in lake.rglob("*.parquet") for row in parquet.read_table(file).to_pylist()]
     assert len(rows) >= 5
     assert MARK not in repr(rows)
+
+
+def test_a_position_is_shown_without_the_key_of_its_event() -> None:
+    """In the producer's `/state` and on the page: the token of an event holds its documentKey."""
+    time = Timestamp(1_700_000_000, 7)
+    key = bson.encode({"_id": MARK})
+    token = ResumeToken.encode(TokenData(time, uuid=bytes(16), event_identifier=key))
+    assert found_in(token.hex.encode(), MARK)
+    status = ProducerStatus("orders")
+    status.moved(Position.behind(token.to_bson()), Counts())
+    policy = policy_of(Settings.model_validate({"policy": {"rules": RULES}}))
+    assert full_state(status, CaptureSettings(), [])["token"] == token.hex
+    assert full_state(status, CaptureSettings(), [], policy)["token"] == ResumeToken.high_water_mark(time).hex

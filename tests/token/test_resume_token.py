@@ -148,8 +148,19 @@ def test_what_servers_accept() -> None:
     assert ResumeToken.from_hex(token.hex.lower()) == token
     assert ResumeToken.from_hex(token.hex + "04FF").decode() == token.decode()
     assert ResumeToken.parse({"_data": token.hex, "more": 1}) == token
-    assert str(token) == token.hex
     assert token != "another type"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_text_for_logs_holds_no_key(version: int) -> None:
+    key = bson.encode({"_id": "someone"})
+    identifier = bson.encode({"operationType": "insert", "documentKey": {"_id": "someone"}}) if version == 2 else key
+    token = ResumeToken.encode(TokenData(TIME, version, uuid=UUID, event_identifier=identifier))
+    assert b"someone".hex().upper() in token.hex
+    assert str(token) == f"{token.hex[:18]}..."
+    assert ResumeToken.high_water_mark(TIME).hex.startswith(token.hex[:18])
+    mark = ResumeToken.high_water_mark(TIME, version)
+    assert str(mark) == mark.hex
 
 
 def test_identifiers_by_version() -> None:

@@ -24,11 +24,13 @@ def site_of(
     """Put the pages and actions of a producer together."""
     from tailrace.capture.producer.state_document import full_state
     from tailrace.monitor import Site
+    from tailrace.policy.configured import policy_of
 
+    policy = policy_of(settings)
     asked = _Asked(settings, client, producer)
     token = settings.monitor.control_token
     return Site(
-        pages={"/state": lambda: full_state(producer.status, settings.capture, observer.latest)},
+        pages={"/state": lambda: full_state(producer.status, settings.capture, observer.latest, policy)},
         actions={
             "/pause": asked.pause,
             "/resume": asked.resume,

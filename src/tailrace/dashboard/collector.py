@@ -34,6 +34,7 @@ from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_o
 from tailrace.logs import get_logger
 from tailrace.monitor import Consumer, DashboardMetrics, Thresholds
 from tailrace.owned import OwnedThread
+from tailrace.policy.configured import policy_of
 from tailrace.settings import Settings
 from tailrace.warehouse import TableKind, TableState
 
@@ -50,6 +51,7 @@ class Collector:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
+        self._policy = policy_of(settings)
         self._clock = clock
         self.history = HistoryBook()
         self.events = EventRing(settings.dashboard.events_mb * 2**20)
@@ -141,7 +143,7 @@ class Collector:
         self._measure(observed)
         settings, rates, now = self._settings, self._rates, observed.now
         states: Sequence[TableState] = observed.tables.value or []
-        streams, gateways = streams_of(observed, rates), gateways_of(observed, rates)
+        streams, gateways = streams_of(observed, rates, self._policy), gateways_of(observed, rates)
         features = feature_sets_of(observed, settings.monitor, self.latencies.newest("redis"))
         tables, latency = tables_of(states), self.latencies.summary(now)
         parts = Parts(

@@ -96,6 +96,17 @@ class Policy:
         fields = self.fields(namespace)
         return document if fields is None else self._document(document, 0, fields)
 
+    def shown_token(self, token: bytes) -> str:
+        """Give a position's token as people may see it.
+
+        The token of an event holds its documentKey, and does not say of which collection it is: under any rules at all
+        it is shown as the high-water mark of its time.
+        """
+        position = ResumeToken.parse(token)
+        if not self._rules or position.is_of_other_family:  # no token of another family holds a key
+            return position.hex
+        return ResumeToken.high_water_mark(position.cluster_time).hex
+
     def changes_keys(self, namespace: str) -> bool:
         """Whether `_id` leaves the process changed."""
         fields = self.fields(namespace)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NEWEST_VERSION: Final = 2
 _UUID_SUBTYPE: Final = 4
+_LONGEST_MARK: Final = 16
+"""Bytes; the token of an event has those of its collection's UUID alone."""
 # Operations whose version 1 token holds the bare documentKey; others name themselves in it.
 _CLASSIC_OPERATIONS: Final = frozenset(
     {
@@ -193,7 +195,11 @@ class ResumeToken:
         return self.key >= other.key
 
     def __str__(self) -> str:
-        return self.hex
+        """For logs and messages: a high-water mark whole, the token of an event up to its time.
+
+        What follows there holds the documentKey, which is nothing for a log.
+        """
+        return self.hex if len(self.key) <= _LONGEST_MARK or self.is_of_other_family else f"{self.hex[:18]}..."
 
 
 Position: TypeAlias = ResumeToken

@@ -11,8 +11,8 @@ from bson.timestamp import Timestamp
 from tailrace.capture.producer.status import Loss, ProducerStatus, SnapshotStatus
 from tailrace.masking import shown
 from tailrace.monitor import Report
+from tailrace.policy import NO_POLICY, Policy
 from tailrace.settings import CaptureSettings
-from tailrace.token import ResumeToken
 
 
 def brief_state(status: ProducerStatus, rate: float) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def brief_state(status: ProducerStatus, rate: float) -> dict[str, Any]:
     }
 
 
-def full_state(status: ProducerStatus, settings: CaptureSettings, reports: Sequence[Report]) -> dict[str, Any]:
+def full_state(
+    status: ProducerStatus, settings: CaptureSettings, reports: Sequence[Report], policy: Policy = NO_POLICY
+) -> dict[str, Any]:
     """Give everything; `reports` are the monitor's last look, one for each shard. The keys are part of the interface.
 
     Where shards differ, the value at the top is that of the shard that is worst off.
@@ -41,7 +43,7 @@ def full_state(status: ProducerStatus, settings: CaptureSettings, reports: Seque
         "name": status.stream,
         "state": liveness.state.value,
         "proof": liveness.proof,
-        "token": ResumeToken.parse(position.token).hex if position and position.token else None,
+        "token": policy.shown_token(position.token) if position and position.token else None,
         "cluster_time": _iso(position.cluster_time) if position else None,
         "position_age_seconds": _worst(shards, "position_age_seconds", max),
         "window_seconds": _worst(shards, "window_seconds", min),

@@ -13,13 +13,13 @@ from tailrace.dashboard.values import Colour, Condition, Marker, OplogWindow, Sh
 from tailrace.dashboard.view import conditions
 from tailrace.dashboard.view.observed import Observed
 from tailrace.monitor import Oplog, Report, Thresholds
+from tailrace.policy import NO_POLICY, Policy
 from tailrace.settings import masked
-from tailrace.token import ResumeToken
 
 _ALIVE = ("idle", "live")
 
 
-def streams_of(observed: Observed, rates: Rates) -> list[Stream]:
+def streams_of(observed: Observed, rates: Rates, policy: Policy = NO_POLICY) -> list[Stream]:
     """Give every stream that a producer or the position store knows."""
     reported = {str(reading.state.get("name", "")): reading for reading in observed.answering}
     stored = observed.stored
@@ -28,7 +28,7 @@ def streams_of(observed: Observed, rates: Rates) -> list[Stream]:
         if report.stream in by_stream:
             by_stream[report.stream].append(report)
     return [
-        _stream(name, reported.get(name), stored.get(name), reports, rates, observed)
+        _stream(name, reported.get(name), stored.get(name), reports, rates, observed, policy)
         for name, reports in by_stream.items()
     ]
 
@@ -40,6 +40,7 @@ def _stream(
     reports: Sequence[Report],
     rates: Rates,
     observed: Observed,
+    policy: Policy,
 ) -> Stream:
     now = observed.now
     state = reported.state if reported else {}
@@ -75,7 +76,7 @@ def _stream(
         writer=stored.writer if stored else None,
         started_at=moment_of(state.get("started_at")),
         saved_at=stored.position.saved_at.timestamp() if stored and stored.position.saved_at else None,
-        token=ResumeToken.parse(token).hex if token else state.get("token"),
+        token=policy.shown_token(token) if token else state.get("token"),
         errors={str(code): int(count) for code, count in (state.get("errors") or {}).items()},
         recovery=state.get("recovery"),
         snapshot=state.get("snapshot"),
