@@ -46,6 +46,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TAILRACE_MONGODB__TIMEOUT_SECONDS", "0.3")
     monkeypatch.setenv("TAILRACE_CAPTURE__RETRY_SECONDS", "0.1")
+    monkeypatch.setattr("pymongo.common.MIN_HEARTBEAT_INTERVAL", 0.05)  # a client that finds nobody ends sooner
 
 
 def variable(key: str) -> str:
@@ -133,6 +134,7 @@ def test_a_bad_flag_is_no_unexpected_error(
     line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TAILRACE_MONGODB__URI", "mongodb://127.0.0.1:1")
+    monkeypatch.setenv("TAILRACE_MONGODB__TIMEOUT_SECONDS", "0.05")  # nobody answers there
     monkeypatch.setenv("TAILRACE_FEATURES__REDIS_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("TAILRACE_CAPTURE__SINK", "stdout:")  # no broker to wait for
     monkeypatch.setattr("tailrace.cli.spark_session.spark_session", refuse_to_start)
