@@ -110,7 +110,8 @@ def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, t
     )
     try:
         with redis.Redis.from_url(redis_server.url) as features:
-            wait_until(lambda: bool(features.exists("driver:progress")) or first.poll() is not None)
+            begun = tmp_path / "c" / "tailrace-start.json"  # written behind the backfill
+            wait_until(lambda: begun.exists() or first.poll() is not None)
             assert first.poll() is None
             load.run(60)
             first.kill()
