@@ -27,7 +27,8 @@ Each tool is started again when it ends, as a service manager would. *Acknowledg
 replica set took; *changes* are the events of the server's own stream, those of the fault included. *Dead letters* are
 changes that the tool reported and kept in a topic of their own; they are not counted as lost. *Recovery* is the longest
 time from the end of the fault to the last change in the topic. *Operator* says in how many runs the tool waited for a
-human, or delivered nothing for three minutes.
+human, or delivered nothing for three minutes. Times are of a small machine that did other work too; what is lost does
+not depend on it.
 """
 _COLUMNS = (
     "tool", "runs", "acknowledged", "changes", "delivered", "lost", "dead letters", "duplicated", "reordered",
@@ -97,7 +98,7 @@ def page(cells: Iterable[dict[str, Any]]) -> str:
     parts.append("## Settings\n")
     for tool in tools:
         given = ", ".join(f"`{key}={value}`" for key, value in tool.settings.items())
-        parts.append(f"- {tool.title}: {given}")
+        parts.append(f"- {tool.title} ({tool.version}): {given}")
     return "\n".join(parts) + "\n"
 
 

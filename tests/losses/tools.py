@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pymongo
 from bench.peers import DEBEZIUM, HEAP, MONGO_KAFKA, Peer, java
 
+import tailrace
 from losses.changes import Change, of_debezium, of_event_json
 from nemesis.services import Service
 from tailrace.stand.ports import reserve_port
@@ -39,6 +41,7 @@ class Tool:
     """A tool under test: how it is run, what it was set to, and how its records are read."""
 
     title: str
+    version: str
     settings: Mapping[str, str]
     launch: Callable[[Aim, Mapping[str, str]], RunningTool]
     read: Callable[[bytes | None, bytes], Change | None] = of_event_json
@@ -72,7 +75,7 @@ class RunningTool:
 def tailrace_tool(delivery: str, source: str) -> Tool:
     """Our producer."""
     settings = {"capture.delivery": delivery, "capture.source": source, "capture.lease_seconds": "12"}
-    return Tool(f"tailrace {delivery}, {source}", settings, _launch_tailrace)
+    return Tool(f"tailrace {delivery}, {source}", tailrace.__version__, settings, _launch_tailrace)
 
 
 def _launch_tailrace(aim: Aim, settings: Mapping[str, str]) -> RunningTool:
@@ -115,7 +118,8 @@ with MongoClient(uri)[database].orders.watch(resume_after=token) as stream:
 
 def naive_loop() -> Tool:
     """A loop over `watch()` that produces and keeps the token in a file."""
-    return Tool("naive loop", {"token": "written to a file after each event"}, _launch_naive)
+    settings = {"token": "written to a file after each event"}
+    return Tool("naive loop", f"pymongo {pymongo.version}", settings, _launch_naive)
 
 
 def _launch_naive(aim: Aim, settings: Mapping[str, str]) -> RunningTool:
@@ -148,7 +152,7 @@ def debezium() -> Tool:
     def launch(aim: Aim, chosen: Mapping[str, str]) -> RunningTool:
         return _launch_connect(DEBEZIUM, aim, _JSON, {**chosen, **place(aim)})
 
-    return Tool("Debezium", settings, launch, of_debezium)
+    return Tool("Debezium", DEBEZIUM.version, settings, launch, of_debezium)
 
 
 def mongo_kafka() -> Tool:
@@ -166,7 +170,7 @@ def mongo_kafka() -> Tool:
         place = {"connection.uri": aim.uri, "database": aim.database, "topic.prefix": aim.name}
         return _launch_connect(MONGO_KAFKA, aim, _STRINGS, {**chosen, **place})
 
-    return Tool("MongoDB Kafka connector", settings, launch)
+    return Tool("MongoDB Kafka connector", MONGO_KAFKA.version, settings, launch)
 
 
 def _launch_connect(peer: Peer, aim: Aim, converter: str, connector: Mapping[str, str]) -> RunningTool:
