@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from structlog.testing import capture_logs
+
 from tailrace.dashboard.sources import PolledSource, polling, reason_of
 from tailrace.errors import ServerUnreachable
 from waiting import wait_until as until
@@ -49,6 +51,25 @@ def test_a_failure_keeps_the_last_value_and_the_next_good_look_clears_it() -> No
     finally:
         looking.stop()
         looking.join(5)
+
+
+def test_an_outage_is_logged_once_and_its_end_too() -> None:
+    source = Moody()
+    looking = PolledSource(source, 0.01)
+    with capture_logs() as logs:
+        looking.start()
+        try:
+            until(lambda: looking.reading().is_good, "a good look")
+            for number in range(3):
+                source.error = ServerUnreachable(f"no answer in {number} s")
+                until(lambda: looking.reading().problem == str(source.error), "this failure")
+            source.error = None
+            until(lambda: looking.reading().is_good, "a good look again")
+        finally:
+            looking.stop()
+            looking.join(5)
+    shown = [(line["event"], line.get("reason")) for line in logs if line["log_level"] == "info"]
+    assert shown == [("source_failed", "no answer in 0 s"), ("source_recovered", None)]
 
 
 def test_a_source_that_fails_for_days_is_still_looked_at() -> None:

@@ -98,6 +98,8 @@ class PolledSource(Generic[T]):
             try:
                 value = self.source.poll()
                 took = time.time() - started
+                if self._reading.problem is not None:
+                    _log.info("source_recovered", source=self.source.name)
                 self._reading = Reading(value, None, started, took, started)
                 outage.progressed()
                 pause = self._every
@@ -110,9 +112,10 @@ class PolledSource(Generic[T]):
         self._close()
 
     def _failed(self, error: Exception, started: float) -> None:
+        """Keep the last value; an outage is logged once, whatever different words its errors have."""
         before, reason = self._reading, reason_of(error)
-        if reason != before.problem:
-            _log.info("source_failed", source=self.source.name, reason=reason)
+        log = _log.info if before.problem is None else _log.debug
+        log("source_failed", source=self.source.name, reason=reason)
         self._reading = Reading(before.value, reason, started, time.time() - started, before.good_at)
         self._close()
 
