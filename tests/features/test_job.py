@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import bson
@@ -10,9 +12,10 @@ import pytest
 import redis
 from confluent_kafka import Producer
 
-from feature_load import USERS, Load, equal_now, transactions
+from feature_load import USERS, Load, equal_now, transactions, transactions_toml
 from spark_queries import SECONDS, run_to_end, wait_until
 from tailrace.capture.formats import make_format
+from tailrace.cli.app import run
 from tailrace.dashboard.sources.job_dead_letters import FeatureDeadLetters
 from tailrace.errors import FeaturesLost, FormatMismatch
 from tailrace.features import read
@@ -141,7 +144,9 @@ def test_values_decay_after_the_job_has_ended(spark, mongodb, database, redis_se
     assert read(client, "u0", "decay", at=at.timestamp() + 3601)["sum_1h"] == 0.0
 
 
-def test_another_format_stops_it_and_dead_letters_come_back(spark, kafka, database, redis_server, client, tmp_path):
+def test_another_format_stops_it_and_dead_letters_come_back(
+    spark, kafka, database, redis_server, client, tmp_path, monkeypatch, capsys
+):
     start: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
     load = Load(database.tx, 4)
     load.run(20)
@@ -170,7 +175,13 @@ def test_another_format_stops_it_and_dead_letters_come_back(spark, kafka, databa
     load.run(5)
     written(kafka, database, database.name, bson.Timestamp(last.time, last.inc + 1), "json")
     run_as("json")
-    done, left = read_as("bson").replay_dead_letters(spark)
-    assert (done >= 20, left) == (True, 0)
+    (tmp_path / "features.toml").write_text(transactions_toml(f"{database.name}.tx", "formats"))
+    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda _: nullcontext(spark))
+    monkeypatch.setenv("TAILRACE_FEATURES__DEAD_LETTERS", letters)
+    replay = ["features", "replay-dead-letters", str(tmp_path / "features.toml"), "--redis", redis_server.url]
+    assert run([*replay, "--format", "bson"]) == 0
+    found = re.fullmatch(r"(\d+) records are in the features, 0 cannot be read\n", capsys.readouterr().out)
+    assert found is not None
+    assert int(found[1]) >= 20
     assert equal_now(client, database.tx, "formats")
     assert read_as("bson").replay_dead_letters(spark) == (0, 0)

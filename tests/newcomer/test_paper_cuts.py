@@ -150,6 +150,8 @@ def test_a_job_without_a_broker_fails_before_spark_starts(
         assert run([*line, "--topics", "orders", "--servers", servers]) == 64
     assert run([*line, "--topics", "orders", "--format", "xml"]) == 64
     assert "xml" in capsys.readouterr().err
+    assert run([*line, "--topics", "orders", "--format", "avro"]) == 64
+    assert "Jobs read json, canonical" in capsys.readouterr().err
 
 
 def test_an_error_of_spark_is_its_cause_without_the_jvms_stack() -> None:

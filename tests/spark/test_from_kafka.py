@@ -15,8 +15,9 @@ from confluent_kafka import Producer
 from spark_queries import Collected, run_to_end
 from tailrace.capture.formats import make_format, snapshot_event
 from tailrace.capture.record import Record
-from tailrace.errors import EventUnconvertible
+from tailrace.errors import EventUnconvertible, FormatMismatch
 from tailrace.spark import error_of, from_kafka
+from tailrace.spark.from_kafka import MANY, check_format, likely_format
 from tailrace.token import ResumeToken
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -179,3 +180,34 @@ def test_bad_records_fail_or_become_rows_with_their_cause(spark, kafka):
     (bad,) = [row for row in rows if row.cause is not None]
     assert json.loads(bytes(bad.bad_record)) == {"no": "event"}
     assert "@1 is not of the format json" in bad.cause
+
+
+@pytest.mark.parametrize("name", ["json", "canonical", "bson", "flat", "debezium", "cloudevents"])
+def test_every_format_is_known_by_its_records(name: str) -> None:
+    written_by = make_format(name, fields=["user_id", "amount"])
+    values = [record.value for one in EVENTS for record in written_by.records(one) if record.value is not None]
+    assert {likely_format(value) for value in values} == {name}
+
+
+def test_records_of_a_schema_registry_are_known_by_their_framing() -> None:
+    assert likely_format(b"\0\0\0\0\7" + b'{"op": "c"}') == "jsonschema"
+    assert likely_format(b"\0\0\0\0\7" + b"\2\6abc\0") == "avro"
+
+
+@pytest.mark.parametrize(
+    ("value", "bad", "expected"),
+    [
+        (b'{"specversion": "1.0"}', 1, "they look like cloudevents"),
+        (b"nothing of ours", MANY, "they look like no known format"),
+        (b'{"operationType": 5, "ns": 5}', MANY, "they look like it and are damaged"),
+    ],
+)
+def test_a_batch_without_a_readable_record_is_refused(value: bytes, bad: int, expected: str) -> None:
+    with pytest.raises(FormatMismatch, match=expected) as failure:
+        check_format("json", bad, value)
+    assert "nothing was skipped" in str(failure.value.hint)
+
+
+def test_a_few_damaged_records_are_dead_letters() -> None:
+    check_format("json", 1, b"nothing of ours")
+    check_format("json", MANY - 1, b'{"operationType": 5, "ns": 5}')

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tailrace.capture.formats import event_decoder_of
 from tailrace.cli.features_offline import export, try_
 from tailrace.cli.flags import (
     REDIS,
@@ -66,9 +67,6 @@ def features(
     resume: Resume = False,
     once: Once = False,
     checkpoint: Checkpoint = None,
-    replay: Annotated[
-        bool, typer.Option("--replay-dead-letters", help="Apply the dead letters that --format can read, and end.")
-    ] = False,
 ) -> None:
     """Keep the features of a definition in Redis."""
     from tailrace.cli.spark_session import spark_session, stoppable
@@ -83,22 +81,18 @@ def features(
     declared = load_definition(definition)
     if topics:
         check_topics(settings.features.kafka_servers, "features.kafka_servers", format or settings.capture.format)
-    elif not replay:
+    else:
         check_mongodb(settings, settings.features)
     job = FeatureJob(
         declared,
         settings.features.redis_url.get_secret_value(),
         settings.features.dead_letters,
         in_driver=settings.spark.master.startswith("local") and not is_submitted(),
-        format=(format or settings.capture.format) if topics or replay else None,
+        format=(format or settings.capture.format) if topics else None,
         uri=settings.mongodb.uri.get_secret_value(),
     )
     location = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
     with spark_session(settings.spark) as spark:
-        if replay:
-            done, left = job.replay_dead_letters(spark)
-            typer.echo(f"{done} records are in the features, {left} cannot be read")
-            return
         until = None
         if topics:
             events = _topic_events(job, spark, settings, topics)
@@ -119,6 +113,27 @@ def features(
         trigger: dict[str, Any] = {"availableNow": True} if once and until is None else {}
         with stoppable() as should_stop:
             supervise(lambda: job.start(events, location, **trigger), should_stop=should_stop, until=until)
+
+
+@app.command("replay-dead-letters")
+@with_settings(REDIS)
+def replay_dead_letters(
+    settings: Settings,
+    definition: Annotated[str, typer.Argument(help="A TOML file, or module:name.")],
+    format: TopicFormat = None,
+) -> None:
+    """Retry the dead letters: apply those that --format can read to the features."""
+    from tailrace.cli.spark_session import spark_session
+    from tailrace.features import load_definition
+    from tailrace.features.job import FeatureJob
+
+    declared, chosen = load_definition(definition), format or settings.capture.format
+    event_decoder_of(chosen)
+    redis, letters = settings.features.redis_url.get_secret_value(), settings.features.dead_letters
+    job = FeatureJob(declared, redis, letters, format=chosen)
+    with spark_session(settings.spark) as spark:
+        done, left = job.replay_dead_letters(spark)
+    typer.echo(f"{done} records are in the features, {left} cannot be read")
 
 
 def _start(

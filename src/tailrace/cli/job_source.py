@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from tailrace.capture.formats import decoder_of
+from tailrace.capture.formats import event_decoder_of
 from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.cli.session import connected
 from tailrace.errors import ServerUnreachable, SettingsError
@@ -20,8 +20,8 @@ def check_mongodb(settings: Settings, section: FeaturesSettings | WarehouseSetti
 
 
 def check_topics(servers: str, key: str, format: str) -> None:
-    """Raise if the format is unknown, or no broker answers at the servers, which `key` names in the settings."""
-    decoder_of(format)
+    """Raise if jobs do not read the format, or no broker answers at the servers, which `key` names in the settings."""
+    event_decoder_of(format)
     address = KafkaAddress.parse(servers) if "://" in servers else KafkaAddress(servers)
     failures = []
     for server in address.servers.split(","):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from tailrace.capture.formats import event_decoder_of
 from tailrace.cli.answers import console_for_tables
 from tailrace.cli.flags import (
     FOLDER,
@@ -175,8 +176,10 @@ def replay_dead_letters(settings: Settings, format: TopicFormat = None) -> None:
     from tailrace.cli.spark_session import spark_session
     from tailrace.warehouse.job import WarehouseJob
 
+    chosen = format or settings.capture.format
+    event_decoder_of(chosen)
     with spark_session(settings.spark) as spark:
-        done, left = WarehouseJob(settings.warehouse).replay_dead_letters(spark, format or settings.capture.format)
+        done, left = WarehouseJob(settings.warehouse).replay_dead_letters(spark, chosen)
     typer.echo(f"{done} records are in the tables, {left} cannot be read")
 
 

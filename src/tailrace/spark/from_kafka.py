@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from tailrace.capture.formats import decoder_of
+from tailrace.capture.formats import decoder_of, event_decoder_of
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, RecordDecoder
 from tailrace.errors import FormatMismatch, SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
@@ -79,7 +79,7 @@ def kafka_records(
     Where the value says it all, the rest of a record is left behind: headers are what costs Spark most on the way to
     Python.
     """
-    is_value_enough = decoder_of(format).is_whole_in_value
+    is_value_enough = event_decoder_of(format).is_whole_in_value
     chosen = {
         **kafka_options(servers),
         "includeHeaders": str(not is_value_enough).lower(),
@@ -98,7 +98,7 @@ def kafka_records(
 
 def event_reader(format: str, schema: StructType | str, *, keep_bad_records: bool = False) -> Conversion:
     """Give the function that makes rows of events out of rows of records, in tasks or elsewhere."""
-    return _converter(decoder_of(format), _schema(schema), keep_bad_records=keep_bad_records)
+    return _converter(event_decoder_of(format), _schema(schema), keep_bad_records=keep_bad_records)
 
 
 def from_dead_letters(records: DataFrame, format: str, schema: StructType | str) -> DataFrame:
@@ -106,7 +106,7 @@ def from_dead_letters(records: DataFrame, format: str, schema: StructType | str)
 
     Only formats that put the whole event into the value can be read like this; the rest of a record is not kept.
     """
-    if not decoder_of(format).is_whole_in_value:
+    if not event_decoder_of(format).is_whole_in_value:
         raise SettingsError(f"dead letters of the format {format} cannot be read again", hint="Read the topics again.")
     rows = records.selectExpr("'dead-letters' AS topic", "0 AS partition", "0L AS offset", "bad_record AS value")
     result = _nullable(StructType([*_schema(schema).fields, *BAD_RECORD.fields]))
@@ -202,26 +202,50 @@ MANY = 100
 
 
 def check_format(format: str, bad: int, sample: bytes) -> None:
-    """Refuse a batch without a single readable record, when it looks like another format or there are many."""
+    """Refuse a batch without a single readable record, when it looks like another format or there are many.
+
+    A few that look right are damaged ones, which are dead letters like any other.
+    """
     likely = likely_format(sample)
-    if likely == format or (likely is None and bad < MANY):
+    if likely in (format, None) and bad < MANY:
         return
-    seems = f"they look like {likely}" if likely else "they look like no format of ours"
-    hint = f"Run it with --format {likely}; nothing was skipped." if likely else None
-    raise FormatMismatch(f"none of {bad} records can be read as {format}: {seems}", hint=hint)
+    if likely in (format, None):
+        seems = "they look like no known format" if likely is None else "they look like it and are damaged"
+        raise FormatMismatch(
+            f"none of {bad} records can be read as {format}: {seems}",
+            hint="Check what writes to these topics, or leave the topic out of --topics; nothing was skipped.",
+        )
+    is_read = decoder_of(likely).has_events
+    raise FormatMismatch(
+        f"none of {bad} records can be read as {format}: they look like {likely}",
+        hint=f"Run it with --format {likely}; nothing was skipped."
+        if is_read
+        else f"Jobs do not read {likely}: let the producer write another format; nothing was skipped.",
+    )
 
 
 def likely_format(value: bytes) -> str | None:
     """Tell the format of a record by its value; None when it is none that is known."""
     if len(value) >= 5 and int.from_bytes(value[:4], "little") == len(value) and not value[-1]:
         return "bson"
+    if len(value) > 5 and not value[0]:  # a zero, the number of the schema, the data: a schema registry's framing
+        return "jsonschema" if _json_object(value[5:]) is not None else "avro"
+    form = _json_object(value)
+    if form is None:
+        return None
+    if "specversion" in form:
+        return "cloudevents"
+    if "operationType" in form and "ns" in form:
+        return "canonical" if b'"$numberInt"' in value or b'"$numberLong"' in value else "json"
+    if {"op", "ns", "key"} <= form.keys():
+        return "flat"
+    inner = form.get("payload", form)
+    return "debezium" if isinstance(inner, dict) and {"op", "source"} <= inner.keys() else None
+
+
+def _json_object(value: bytes) -> dict[str, Any] | None:
     try:
         form = orjson.loads(value)
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(form, dict):
-        return None
-    if "operationType" in form and "ns" in form:
-        return "canonical" if b'"$numberInt"' in value or b'"$numberLong"' in value else "json"
-    inner = form.get("payload", form)
-    return "debezium" if isinstance(inner, dict) and {"op", "source"} <= inner.keys() else None
+    return form if isinstance(form, dict) else None

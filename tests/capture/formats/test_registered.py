@@ -17,7 +17,7 @@ from pymongo.database import Database
 
 from bson_strategies import DOCUMENTS as ANY
 from schema_keeping import KeepingRegistry
-from tailrace.capture.formats import Format, decoder_of, make_format
+from tailrace.capture.formats import Format, decoder_of, event_decoder_of, make_format
 from tailrace.capture.formats.document_schema import DocumentSchema
 from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.errors import EventUnconvertible, SchemaDrifted, SettingsError, SinkUnavailable
@@ -130,6 +130,9 @@ def test_the_heads_of_records_can_be_read_back(kind: str) -> None:
     record = made(kind, KeepingRegistry()).records(event(None, "delete"))[0]
     state = decoder_of(kind).read(record.key or b"", record.value or b"")
     assert (state.namespace, state.operation, state.document_key) == ("shop.people", "delete", {"_id": 1})
+    assert not decoder_of(kind).has_documents, "verify would compare documents that the heads do not have"
+    with pytest.raises(SettingsError, match="consumers of the schema registry"):
+        event_decoder_of(kind)
 
 
 def test_a_format_without_its_registry_is_refused_and_an_absent_one_is_waited_for() -> None:

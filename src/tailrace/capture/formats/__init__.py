@@ -6,12 +6,13 @@ file holds both ways of a format. Does not: where records go (sinks) and which t
 
 from tailrace.capture.formats.format import Format
 from tailrace.capture.formats.made_events import recovered_delete, recovered_rename, snapshot_event
-from tailrace.capture.formats.make import FormatOptions, decoder_of, make_format
+from tailrace.capture.formats.make import FormatOptions, decoder_of, event_decoder_of, make_format
 
 __all__ = [
     "Format",
     "FormatOptions",
     "decoder_of",
+    "event_decoder_of",
     "make_format",
     "recovered_delete",
     "recovered_rename",

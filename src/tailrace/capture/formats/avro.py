@@ -259,7 +259,8 @@ def _rest(document: Mapping[str, Any]) -> tuple[str | None, str | None, str | No
 class RegisteredDecoder(RecordDecoder):
     """Reads what the head of an envelope tells; documents are for the consumers of the registry."""
 
-    carries_documents = False
+    has_documents = False
+    has_events = False
 
     def _event(self, record: KafkaRecord) -> ReadEvent | None:
         raise EventUnconvertible(

@@ -188,3 +188,15 @@ def decoder_of(name: str) -> RecordDecoder:
             f"records of the format {name!r} cannot be read back", hint=f"Possible with {', '.join(NAMES)}."
         )
     return _ALL_DECODERS[name]()
+
+
+def event_decoder_of(name: str) -> RecordDecoder:
+    """Give the decoder of a format whose records become events again."""
+    decoder = decoder_of(name)
+    if not decoder.has_events:
+        readable = ", ".join(each for each, kind in _ALL_DECODERS.items() if kind.has_events)
+        raise SettingsError(
+            f"records of the format {name} are for consumers of the schema registry; jobs do not read them",
+            hint=f"Jobs read {readable}; in Spark itself, from_avro reads Avro.",
+        )
+    return decoder

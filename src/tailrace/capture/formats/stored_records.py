@@ -92,6 +92,8 @@ class RecordDecoder(ABC):
     is_whole_in_value: ClassVar[bool] = False
     """Whether values are whole events, so that keys and headers say nothing that is not in there."""
     has_documents: ClassVar[bool] = True
+    has_events: ClassVar[bool] = True
+    """Whether a record can become its event again without anything else, as a schema registry."""
 
     @abstractmethod
     def read(self, key: bytes, value: bytes) -> StoredRecord:
