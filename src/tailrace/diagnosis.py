@@ -192,7 +192,7 @@ def _store(settings: Settings) -> Iterator[Finding]:
 
     with open_store(settings.capture.position_store.get_secret_value()) as store:
         names, holder = store.names(), store.holder(settings.capture.name)
-    known = f"{len(names)} streams" if names else "no streams yet"
+    known = f"{len(names)} stream{'s' * (len(names) != 1)}" if names else "no streams yet"
     lease_note = f"; {settings.capture.name} is run by {holder.owner}" if holder else ""
     yield Finding("position store", Level.OK, f"{shown(settings.capture.position_store, 'store')}: {known}{lease_note}")
 
@@ -236,4 +236,5 @@ def _kafka(settings: Settings, url: str) -> Iterator[Finding]:
     rule = TopicRule(settings.capture.topic_prefix, settings.capture.topic or DEFAULT_TEMPLATE)
     ours = [name for name in topics.topics if name.startswith(rule.prefix)]
     brokers = f"{len(topics.brokers)} broker{'s' if len(topics.brokers) > 1 else ''}"
-    yield Finding("sink", Level.OK, f"Kafka at {address.servers}: {brokers}, {len(ours)} topics of {rule.prefix}")
+    known = f"{len(ours)} topic{'s' * (len(ours) != 1)} with the prefix {rule.prefix}"
+    yield Finding("sink", Level.OK, f"Kafka at {address.servers}: {brokers}, {known}")

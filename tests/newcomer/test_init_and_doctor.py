@@ -41,7 +41,7 @@ def test_what_init_writes_is_sound_and_runs(
     assert run(["produce", "--until-idle"]) == 0
     capsys.readouterr()
     assert run(["doctor"]) == 0
-    assert "1 streams" in capsys.readouterr().out
+    assert "1 stream" in capsys.readouterr().out
 
 
 def test_doctor_finds_everything_that_is_wrong_at_once(capsys: pytest.CaptureFixture[str]) -> None:

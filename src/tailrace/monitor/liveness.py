@@ -108,9 +108,10 @@ def liveness_of(observations: Sequence[Observation], limits: LagLimits = DEFAULT
 def _healthy(observations: Sequence[Observation], age: int) -> Liveness:
     delivered = _delivered(observations)
     watched = observations[-1].at - observations[0].at
-    close = f"the position is {age:,} s behind the server, {_progress(observations)}"
     if delivered:
-        return Liveness(State.LIVE, f"{close}, and delivered {delivered:,} events in {watched:,.0f} s")
+        proof = f"the position is {age:,} s behind the server, and delivered {delivered:,} events in {watched:,.0f} s"
+        return Liveness(State.LIVE, proof)
+    close = f"the position is {age:,} s behind the server, {_progress(observations)}"
     if delivered is None:
         moves = observations[0].position < observations[-1].position
         return Liveness(State.LIVE if moves else State.IDLE, close)

@@ -116,7 +116,7 @@ function drawLatency(latency) {
     h("th", { scope: "row" }, one.title), [one.p50, one.p95, one.p99].map((value) => h("td", { class: "number" }, duration(value))),
     h("td", { class: "number" }, one.count.toLocaleString("en")),
     h("td", { class: "muted" }, one.resolution_seconds >= 1 ? "to the second" : "to the millisecond"));
-  fill(element, h("table", {}, h("thead", {}, h("tr", {}, ["Hop", "Median", "95 %", "99 %", "Measured", "Exact"]
+  fill(element, h("table", {}, h("thead", {}, h("tr", {}, ["Hop", "Median", "95 %", "99 %", "Samples", "Precision"]
     .map((text, index) => h("th", { scope: "col", class: index > 0 && index < 5 ? "number" : null }, text)))),
   h("tbody", {}, latency.map(row))));
 }

@@ -36,7 +36,7 @@ function drawShards(state) {
   const merge = (shard) => {
     if (shard.stalled_seconds > 0) return badge("red", `silent for ${duration(shard.stalled_seconds)}`);
     if (shard.blocks_merge) return badge("amber", shard.blocking_seconds > 0 ? `others wait ${duration(shard.blocking_seconds)}` : "blocks the merge");
-    return h("span", { class: "muted" }, "nobody waits");
+    return h("span", { class: "muted" }, "no shard waits");
   };
   table(byId("shards-list"), state.shards, [
     ["Shard", (shard) => h("b", {}, shard.name)], ["Oplog ends", (shard) => moment(shard.last)],
@@ -113,7 +113,7 @@ function drawLetters(parts) {
 function drawSources(state) {
   table(byId("looks-list"), state.sources, [
     ["Source", (source) => h("b", {}, source.name)], ["State", (source) => badge(source.condition.colour, source.condition.colour === "green" ? "answers" : undefined)],
-    ["What it says", (source) => source.condition.reason],
-    ["Last look", (source) => ago(source.at, state.at), true], ["Took", (source) => duration(source.took_seconds), true],
+    ["Detail", (source) => source.condition.reason],
+    ["Polled", (source) => ago(source.at, state.at), true], ["Took", (source) => duration(source.took_seconds), true],
   ], "Nothing is configured.", (source) => source.name);
 }
