@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +22,14 @@ from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 from simulation.scheduler import Process, Scheduler
 from tailrace.capture.formats import recovered_delete, snapshot_event
 from tailrace.capture.record import Record
+from tailrace.capture.recovery.topic_reader import TopicMessage
 from tailrace.capture.snapshot.chunk import Chunk, FoundEvents, KeyCheck, chunks_between
 from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.cluster.merge import Merge
 from tailrace.errors import StoreUnavailable
 from tailrace.token import ResumeToken
 from tailrace.token.resume_token import TokenData
+from topic_messages import message_of
 
 CAPTURED = ("d.a", "d.b")
 NAMES = (*CAPTURED, "x.y")
@@ -458,9 +460,8 @@ class Broker:
                 state[name, event["documentKey"]["_id"]] = event["fullDocument"]["v"]
         return state
 
-    def keys(self) -> Iterator[tuple[str, bytes]]:
-        for name, key in sorted(self.fold(by_moment=True)):
-            yield name, bson.encode({"_id": key})
+    def messages(self) -> list[TopicMessage]:
+        return [message_of(each.record) for each in self.topic]
 
 
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 import structlog
@@ -17,6 +17,8 @@ from simulation.scheduler import replaced
 from simulation.world import World, run_seed, shrunk
 
 FEW_SEEDS = 12
+ONCE_BROKEN = (93,)
+"""Seeds that broke a promise before what they showed was mended."""
 FIRST, SEEDS = int(os.environ.get("FIRST", "0")), int(os.environ.get("SEEDS", "10000"))
 SEEDS_TO_FIND_A_BUG = 1_000
 FOUND_AT_ONCE = (
@@ -46,7 +48,7 @@ def shortest_trace(seed: int, world: World) -> str:
     return f"{len(made)} choices are left of {len(world.scheduler.choices.made)}:\n{lines}"
 
 
-def check(seeds: range) -> None:
+def check(seeds: Iterable[int]) -> None:
     for seed in seeds:
         violation, world = run_seed(seed)
         assert violation is None, f"seed {seed}: {violation}\n{shortest_trace(seed, world)}"
@@ -58,7 +60,7 @@ def first_seed_that_finds(name: str, most: int) -> int | None:
 
 
 def test_some_seeds_keep_every_promise() -> None:
-    check(range(FEW_SEEDS))
+    check([*range(FEW_SEEDS), *ONCE_BROKEN])
 
 
 def test_a_seed_and_its_choices_give_the_same_run() -> None:

@@ -2,12 +2,13 @@
 
 Inside, as in production: `Producer`, `Attempt`, `Delivery`, `Merge` of the snapshot, `SnapshotDelivery`, `Backfill`,
 `SnapshotProgress`, `Recovery` with its machine and ledger, `PositionStore`, `Leader`, `ObservedCells`, `StreamReader`,
-`ByteQueue`, `Quarantine`, the classifier, `ResumableStream` of the driver and the k-way `Merge` of the cluster. Their
-time, threads, queues and events are those of the scheduler, and their I/O goes to the models.
+`ByteQueue`, `Quarantine`, the fold of the inventory, the classifier, `ResumableStream` of the driver and the k-way
+`Merge` of the cluster. Their time, threads, queues and events are those of the scheduler, and their I/O goes to the
+models.
 
 Not inside: the five stores themselves, the Kafka client and its transactions (a commit is one atomic step here),
-formats beyond `bson`, the fold of inventories and `verify` (the models have a simpler one of their own), renames, the
-engine, resharding, heartbeats, the shells of the driver. They have tests on real servers.
+formats beyond `bson`, `verify`, renames, the engine, resharding, heartbeats, the shells of the driver. They have tests
+on real servers.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from simulation.models import (
     timestamp,
 )
 from simulation.scheduler import Choices, Process, Scheduler, Stuck, Substitutes, replaced
-from tailrace.capture.formats import make_format
+from tailrace.capture.formats import decoder_of, make_format
 from tailrace.capture.positions import PositionStore
 from tailrace.capture.positions.leader import Leader, margin_of
 from tailrace.capture.positions.position import Position
@@ -57,8 +58,8 @@ from tailrace.capture.producer.options import ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.record import Record
 from tailrace.capture.recovery.gaps import GapLedger
-from tailrace.capture.recovery.inventory import KeyInventory
-from tailrace.capture.recovery.local_inventory import Unseen, nothing_unseen
+from tailrace.capture.recovery.inventory import KeyInventory, captured_keys
+from tailrace.capture.recovery.local_inventory import NO_TIMES, Times, Unseen, nothing_unseen
 from tailrace.capture.sinks import Sink, TransactionalSink
 from tailrace.capture.snapshot import SnapshotProgress
 from tailrace.capture.source.namespaces import Namespaces
@@ -439,11 +440,11 @@ class ModelInventory(KeyInventory):
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
         broker = self._world.broker
         self._world.scheduler.wait(lambda: not broker.is_down, None)
         broker.take_left_behind()
-        yield from list(broker.keys())
+        yield from list(captured_keys(broker.messages, decoder_of("bson"), CAPTURED.__contains__, unseen, lost))
 
 
 class LateSink(Sink):

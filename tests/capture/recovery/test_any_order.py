@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from collection_lives import STEPS, Deployment, Keys, State, cluster_time
 from tailrace.capture.formats import decoder_of, make_format
 from tailrace.capture.record import Record
-from tailrace.capture.recovery.local_inventory import LocalKeys
+from tailrace.capture.recovery.inventory import captured_keys
+from tailrace.capture.recovery.local_inventory import LocalKeys, Times
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
-from tailrace.capture.recovery.topic_reader import TopicMessage
-from tailrace.fold import moment_of
+from tailrace.event import ChangeEvent
+from tailrace.fold import END_OPERATIONS
+from topic_messages import message_of
 
 Steps = list[tuple[Any, ...]]
 _RENAME = ("rename", 0, 0, True, False)
@@ -32,18 +34,6 @@ RENAMED_BACK_IN_A_SHORT_GAP: Steps = [("insert", 0, 1), _RENAME, ("lose", False)
 
 def records_of(events: Sequence[bytes], format_name: str) -> list[Record]:
     return list(make_format(format_name, fields=["v"]).batch(events))
-
-
-def message_of(record: Record) -> TopicMessage:
-    headers = dict(record.headers)
-    to = headers.get("to")
-    return TopicMessage(
-        record.key or b"",
-        record.value,
-        moment_of(record.cluster_time, headers["token"].decode()),
-        headers["operationType"].decode(),
-        None if to is None else to.decode(),
-    )
 
 
 @contextmanager
@@ -131,6 +121,59 @@ def test_a_recovery_sends_the_deletes_of_the_gap_and_no_others(steps: Steps) -> 
         assert {name: len(some) for name, some in world.state().items()} == {
             name: len(list(state.keys(name))) for name in state.namespaces()
         }
+
+
+def by_order_of_arrival(events: Sequence[bytes]) -> set[tuple[str, int]]:
+    """Give what a consumer has that takes the last record of a document, and forgets those of a dropped collection."""
+    found: set[tuple[str, int]] = set()
+    for event in map(ChangeEvent, events):
+        name = event.namespace
+        if event.document_key is None:
+            found = {(each, key) for each, key in found if name not in (each, each.partition(".")[0])}
+        else:
+            place = name, bson.decode(event.document_key)["_id"]
+            (found.discard if event.operation_type == "delete" else found.add)(place)
+    return found
+
+
+def known_keys(inventory: str, folder: Path, events: Sequence[bytes], lost: Times) -> set[tuple[str, int]]:
+    records = records_of(events, "bson")
+    if inventory == "topic":
+        keys = captured_keys(lambda: map(message_of, records), decoder_of("bson"), lambda _: True, lost=lost)
+    else:
+        kept = LocalKeys(folder / "keys.sqlite")
+        kept.apply(records)
+        keys = kept.all(lost=lost)
+    return {(name, bson.decode(key)["_id"]) for name, key in keys}
+
+
+INTERRUPTED: Steps = [("insert", 0, 1), ("insert", 0, 2), ("delete", 0, 1), ("drop", 0)]
+"""Both documents come again behind what removed them when this is delivered, then its first half, and no more."""
+
+
+@pytest.mark.parametrize("inventory", ["topic", "file"])
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
+@example(INTERRUPTED, 0, 2, 99)
+@example(INTERRUPTED[:3], 0, 1, 99)
+@example(INTERRUPTED, 2, 2, 2)
+def test_what_came_back_by_an_interrupted_redelivery_is_known(
+    inventory: str, steps: Steps, committed: int, again: int, sent: int
+) -> None:
+    """Events are delivered, some of them ahead of the position; those come again, not all, and then history is lost."""
+    told = ("insert", "replace", "delete", "drop", "drop_database")
+    events = Deployment(captured).run([step for step in steps if step[0] in told]).events
+    committed, sent = sorted((min(committed, len(events)), min(sent, len(events))))
+    delivered = [*events[:sent], *events[committed : min(sent, committed + again)]]
+    begin = ChangeEvent(events[committed - 1]).cluster_time if committed else 0
+    with TemporaryDirectory() as folder:
+        found = known_keys(inventory, Path(folder), delivered, (begin, (1 << 63) - 1))
+    assert found >= by_order_of_arrival(delivered)
+    by_time = by_order_of_arrival(events[:sent])
+    assert found >= by_time
+    ahead = (ChangeEvent(event) for event in events[max(0, committed - 1) : sent])
+    if not any(event.operation_type in ("delete", *END_OPERATIONS) for event in ahead):
+        assert found == by_time, "a delete that nobody needs"
 
 
 def test_the_file_of_an_older_version_keeps_its_keys(tmp_path: Path) -> None:

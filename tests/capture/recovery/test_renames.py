@@ -16,9 +16,8 @@ from tailrace.capture.formats import decoder_of, make_format
 from tailrace.capture.producer.options import FirstStep
 from tailrace.capture.recovery.inventory import LocalInventory
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
-from tailrace.capture.recovery.topic_reader import TopicMessage
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.fold import moment_of
+from topic_messages import message_of
 
 State = dict[str, dict[Any, Any]]
 
@@ -37,14 +36,8 @@ def told(capture: Harness) -> State:
     """Give the documents by collection, as the records tell them."""
     decoder = decoder_of("json")
     state = RebuiltState(is_followed=Namespaces.parse(capture.namespaces).contains_name)
-    messages = []
-    for record in capture.delivered:
-        headers = {name: value.decode() for name, value in record.headers}
-        moment = moment_of(record.cluster_time, headers["token"])
-        message = TopicMessage(record.key or b"", record.value, moment, headers["operationType"], headers.get("to"))
-        messages.append(message)
     try:
-        state.read(lambda: messages, decoder)
+        state.read(lambda: map(message_of, capture.delivered), decoder)
         return {
             name: {
                 key["_id"]: key for _, each in state.documents(name) for key in [json_util.loads(each.document or b"")]

@@ -18,6 +18,7 @@ from tailrace.capture.positions.side_cell import SideCell, stream_of
 from tailrace.capture.positions.store import Cells, PositionStore
 from tailrace.errors import GapUnknown, PositionInvalid
 from tailrace.monitor import Consumer
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 
 _TOKENS_KEPT = 100
@@ -71,6 +72,14 @@ class Gap:
     def is_open(self) -> bool:
         """Whether something has to be done about it."""
         return self.state in (GapState.OPEN, GapState.RECOVERING)
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """From the lost position on, up to where events are read again, as cluster times."""
+        begin, end = (
+            0 if time is None else ClusterTime.from_timestamp(time) for time in (self.last_good, self.first_known)
+        )
+        return begin, end
 
     def to_json(self) -> dict[str, Any]:
         """Give the form that is stored and shown."""

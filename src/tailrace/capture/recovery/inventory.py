@@ -1,21 +1,32 @@
-"""The keys that were captured before: what deletes made in a gap are found with."""
+"""The keys that were captured before: what deletes made in a gap are found with.
+
+By cluster time the records tell which documents there are. A consumer that goes by the order of arrival may have others
+when history is lost: a delete, drop or rename that was delivered ahead of the position would have been delivered again
+behind everything before it, and now never is. So what these removed may have come back by what was delivered again
+before the loss. Both readings are given; where a document is gone at the source, a delete ends it in both.
+"""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from queue import Empty, Queue
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.record import Record
-from tailrace.capture.recovery.local_inventory import LocalKeys, Unseen, nothing_unseen
+from tailrace.capture.recovery.local_inventory import NO_TIMES, LocalKeys, Times, Unseen, nothing_unseen
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
 from tailrace.errors import InventoryMissing
+from tailrace.fold import END_OPERATIONS
 from tailrace.owned import OwnedThread
+
+if TYPE_CHECKING:
+    from tailrace.capture.recovery.topic_reader import TopicMessage
 
 T = TypeVar("T")
 _END = object()
@@ -34,11 +45,12 @@ class KeyInventory(ABC):
         """Take records into account that the sink has acknowledged."""
 
     @abstractmethod
-    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
         """Give the namespace and documentKey (BSON) of every document that the sink has, namespace by namespace.
 
         `unseen` is asked, before the first one is given, which renames are missing among the ends that were told; the
-        documents are where these leave them.
+        documents are where these leave them. `lost`: from the cluster time of the lost position on, up to that at which
+        the stream begins again; what was removed in there is given too.
         """
 
 
@@ -61,21 +73,57 @@ class TopicInventory(KeyInventory):
         self._is_followed = is_followed
         self.description = f"the records in Kafka at {address.servers}"
 
-    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
         """Read the topics to their end, then give the keys of the documents that are left."""
         from tailrace.capture.recovery.topic_reader import TopicContents
 
-        state = RebuiltState(with_documents=False, is_followed=self._is_followed)
-        try:
-            contents = TopicContents(self._address, self._topics())
-            state.read(contents.messages, self._decoder)
-            if state.add_ends(unseen(state.ends)):
-                state.read(contents.messages, self._decoder)
-            for namespace in state.namespaces():
-                for _, key in state.keys(namespace):
+        contents = TopicContents(self._address, self._topics())
+        yield from captured_keys(contents.messages, self._decoder, self._is_followed, unseen, lost)
+
+
+def captured_keys(
+    messages: Callable[[], Iterable[TopicMessage]],
+    decoder: RecordDecoder,
+    is_followed: Callable[[str], bool],
+    unseen: Unseen = nothing_unseen,
+    lost: Times = NO_TIMES,
+) -> Iterator[tuple[str, bytes]]:
+    """Give the keys that records tell, and those that what was `lost` has removed; `messages` gives the records."""
+    removals = 0
+
+    def all_messages() -> Iterator[TopicMessage]:
+        nonlocal removals
+        for message in messages():
+            removals += _removes(message, lost)
+            yield message
+
+    def without_removals() -> Iterator[TopicMessage]:
+        return (message for message in messages() if not _removes(message, lost))
+
+    with (
+        closing(RebuiltState(with_documents=False, is_followed=is_followed)) as state,
+        closing(RebuiltState(with_documents=False, is_followed=is_followed)) as before,
+    ):
+        state.read(all_messages, decoder)
+        renames = list(unseen(state.ends))
+        if state.add_ends(renames):
+            state.read(messages, decoder)
+        for namespace in state.namespaces():
+            for _, key in state.keys(namespace):
+                yield namespace, key
+        if not removals:
+            return
+        before.add_ends(renames)
+        before.read(without_removals, decoder)
+        for namespace in before.namespaces():
+            for id_, key in before.keys(namespace):
+                if state.get(namespace, id_) is None:
                     yield namespace, key
-        finally:
-            state.close()
+
+
+def _removes(message: TopicMessage, lost: Times) -> bool:
+    begin, end = lost
+    return begin <= message.moment[0] < end and message.operation in ("delete", *END_OPERATIONS)
 
 
 class LocalInventory(KeyInventory):
@@ -91,9 +139,9 @@ class LocalInventory(KeyInventory):
         """Take over what the records tell of documents and collections."""
         self._keys.apply(records)
 
-    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
         """Give the keys in the file."""
-        yield from self._keys.all(unseen)
+        yield from self._keys.all(unseen, lost)
 
 
 class NoInventory(KeyInventory):
@@ -101,7 +149,7 @@ class NoInventory(KeyInventory):
 
     description = "nowhere: deletes made in the gap would not be found"
 
-    def keys(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
         """Refuse: going on would pass over deletes silently."""
         raise InventoryMissing("nobody knows which documents the sink has, so deletes made in the gap cannot be found")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from tailrace import raw
 from tailrace.capture.record import Record
@@ -17,9 +19,17 @@ from tailrace.raw.cluster_time import ClusterTime
 
 Unseen = Callable[[Ends], Iterable[End]]
 """Gives the renames that are missing among the ends of collections that were told."""
+Times = tuple[int, int]
+"""Cluster times from the first on, and before the second."""
+NO_TIMES: Final[Times] = (0, 0)
 _ENDS = """
 create table if not exists ends (
     time integer, token text, operation text, namespace text, renamed_to text, primary key (time, token, namespace)
+) without rowid
+"""
+_ENDED = """
+create table if not exists ended (
+    namespace text, id blob, time integer, document_key blob, primary key (namespace, id)
 ) without rowid
 """
 _REMEMBERED_SECONDS = 3600
@@ -27,6 +37,18 @@ _REMEMBERED_SECONDS = 3600
 deletes and ends that belong to it, so that older ones are never missed."""
 _RECORDS_BETWEEN_CLEANINGS = 500_000
 _OLDER = "(time, token) < (?, ?)"
+_KEYS = (
+    """
+    select namespace, time, token, document_key from documents
+        where operation != 'delete' or (time >= :begin and time < :end) order by namespace, id
+    """,
+    """
+    select namespace, time, '', document_key from ended
+        where time >= :begin and time < :end
+        and not exists (select 1 from documents where namespace = ended.namespace and id = ended.id)
+        order by namespace, id
+    """,
+)
 
 
 def nothing_unseen(_: Ends) -> Iterable[End]:
@@ -59,10 +81,11 @@ class LocalKeys:
                 self._clean(table, ends)
                 table.flush()
 
-    def all(self, unseen: Unseen = nothing_unseen) -> Iterator[tuple[str, bytes]]:
+    def all(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
         """Give every key, namespace by namespace, as of now: by a connection of its own, while others are applied.
 
-        Documents are where the renames that `unseen` gives leave them; these are kept when their records come.
+        Documents are where the renames that `unseen` gives leave them; these are kept when their records come. What was
+        removed at the `lost` times is given too.
         """
         if not self._file.exists():
             return
@@ -71,9 +94,8 @@ class LocalKeys:
             ends = Ends(unseen(known), is_followed=self._is_followed)
             reading = sqlite3.connect(self._file, check_same_thread=False)
         try:
-            columns = "namespace, time, token, document_key"
-            query = f"select {columns} from documents where operation != 'delete' order by namespace, id"
-            for namespace, time, token, key in reading.execute(query):
+            times = {"begin": lost[0], "end": lost[1]}
+            for namespace, time, token, key in chain.from_iterable(reading.execute(query, times) for query in _KEYS):
                 address = ends.location_of(namespace, (time, token))
                 if address is not None:
                     yield address, key
@@ -103,15 +125,25 @@ class LocalKeys:
         execute("insert or ignore into ends values (?, ?, ?, ?, ?)", (*at, end.operation, end.namespace, end.to))
         if end.operation == "dropDatabase":
             inside = f"{end.namespace}."
-            execute(f"delete from documents where substr(namespace, 1, ?) = ? and {_OLDER}", (len(inside), inside, *at))
+            self._remove(table, end, "substr(namespace, 1, ?) = ?", (len(inside), inside))
             return
         if end.to is not None:
-            execute(f"delete from documents where namespace = ? and {_OLDER}", (end.to, *at))
-            now = ends.location_of(end.to, at) if self._is_followed(end.to) else None
-            if now is not None:
-                moved = f"update or ignore documents set namespace = ? where namespace = ? and {_OLDER}"
-                execute(moved, (now, end.namespace, *at))
+            self._remove(table, end, "namespace = ?", (end.to,))
+        self._remember(table, end, "namespace = ?", (end.namespace,))
+        if end.to is not None and self._is_followed(end.to) and (now := ends.location_of(end.to, at)) is not None:
+            moved = f"update or ignore documents set namespace = ? where namespace = ? and {_OLDER}"
+            execute(moved, (now, end.namespace, *at))
         execute(f"delete from documents where namespace = ? and {_OLDER}", (end.namespace, *at))
+
+    def _remove(self, table: DocumentTable, end: End, which: str, values: tuple[object, ...]) -> None:
+        self._remember(table, end, which, values)
+        table.connection.execute(f"delete from documents where {which} and {_OLDER}", (*values, *end.moment))
+
+    def _remember(self, table: DocumentTable, end: End, which: str, values: tuple[object, ...]) -> None:
+        """Keep the keys of documents that an end removes from where they are, with the time at which they left."""
+        time = "case operation when 'delete' then time else ? end"
+        left = f"select namespace, id, {time}, document_key from documents where {which} and {_OLDER}"
+        table.connection.execute(f"insert or replace into ended {left}", (end.moment[0], *values, *end.moment))
 
     def _clean(self, table: DocumentTable, ends: Ends) -> None:
         """Forget, now and then, deletes and ends that no record can come before any more."""
@@ -123,13 +155,14 @@ class LocalKeys:
         table.flush()
         table.connection.execute(f"delete from documents where operation = 'delete' and {_OLDER}", oldest)
         table.connection.execute(f"delete from ends where {_OLDER}", oldest)
+        table.connection.execute("delete from ended where time < ?", oldest[:1])
 
     def _open(self) -> tuple[DocumentTable, Ends]:
         """Open the file for writing; the first write makes it."""
         if self._opened is None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self._file, check_same_thread=False)
-            for statement in ("pragma journal_mode = wal", "pragma synchronous = normal", _ENDS):
+            for statement in ("pragma journal_mode = wal", "pragma synchronous = normal", _ENDS, _ENDED):
                 connection.execute(statement)
             table = DocumentTable(connection)
             with connection:

@@ -21,6 +21,7 @@ from tailrace.capture.positions import Cells, Counts, Position
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.recovery.gaps import Gap, GapLedger, GapState
 from tailrace.capture.recovery.inventory import KeyInventory, in_background
+from tailrace.capture.recovery.local_inventory import NO_TIMES
 from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer, state_of
 from tailrace.capture.snapshot import Chunk, FoundEvents, KeyCheck, SnapshotProgress, plan_collection
 from tailrace.capture.snapshot.backfill import Piece
@@ -289,7 +290,8 @@ class Recovery:
                 renames.extend(known.unseen_renames(names, gap.first_known))
             return renames
 
-        for namespace, found in groupby(self._inventory.keys(unseen), key=itemgetter(0)):
+        lost = NO_TIMES if gap is None else gap.times
+        for namespace, found in groupby(self._inventory.keys(unseen, lost), key=itemgetter(0)):
             keys = (key for _, key in found)
             while some := tuple(islice(keys, _KEYS_PER_CHECK)):
                 yield KeyCheck(namespace, some)
