@@ -11,24 +11,24 @@ from tailrace.settings import ENVIRONMENT_PREFIX, Settings, describe
 
 _INTRODUCTION = """# Settings
 
-Three sources, from the weakest to the strongest: the file `tailrace.toml` in the working folder (or the one that
-`--config` or `TAILRACE_CONFIG` names), environment variables, and command-line flags. A key that nobody knows is an
-error, wherever it stands.
+Settings come from three sources; later ones override earlier ones: the file `tailrace.toml` in the working folder (or
+the file named by `--config` or `TAILRACE_CONFIG`), environment variables, and command-line flags. An unknown key is an
+error, wherever it is.
 
-Relative paths in the file, and paths that are defaults, begin at the folder of the file, so that the same settings
-mean the same from everywhere. Those in variables and flags begin at the working folder.
+Relative paths in the file, and default paths, are relative to the folder of the file, so that the same settings work
+from any folder. Paths in variables and flags are relative to the working folder.
 
-Secrets are shown by no command, log, page or error: neither tokens, nor passwords of URIs, nor the values of parameters
-and keys that mean one (`sasl.password`, `ssl.key.pem`, `fs.s3a.secret.key`, ...). Every setting of the type `SecretStr`
-can be read from a file of its own, under its name with `_file`: `uri_file = "/run/secrets/mongodb-uri"`, or
-`TAILRACE_CAPTURE__SINK_FILE`. A line break at the end of the file does not count.
+No command, log, page or error shows secrets: tokens, passwords in URIs, and the values of secret parameters and keys
+(`sasl.password`, `ssl.key.pem`, `fs.s3a.secret.key`, ...). Every setting of the type `secret` can also be read from a
+file, under its name with `_file`: `uri_file = "/run/secrets/mongodb-uri"`, or `TAILRACE_CAPTURE__SINK_FILE`. A
+trailing line break in the file is ignored.
 
     [mongodb]
     uri = "mongodb://127.0.0.1:27017/?replicaSet=rs0"
 
-is `TAILRACE_MONGODB__URI` in the environment. `tailrace settings` prints the values that are in force. Three variables
-stand outside of the file: `TAILRACE_CONFIG`; `TAILRACE_CACHE`, the folder for fetched servers and jars; and
-`TAILRACE_KERNEL`, which is `off` to leave the compiled kernel out, or `on` to refuse to run without it.
+is `TAILRACE_MONGODB__URI` in the environment. A list in a variable is `a,b` or JSON. `tailrace settings` prints the
+values in effect. Three variables are not in the file: `TAILRACE_CONFIG`; `TAILRACE_CACHE`, the folder for downloaded
+servers and jars; and `TAILRACE_KERNEL`, which is `off` to run without the compiled kernel, or `on` to refuse to.
 """
 
 

@@ -1,13 +1,13 @@
 """Every setting of tailrace, typed, in one place.
 
-Three sources, from the weakest to the strongest: the file `tailrace.toml` (or the one that `--config` or
-`TAILRACE_CONFIG` names), environment variables (`TAILRACE_MONGODB__URI` is `uri` in the section `[mongodb]`), and
-command-line flags. A key that nobody knows is an error, wherever it stands. Secrets show up in no log, message or
-`repr` (`masking.py`), and each can be read from a file of its own: `uri_file` instead of `uri`, and so can every
-setting that may hold one, such as `spark.config_file`, a file of TOML.
+Three sources, later ones override earlier ones: the file `tailrace.toml` (or the one named by `--config` or
+`TAILRACE_CONFIG`), environment variables (`TAILRACE_MONGODB__URI` is `uri` in the section `[mongodb]`), and
+command-line flags. An unknown key is an error, wherever it is. Secrets appear in no log, message or `repr`
+(`masking.py`), and each can be read from a file: `uri_file` instead of `uri`, and so can every setting that may hold
+one, such as `spark.config_file`, a file of TOML.
 
-Relative paths in the file, and those that are defaults, begin at the folder of the file; those in variables and flags
-at the working folder.
+Relative paths in the file, and default paths, are relative to the folder of the file; those in variables and flags to
+the working folder.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ class Section(BaseModel):
 
 
 class MongodbSettings(Section):
-    """Where the documents and their oplog are."""
+    """The MongoDB deployment to read."""
 
     uri: SecretStr = Field(SecretStr("mongodb://127.0.0.1:27017/"), description="URI of the replica set.")
-    timeout_seconds: float = Field(10.0, gt=0, description="How long to look for a server before giving up.")
+    timeout_seconds: float = Field(10.0, gt=0, description="How long to search for a server before giving up.")
     family: str = Field(
         "auto",
         pattern="^(auto|mongodb|documentdb|cosmosdb)$",
-        description="Whose server it is; auto goes by the host's name and what the server says of itself.",
+        description="Kind of server; auto detects it from the host name and buildInfo.",
     )
-    retention_hours: float = Field(3.0, gt=0, le=168, description="For how long Amazon DocumentDB keeps changes.")
-    soft_delete_field: str = Field("deleted", description="On Cosmos DB: the field that marks a deleted document.")
+    retention_hours: float = Field(3.0, gt=0, le=168, description="How long Amazon DocumentDB keeps changes.")
+    soft_delete_field: str = Field("deleted", description="Field that marks a deleted document on Cosmos DB.")
 
 
 class LogSettings(Section):
-    """What goes to the log."""
+    """Logging."""
 
-    level: str = Field("info", pattern="^(debug|info|warning|error)$", description="The least level shown.")
+    level: str = Field("info", pattern="^(debug|info|warning|error)$", description="Lowest level to log.")
     json_lines: bool | None = Field(
-        None, description="One JSON object a line instead of text; none is JSON where stderr is no terminal."
+        None, description="JSON lines instead of text; unset means JSON unless stderr is a terminal."
     )
 
 
 class TransformSettings(Section):
-    """A change to events or topics on their way; transforms run in the order in which they stand."""
+    """A transform of events or topics; transforms are applied in the order given."""
 
     kind: str = Field(
         pattern="^(rename-topic|route|filter|flatten|add-fields)$",
@@ -89,77 +89,85 @@ class TransformSettings(Section):
 
 
 class CaptureSettings(Section):
-    """Which stream goes where, and how."""
+    """What to capture, where to deliver it, and how."""
 
-    name: str = Field("default", pattern=STREAM_NAME, description="Name of the stream; its position is kept under it.")
-    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How events are read.")
-    shards: dict[str, str] = Field({}, description="URIs of shards by name, for oplog; none means they are found.")
-    order: str = Field("strict", pattern="^(strict|per-key)$", description="How events of shards are ordered (oplog).")
-    namespaces: tuple[str, ...] = Field((), description="What is captured: db.collection, db or /regex/; none is all.")
-    scope: str = Field(
-        "cluster", pattern="^(cluster|database|collection)$", description="What the server's stream covers."
+    name: str = Field("default", pattern=STREAM_NAME, description="Name of the stream in the position store.")
+    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="Where events come from.")
+    shards: dict[str, str] = Field({}, description="Shard URIs by name, for source oplog; unset means discover them.")
+    order: str = Field(
+        "strict", pattern="^(strict|per-key)$", description="Order of events across shards (source oplog)."
     )
-    pipeline: str = Field("[]", description="Stages that the server applies to events, as Extended JSON.")
+    namespaces: tuple[str, ...] = Field(
+        (), description="What to capture: db.collection, db or /regex/; empty means all."
+    )
+    scope: str = Field(
+        "cluster", pattern="^(cluster|database|collection)$", description="Scope of the server's change stream."
+    )
+    pipeline: str = Field("[]", description="Aggregation stages applied by the server, as Extended JSON.")
     full_document: str | None = Field(
         None,
         pattern="^(default|updateLookup|whenAvailable|required)$",
-        description="Which updates carry their document.",
+        description="When updates include the whole document.",
     )
     full_document_before_change: str | None = Field(
-        None, pattern="^(off|whenAvailable|required)$", description="Which events carry the document before them."
+        None,
+        pattern="^(off|whenAvailable|required)$",
+        description="When events include the document before the change.",
     )
-    slice: str = Field("1/1", description="Which part of the documents this process takes, such as 2/4.")
-    start: str = Field("snapshot", pattern="^(snapshot|now)$", description="Where a stream without a position begins.")
-    recover: bool = Field(True, description="Recover lost history at once, instead of stopping with the gap open.")
+    slice: str = Field("1/1", description="Share of the documents that this process handles, such as 2/4.")
+    start: str = Field("snapshot", pattern="^(snapshot|now)$", description="Where a stream without a position starts.")
+    recover: bool = Field(True, description="Recover lost history automatically instead of stopping with the gap open.")
     sink: SecretStr = Field(
         SecretStr("kafka://127.0.0.1:9092"),
-        description="Where records go: kafka://, file:, stdout:, http(s)://, redis:// or module:Class.",
+        description="Destination: kafka://, file:, stdout:, http(s)://, redis:// or module:Class.",
     )
-    delivery: str = Field(
-        "at-least-once", pattern="^(at-least-once|exactly-once)$", description="The guarantee of delivery."
-    )
+    delivery: str = Field("at-least-once", pattern="^(at-least-once|exactly-once)$", description="Delivery guarantee.")
     format: str = Field(
         "json", description="json, canonical, bson, flat, debezium, cloudevents, avro, jsonschema or module:function."
     )
-    fields: tuple[str, ...] = Field((), description="The fields of the format flat.")
-    key_field: str | None = Field(None, description="Field of the document that keys records; else the documentKey.")
-    tombstones: bool | None = Field(None, description="Whether a delete is followed by a tombstone.")
-    topic_prefix: str = Field("tailrace", description="Topics are called {prefix}.{db}.{collection}.")
+    fields: tuple[str, ...] = Field((), description="Fields for the format flat.")
+    key_field: str | None = Field(
+        None, description="Document field to use as the record key instead of the documentKey."
+    )
+    tombstones: bool | None = Field(None, description="Whether a tombstone follows each delete.")
+    topic_prefix: str = Field("tailrace", description="Topics are named {prefix}.{db}.{collection}.")
     topic: str | None = Field(None, description="One topic for everything.")
-    transforms: tuple[TransformSettings, ...] = Field((), description="Changes to events and topics, in their order.")
+    transforms: tuple[TransformSettings, ...] = Field(
+        (), description="Transforms of events and topics, applied in order."
+    )
     ddl_topic: str | None = Field(
         None, description="Topic for create, drop, rename, createIndexes, modify, shardCollection and the like."
     )
-    partitions: int = Field(6, gt=0, description="Partitions of topics that are made.")
+    partitions: int = Field(6, gt=0, description="Partitions of topics that tailrace creates.")
     position_store: SecretStr = Field(
         SecretStr("file:.tailrace/positions"), description="file:, postgresql://, mongodb://, kafka:// or redis://."
     )
     unrepresentable: str = Field(
         "refuse",
         pattern="^(refuse|keep)$",
-        description="Events that the format cannot carry whole: refuse to the dead letters, or keep with a header.",
+        description="Events that the format cannot fully represent: dead-letter them, or keep them with a header.",
     )
-    dead_letters: str = Field("topic", description="Where refused records go: topic, file:folder, or stop.")
-    webhook_secret: SecretStr | None = Field(None, description="Signs the posts of a webhook sink (HMAC).")
+    dead_letters: str = Field("topic", description="Destination of rejected records: topic, file:folder, or stop.")
+    webhook_secret: SecretStr | None = Field(None, description="Key that signs the requests of a webhook sink (HMAC).")
     inventory: str | None = Field(None, description="File of captured keys, for sinks that cannot be read back.")
     buffer_mb: int = Field(32, gt=0, description="Size of the read-ahead buffer.")
-    sink_buffer_mb: int = Field(64, gt=0, description="How much a sink holds that is not acknowledged.")
-    commit_interval_seconds: float = Field(0.1, ge=0, description="Least time between two saves of the position.")
-    heartbeat_seconds: float = Field(
-        0, ge=0, description="Heartbeat interval, for heartbeats in the source; 0 is never."
-    )
+    sink_buffer_mb: int = Field(64, gt=0, description="Limit for unacknowledged records in the sink.")
+    commit_interval_seconds: float = Field(0.1, ge=0, description="Minimum time between two saves of the position.")
+    heartbeat_seconds: float = Field(0, ge=0, description="Interval of heartbeats written to the source; 0 means none.")
     heartbeat_collection: str = Field(
-        "tailrace.heartbeats", pattern=r"^[^.]+\..+", description="Where marks are written; they are not delivered."
+        "tailrace.heartbeats", pattern=r"^[^.]+\..+", description="Collection for heartbeats, which are not delivered."
     )
-    lease_seconds: float = Field(30.0, gt=1, description="Lease time-to-live: a silent process loses its stream.")
-    snapshot_workers: int = Field(2, gt=0, description="Chunks that are read at once.")
-    snapshot_chunk_mb: float = Field(8.0, gt=0, description="About how much of a collection is read at once.")
-    snapshot_documents_per_second: float = Field(0, ge=0, description="Limit for reading snapshots; 0 is none.")
-    retry_seconds: float = Field(600.0, gt=0, description="Retry budget: for how long an outage is retried.")
+    lease_seconds: float = Field(
+        30.0, gt=1, description="Lease time-to-live: a process that does not renew it loses its stream."
+    )
+    snapshot_workers: int = Field(2, gt=0, description="Chunks read in parallel.")
+    snapshot_chunk_mb: float = Field(8.0, gt=0, description="Approximate size of a snapshot chunk.")
+    snapshot_documents_per_second: float = Field(0, ge=0, description="Rate limit for snapshots; 0 means none.")
+    retry_seconds: float = Field(600.0, gt=0, description="Retry budget: how long to retry during an outage.")
 
 
 class PolicyRuleSettings(Section):
-    """What happens to some fields of some collections."""
+    """A rule for some fields of some collections."""
 
     namespaces: tuple[str, ...] = Field(("*",), description="Collections it is about: db.collection, * for any text.")
     fields: tuple[str, ...] = Field(min_length=1, description="Paths: customer.email, items.*.note, **.ssn.")
@@ -171,66 +179,76 @@ class PolicyRuleSettings(Section):
 
 
 class PolicySettings(Section):
-    """Which fields leave the process, and in what shape."""
+    """Which fields leave the process, and in what form."""
 
-    key: SecretStr | None = Field(None, description="Key of the hashes, at least 16 bytes; best in policy.key_file.")
-    rules: tuple[PolicyRuleSettings, ...] = Field((), description="What happens to which fields of which collections.")
+    key: SecretStr | None = Field(
+        None, description="Key for the hashes, at least 16 bytes; preferably in policy.key_file."
+    )
+    rules: tuple[PolicyRuleSettings, ...] = Field(
+        (), description="Which fields of which collections to drop, mask, hash or truncate."
+    )
 
 
 class RegistrySettings(Section):
-    """The schema registry of the formats avro and jsonschema; it speaks Confluent's API."""
+    """Schema registry for the formats avro and jsonschema, with Confluent's API."""
 
-    url: SecretStr | None = Field(None, description="http(s)://user:password@host:port, with the path of its API.")
+    url: SecretStr | None = Field(None, description="http(s)://user:password@host:port with the path of the API.")
     compatibility: str = Field(
         "BACKWARD",
         pattern="^(NONE|BACKWARD|BACKWARD_TRANSITIVE|FORWARD|FORWARD_TRANSITIVE|FULL|FULL_TRANSITIVE)$",
-        description="What the registry demands of a new schema of a subject that is made here.",
+        description="Compatibility level for subjects that tailrace creates.",
     )
     on_incompatible: str = Field(
-        "dead-letter", pattern="^(dead-letter|stop)$", description="What happens to documents that it refuses."
+        "dead-letter", pattern="^(dead-letter|stop)$", description="What to do with documents whose schema is rejected."
     )
 
 
 class AuditSettings(Section):
-    """Where it is written down what people do: positions set, recoveries, pauses, changed policies."""
+    """Log of what people do: positions set, recoveries, pauses, changed policies."""
 
     log: SecretStr | None = Field(
-        None, description="file:path or kafka://host:9092/topic; none is the log of the process alone."
+        None, description="file:path or kafka://host:9092/topic; unset means only the process's log."
     )
 
 
 class EngineSettings(Section):
-    """How the engine proves itself beside a server's own stream."""
+    """How the engine proves itself against the server's own stream."""
 
     matches: int = Field(
-        100, gt=0, description="Identical events of a kind before it comes from the engine, on a server never compared."
+        100, gt=0, description="Identical events before a kind is trusted, on server releases never compared."
     )
     sample_one_in: int = Field(
-        1_000, ge=0, description="One in so many events goes on being compared, on every server; 0 is none."
+        1_000, ge=0, description="Compare one in this many events, on every server; 0 means none."
     )
     folder: Path = Field(
-        Path(".tailrace/engine"), description="Where a gateway keeps what was proved, and the evidence of differences."
+        Path(".tailrace/engine"), description="Where a gateway keeps its results and the evidence of differences."
     )
 
 
 class MonitorSettings(Section):
-    """When to warn about a stream, and whom."""
+    """When to warn about a stream, and where to send alerts."""
 
-    warn_ratio: float = Field(0.5, gt=0, le=1, description="Warn when this share of the oplog lies after a position.")
-    critical_ratio: float = Field(0.75, gt=0, le=1, description="The same, critical.")
-    warn_forecast_seconds: float = Field(14_400, ge=0, description="Warn when history would be lost within this time.")
-    critical_forecast_seconds: float = Field(3_600, ge=0, description="The same, critical.")
-    behind_seconds: float = Field(30.0, gt=0, description="A position older than this is behind.")
-    stalled_seconds: float = Field(60.0, gt=0, description="One that is behind and still for this long is stalled.")
-    every_seconds: float = Field(10.0, gt=0, description="Time between two looks at the oplog.")
-    repeat_seconds: float = Field(3_600, gt=0, description="A lasting alert is sent again after this time.")
-    webhook_url: SecretStr | None = Field(None, description="Alerts are posted there as JSON.")
-    webhook_timeout_seconds: float = Field(5.0, gt=0, description="How long one post may take.")
-    webhook_attempts: int = Field(3, ge=1, description="How often one alert is posted before giving up for now.")
+    warn_ratio: float = Field(0.5, gt=0, le=1, description="Warn when this share of the oplog is after a position.")
+    critical_ratio: float = Field(0.75, gt=0, le=1, description="Same, for critical.")
+    warn_forecast_seconds: float = Field(
+        14_400, ge=0, description="Warn when history is forecast to be lost within this time."
+    )
+    critical_forecast_seconds: float = Field(3_600, ge=0, description="Same, for critical.")
+    behind_seconds: float = Field(30.0, gt=0, description="A stream whose position is older than this is behind.")
+    stalled_seconds: float = Field(
+        60.0, gt=0, description="A stream that is behind and has not moved for this long is stalled."
+    )
+    every_seconds: float = Field(10.0, gt=0, description="Interval between polls of the oplog.")
+    repeat_seconds: float = Field(3_600, gt=0, description="Interval at which an ongoing alert is sent again.")
+    webhook_url: SecretStr | None = Field(None, description="URL to post alerts to, as JSON.")
+    webhook_timeout_seconds: float = Field(5.0, gt=0, description="Timeout of a webhook request.")
+    webhook_attempts: int = Field(3, ge=1, description="Attempts to post an alert before giving up for now.")
     metrics_address: str = Field("127.0.0.1", description="Address of the Prometheus endpoint.")
-    metrics_port: int | None = Field(None, ge=0, le=65535, description="A producer's port; none means no endpoint.")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of a producer's endpoint; unset means no endpoint."
+    )
     control_token: SecretStr | None = Field(
-        None, min_length=16, description="Who knows it may pause, resume, snapshot and recover; none is nobody."
+        None, min_length=16, description="Bearer token for pause, resume, snapshot and recover; unset disables them."
     )
 
     _is_own_token = field_validator("control_token")(refuse_placeholder)
@@ -245,130 +263,146 @@ class MonitorSettings(Section):
 
 
 class GatewaySettings(Section):
-    """Where and how drivers are served."""
+    """Serving change streams to MongoDB drivers."""
 
-    address: str = Field("127.0.0.1", description="Address to listen at.")
-    port: int = Field(27117, ge=0, le=65535, description="Port to listen at; 0 is a free one.")
+    address: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(27117, ge=0, le=65535, description="Port to listen on; 0 means any free port.")
     metrics_port: int | None = Field(
-        None, ge=0, le=65535, description="Port of its own metrics, at monitor.metrics_address; none means no endpoint."
+        None, ge=0, le=65535, description="Port of its metrics, on monitor.metrics_address; unset means no endpoint."
     )
     watch_only: bool = Field(False, description="Refuse everything but change streams.")
-    allow_open: bool = Field(False, description="Listen beyond loopback although the upstream lets everybody in.")
+    allow_open: bool = Field(False, description="Listen beyond loopback even if the upstream has no authentication.")
     test_commands: bool = Field(False, description="Let clients configure the fail point failCommand.")
     present: str = Field(
-        "mongos", pattern="^(mongos|replica-set)$", description="As whom it speaks to drivers: mongos, or replica-set."
+        "mongos",
+        pattern="^(mongos|replica-set)$",
+        description="How it presents itself to drivers: mongos or replica-set.",
     )
     advertise: str | None = Field(
         None,
         pattern=r"^(\[[^\]]+\]|[^:\s]+):\d+$",
-        description="HOST:PORT that drivers of a replica set are told; without, where they have connected to.",
+        description="HOST:PORT given to replica-set drivers; unset means the address they connected to.",
     )
     certificate: Path | None = Field(None, description="PEM file with certificate and key, for TLS.")
-    max_connections: int = Field(20_000, gt=0, description="Clients beyond this are refused.")
-    message_seconds: float = Field(30.0, gt=0, description="How long a client may take to send one message.")
-    cursor_timeout_seconds: float = Field(600.0, gt=0, description="Cursors nobody asks for are closed after this.")
-    stage_seconds: float = Field(
-        2.0, gt=0, description="Processor time that a stream's own stages may take for one event."
-    )
+    max_connections: int = Field(20_000, gt=0, description="Maximum number of clients.")
+    message_seconds: float = Field(30.0, gt=0, description="How long a client may take to send a message.")
+    cursor_timeout_seconds: float = Field(600.0, gt=0, description="Idle cursors are closed after this time.")
+    stage_seconds: float = Field(2.0, gt=0, description="CPU time that a stream's stages may take per event.")
     privilege_seconds: float = Field(
-        0.0, ge=0, description="How old the upstream's word on a user's privileges may be; 0 asks at each getMore."
+        0.0, ge=0, description="How long a user's privileges are cached; 0 asks the upstream at each getMore."
     )
-    client_ca: Path | None = Field(None, description="PEM file of authorities whose certificates clients must show.")
-    message_mb: int = Field(48, gt=0, le=48, description="Largest message of a client, also when it is unpacked.")
-    login_message_kb: int = Field(64, ge=16, description="The same before a client has authenticated.")
+    client_ca: Path | None = Field(
+        None, description="PEM file of authorities; clients must present a certificate from one of them."
+    )
+    message_mb: int = Field(48, gt=0, le=48, description="Largest client message, also after decompression.")
+    login_message_kb: int = Field(64, ge=16, description="Largest message before a client has authenticated.")
     receive_mb: int = Field(
-        256, ge=64, description="Unanswered messages of all clients, unpacked ones, and replies to pack, each."
+        256,
+        ge=64,
+        description="Limit for all clients' unanswered messages, for decompressed ones, and for replies to compress.",
     )
-    connections_per_address: int = Field(0, ge=0, description="Connections of one address; 0 is no limit.")
+    connections_per_address: int = Field(0, ge=0, description="Connections per address; 0 means no limit.")
     accepts_per_second: float = Field(
-        500.0, ge=0, description="New connections of one address, after ten times as many at once; 0 is no limit."
+        500.0,
+        ge=0,
+        description="New connections per address and second, after a burst of ten times as many; 0 means no limit.",
     )
-    connections_per_user: int = Field(0, ge=0, description="Connections of one user; 0 is no limit.")
-    streams_per_user: int = Field(0, ge=0, description="Streams of a user, or of an address without users; 0 is all.")
-    login_attempts: int = Field(10, ge=0, description="Failed logins before the next has to wait; 0 is no limit.")
-    idle_seconds: float = Field(0.0, ge=0, description="Clients that say nothing so long are dropped; 0 is never.")
-    access_log: bool = Field(True, description="Log who opens and closes which stream, from where.")
-    shards: dict[str, str] = Field({}, description="URIs of shards by name; none means that they are found.")
-    order: str = Field("strict", pattern="^(strict|per-key)$", description="How events of shards are ordered.")
-    ring_mb: int = Field(64, gt=0, description="How much of the newest oplog is held for subscribers, per shard.")
-    channels_mb: int = Field(128, gt=0, description="How much all channels of a shard hold for slow subscribers.")
+    connections_per_user: int = Field(0, ge=0, description="Connections per user; 0 means no limit.")
+    streams_per_user: int = Field(
+        0, ge=0, description="Streams per user, or per address without users; 0 means no limit."
+    )
+    login_attempts: int = Field(10, ge=0, description="Failed logins before the next one is delayed; 0 means no limit.")
+    idle_seconds: float = Field(0.0, ge=0, description="Idle clients are disconnected after this time; 0 means never.")
+    access_log: bool = Field(True, description="Log who opens and closes which stream, and from where.")
+    shards: dict[str, str] = Field({}, description="Shard URIs by name; unset means discover them.")
+    order: str = Field("strict", pattern="^(strict|per-key)$", description="Order of events across shards.")
+    ring_mb: int = Field(64, gt=0, description="Recent oplog entries buffered for subscribers, per shard.")
+    channels_mb: int = Field(128, gt=0, description="Buffer for slow subscribers, per shard.")
 
 
 class SparkSettings(Section):
     """The Spark session of the jobs."""
 
-    master: str = Field("local[*,4]", description="Where Spark runs, and how often it tries a task.")
-    app_name: str = Field("tailrace", description="Name of the application in Spark's pages and logs.")
-    driver_memory: str = Field("1g", description="Heap of the JVM that is started here.")
-    jars: tuple[Path, ...] = Field((), description="Connector jars; none means that they are fetched when needed.")
-    config: dict[str, str] = Field({}, description="Any setting of Spark, by its own name.")
-    log_level: str = Field("warn", pattern="^(debug|info|warn|error|off)$", description="The least level Spark shows.")
-    checkpoints: str = Field("checkpoints", description="Folder or URL where jobs keep their positions.")
+    master: str = Field("local[*,4]", description="Spark master URL, with the number of attempts per task.")
+    app_name: str = Field("tailrace", description="Application name in Spark's UI and logs.")
+    driver_memory: str = Field("1g", description="Heap of the driver's JVM.")
+    jars: tuple[Path, ...] = Field((), description="Connector jars; unset means download them when needed.")
+    config: dict[str, str] = Field({}, description="Any Spark configuration property.")
+    log_level: str = Field("warn", pattern="^(debug|info|warn|error|off)$", description="Lowest level that Spark logs.")
+    checkpoints: str = Field("checkpoints", description="Folder or URL for the checkpoints of the jobs.")
 
 
 class FeaturesSettings(Section):
     """The features job."""
 
-    redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379"), description="The Redis that holds the features.")
+    redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379"), description="Redis that stores the features.")
     kafka_servers: str = Field(
-        "127.0.0.1:9092", description="The brokers of the topics: host:port,... or kafka:// as for capture.sink."
+        "127.0.0.1:9092", description="Kafka brokers: host:port,... or kafka:// as for capture.sink."
     )
-    fail_on_data_loss: bool = Field(True, description="Stop when topics no longer have what comes next.")
-    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How MongoDB is read directly.")
-    dead_letters: str = Field("dead-letters", description="Folder or URL where records go that cannot be read.")
+    fail_on_data_loss: bool = Field(True, description="Stop if the topics no longer contain the next records.")
+    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How to read MongoDB directly.")
+    dead_letters: str = Field("dead-letters", description="Folder or URL for records that cannot be read.")
 
 
 class WarehouseSettings(Section):
     """The tables of the collections, in Iceberg."""
 
-    folder: str = Field("warehouse", description="Folder or URL of the tables, where catalog_config names no other.")
-    catalog: str = Field("lake", pattern=IDENTIFIER, description="Name of the catalog in Spark.")
+    folder: str = Field("warehouse", description="Folder or URL of the tables, unless catalog_config names another.")
+    catalog: str = Field("lake", pattern=IDENTIFIER, description="Name of the Spark catalog.")
     catalog_config: dict[str, str] = Field(
-        {}, description="Any property of the catalog (type, uri, warehouse, ...); none is a folder catalog."
+        {}, description="Catalog properties (type, uri, warehouse, ...); unset means a catalog in the folder."
     )
     kafka_servers: str = Field(
-        "127.0.0.1:9092", description="The brokers of the topics: host:port,... or kafka:// as for capture.sink."
+        "127.0.0.1:9092", description="Kafka brokers: host:port,... or kafka:// as for capture.sink."
     )
-    fail_on_data_loss: bool = Field(True, description="Stop when topics no longer have what comes next.")
-    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How MongoDB is read directly.")
-    contract: str = Field("evolve", pattern="^(evolve|json|strict)$", description="What drift does to a table.")
-    contracts: dict[str, str] = Field({}, description="Other contracts for some collections, by db.collection.")
+    fail_on_data_loss: bool = Field(True, description="Stop if the topics no longer contain the next records.")
+    source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How to read MongoDB directly.")
+    contract: str = Field("evolve", pattern="^(evolve|json|strict)$", description="How tables handle schema drift.")
+    contracts: dict[str, str] = Field({}, description="Contracts of single collections, by db.collection.")
     declared: dict[str, str] = Field({}, description="Columns by db.collection, such as 'amount double, at date'.")
     on_drift: str = Field(
-        "stop", pattern="^(stop|dead-letter)$", description="What strict does with a document that does not fit."
+        "stop",
+        pattern="^(stop|dead-letter)$",
+        description="What a strict table does with a document that does not fit.",
     )
-    deletes: str = Field("delete", pattern="^(delete|mark)$", description="Whether deleted documents leave the mirror.")
+    deletes: str = Field(
+        "delete",
+        pattern="^(delete|mark)$",
+        description="Whether deleted documents are removed from the mirror or marked.",
+    )
     ends: str = Field(
         "follow", pattern="^(keep|follow|drop)$", description="What drop, rename and dropDatabase do to a mirror."
     )
-    events_per_batch: int = Field(100_000, gt=0, description="Where a micro-batch ends.")
-    every_seconds: float = Field(5.0, ge=0, description="Least time from one micro-batch to the next.")
-    max_columns: int = Field(400, gt=0, description="Fields beyond this many of a collection stay in _rest.")
+    events_per_batch: int = Field(100_000, gt=0, description="Most events in a micro-batch.")
+    every_seconds: float = Field(5.0, ge=0, description="Minimum time between the starts of two micro-batches.")
+    max_columns: int = Field(400, gt=0, description="Most columns per collection; further fields stay in _rest.")
     max_levels: int = Field(32, gt=0, le=48, description="Fields nested deeper than this stay in _rest.")
     rewrite_rows: int = Field(5_000_000, ge=0, description="Mirrors up to this size are rewritten to widen a column.")
-    format_version: int = Field(3, ge=2, le=3, description="Of new tables: 3 has deletion vectors, 2 more readers.")
-    maintain_batches: int = Field(50, ge=0, description="Compact and expire after so many batches; 0 is never.")
-    keep_hours: float = Field(1.0, ge=0, description="How long snapshots are kept: each commit writes their list anew.")
+    format_version: int = Field(
+        3, ge=2, le=3, description="Iceberg format version of new tables: 3 has deletion vectors, 2 has more readers."
+    )
+    maintain_batches: int = Field(50, ge=0, description="Compact and expire every this many batches; 0 means never.")
+    keep_hours: float = Field(1.0, ge=0, description="How long to keep snapshots; every commit rewrites their list.")
 
 
 class DashboardSettings(Section):
-    """The live page: where it listens, who may see it, and what it looks at beside the other sections."""
+    """The live page: where it listens, who may see it, and what it polls in addition to the other sections."""
 
-    address: str = Field("127.0.0.1", description="Address to listen at; beyond loopback a token is needed.")
-    port: int = Field(8480, ge=0, le=65535, description="Port to listen at; 0 is a free one.")
+    address: str = Field("127.0.0.1", description="Address to listen on; beyond loopback a token is required.")
+    port: int = Field(8480, ge=0, le=65535, description="Port to listen on; 0 means any free port.")
     token: SecretStr | None = Field(
-        None, min_length=16, description="Who knows it may act, and look from beyond loopback."
+        None, min_length=16, description="Bearer token for actions, and for access from beyond loopback."
     )
     certificate: Path | None = Field(None, description="PEM file with the certificate, for TLS.")
-    key: Path | None = Field(None, description="PEM file with its key, where that is a file of its own.")
-    behind_proxy: bool = Field(False, description="A proxy on the way does TLS; the token is then always asked for.")
+    key: Path | None = Field(None, description="PEM file with the key, if it is a separate file.")
+    behind_proxy: bool = Field(False, description="A proxy terminates TLS; the token is then always required.")
     producers: tuple[str, ...] = Field(("http://127.0.0.1:9464",), description="Endpoints of producers.")
     control_token: SecretStr | None = Field(None, description="monitor.control_token of those producers, for actions.")
     gateways: tuple[str, ...] = Field((), description="Metrics endpoints of gateways.")
-    feature_sets: tuple[str, ...] = Field((), description="Names of feature definitions; none looks for them in Redis.")
-    events_mb: int = Field(16, gt=0, description="How much of the newest events is held for the page.")
-    client_kb: int = Field(2_048, ge=64, description="How much may wait for one browser before it is dropped.")
-    max_clients: int = Field(64, gt=0, description="Browsers beyond this are refused.")
+    feature_sets: tuple[str, ...] = Field((), description="Names of feature definitions; unset means look in Redis.")
+    events_mb: int = Field(16, gt=0, description="Recent events kept for the page.")
+    client_kb: int = Field(2_048, ge=64, description="Most data buffered per browser before it is disconnected.")
+    max_clients: int = Field(64, gt=0, description="Maximum number of browsers.")
 
     _are_own_tokens = field_validator("token", "control_token")(refuse_placeholder)
     _are_addresses = field_validator("producers", "gateways")(http_addresses)
@@ -377,8 +411,8 @@ class DashboardSettings(Section):
 class UpSettings(Section):
     """`tailrace up`, which starts everything on one machine."""
 
-    folder: Path = Field(Path(".tailrace/up"), description="Run folder: logs, and the state of what is started there.")
-    features: tuple[str, ...] = Field((), description="Definitions whose features are kept: TOML files or module:name.")
+    folder: Path = Field(Path(".tailrace/up"), description="Run folder: logs and state of what is started there.")
+    features: tuple[str, ...] = Field((), description="Feature definitions to run: TOML files or module:name.")
 
 
 class _Environment(EnvSettingsSource):

@@ -109,7 +109,7 @@ def _healthy(observations: Sequence[Observation], age: int) -> Liveness:
     delivered = _delivered(observations)
     watched = observations[-1].at - observations[0].at
     if delivered:
-        proof = f"the position is {age:,} s behind the server, and delivered {delivered:,} events in {watched:,.0f} s"
+        proof = f"{age:,} s behind the server, and delivered {delivered:,} events in {watched:,.0f} s"
         return Liveness(State.LIVE, proof)
     close = f"the position is {age:,} s behind the server, {_progress(observations)}"
     if delivered is None:
