@@ -42,12 +42,12 @@ class GatewayProcess:
     def resident_bytes(self) -> int:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, prefix: str = "tailrace_gateway_") -> dict[str, float]:
         """The gateway's own numbers, at most a second old: `commands_total`, `connections` and so on."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics.number}/metrics", timeout=120) as page:
             lines = page.read().decode().splitlines()
-        found = (line.rpartition(" ") for line in lines if line.startswith("tailrace_gateway_"))
-        return {name.partition("{")[0].removeprefix("tailrace_gateway_"): float(value) for name, _, value in found}
+        found = (line.rpartition(" ") for line in lines if line.startswith(prefix))
+        return {name.partition("{")[0].removeprefix(prefix): float(value) for name, _, value in found}
 
     def close(self) -> None:
         """Stop as SIGTERM does."""

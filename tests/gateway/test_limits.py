@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog.testing
-import trustme
 from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
 from gateway.test_hostile_clients import is_dropped
 from gateway.test_ownership import open_stream, read_on
 from gateway.wire_client import WireClient
-from tailrace.errors import SettingsError
 from tailrace.stand import ReplicaSet
-from waiting import wait_until
 
 Document = dict[str, Any]
 PING = {"ping": 1, "$db": "admin"}
@@ -110,74 +105,3 @@ def test_the_access_log_says_who_watched_what_from_where_and_for_how_long(
         assert (line["user"], line["address"], line["namespace"]) == ("ann@admin", "127.0.0.1", "pub.c")
     assert told[1]["events"] == 3
     assert told[1]["seconds"] > 0
-
-
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_tls_is_of_today_and_clients_show_a_certificate_where_authorities_are_given(
-    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, tmp_path: Path
-) -> None:
-    authority, stranger = trustme.CA(), trustme.CA()
-    server, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(server))
-    authority.cert_pem.write_to_path(str(ca))
-    with pytest.raises(SettingsError, match="need TLS"):
-        start_gateway(mongodb.uri, client_ca=ca)
-    with pytest.raises(SettingsError, match="no authorities"):
-        start_gateway(mongodb.uri, certificate=server, client_ca=tmp_path / "none.pem")
-    gateway = start_gateway(mongodb.uri, certificate=server, client_ca=ca)
-
-    def context(issuer: trustme.CA | None) -> ssl.SSLContext:
-        made = ssl.create_default_context(cafile=ca)
-        if issuer is not None:
-            issuer.issue_cert("client@example.org").configure_cert(made)
-        return made
-
-    with WireClient(gateway.port, context(authority)) as client:
-        assert client.command(PING) == {"ok": 1}
-        assert str(client.socket.version()) in ("TLSv1.2", "TLSv1.3")  # type: ignore[attr-defined]
-    for refused in (context(None), context(stranger)):
-        with pytest.raises(OSError), WireClient(gateway.port, refused) as client:  # noqa: PT011
-            client.command(PING)
-    old = context(authority)
-    old.minimum_version = ssl.TLSVersion.TLSv1
-    old.maximum_version = ssl.TLSVersion.TLSv1_1
-    old.set_ciphers("ALL:@SECLEVEL=0")
-    with pytest.raises(OSError, match=r"(?i)protocol|alert|reset|EOF"):
-        WireClient(gateway.port, old)
-
-
-def test_a_certificate_is_renewed_without_a_restart(
-    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, tmp_path: Path
-) -> None:
-    """Who is connected stays; a file that is no certificate changes nothing."""
-    file, authorities = tmp_path / "server.pem", [trustme.CA(), trustme.CA()]
-
-    def write(authority: trustme.CA) -> None:
-        new = tmp_path / "new.pem"
-        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(new))
-        new.replace(file)
-
-    def trusting(authority: trustme.CA) -> ssl.SSLContext:
-        made = ssl.create_default_context()
-        authority.configure_trust(made)
-        return made
-
-    def is_known_to(authority: trustme.CA) -> bool:
-        try:
-            with WireClient(gateway.port, trusting(authority)) as client:
-                return client.command(PING) == {"ok": 1}
-        except ssl.SSLError:
-            return False
-
-    write(authorities[0])
-    gateway = start_gateway(mongodb.uri, certificate=file)
-    with WireClient(gateway.port, trusting(authorities[0])) as early:
-        assert early.command(PING) == {"ok": 1}
-        with structlog.testing.capture_logs() as logs:
-            file.write_text("-----BEGIN CERTIFICATE-----")
-            wait_until(lambda: any(each["event"] == "certificate_unusable" for each in logs), "the bad file is noticed")
-        assert is_known_to(authorities[0])
-        write(authorities[1])
-        wait_until(lambda: is_known_to(authorities[1]), "the new certificate")
-        assert not is_known_to(authorities[0])
-        assert early.command(PING) == {"ok": 1}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,14 +44,16 @@ class Connection(asyncio.Protocol):
         largest: int,
         seconds: float,
         is_stranger: bool,
+        tls: ssl.SSLContext | None,
     ) -> None:
-        """Take messages of up to `largest` bytes, each within so many seconds."""
+        """Take messages of up to `largest` bytes, each within so many seconds, as a TLS handshake has."""
         self.largest = largest
         self._fairness = fairness
         self._is_stranger = is_stranger
         self._seconds = seconds
         self._frames = frames
         self._accept = accept
+        self._tls = tls
         self._transport: asyncio.Transport
         self._incoming = bytearray()
         self._whole: deque[bytes] = deque()
@@ -75,6 +78,7 @@ class Connection(asyncio.Protocol):
         """Since when the client has taken nothing of what it should read."""
         self._error: BadFrame | None = None
         self._is_lost = False
+        self._hanging_up: asyncio.TimerHandle | None = None
         self._interrupt: Callable[[], object] | None = None
 
     # --- for the conversation
@@ -94,6 +98,32 @@ class Connection(asyncio.Protocol):
     def local_address(self) -> object:
         """The gateway's address, as the client reached it."""
         return self._transport.get_extra_info("sockname")
+
+    async def encrypt(self) -> None:
+        """Shake hands, where that is asked for; the client counts already, for this costs more than a message."""
+        if self._tls is None:
+            return
+        seconds = self._seconds
+        begun = asyncio.get_running_loop().start_tls(
+            self._transport,
+            self,
+            self._tls,
+            server_side=True,
+            ssl_handshake_timeout=seconds,
+            ssl_shutdown_timeout=seconds,
+        )
+        try:
+            encrypted = await self.while_there(begun)
+        except BaseException as error:
+            self._transport.abort()
+            self._is_lost = True
+            if isinstance(error, ssl.SSLError | ConnectionAbortedError):  # the second is a timeout
+                raise BadFrame(f"no TLS: {error}") from None
+            raise
+        if encrypted is None:
+            raise ConnectionResetError
+        self._transport = encrypted
+        self._since = time.monotonic()
 
     async def read(self) -> Message | None:
         """Give the next message when it is this client's turn; None when the client has gone."""
@@ -173,9 +203,11 @@ class Connection(asyncio.Protocol):
             self._interrupt = None
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; a client has so many seconds to take the last answers."""
         self._forget_message()
         self._transport.close()
+        if not self._is_lost:
+            self._hanging_up = asyncio.get_running_loop().call_later(self._seconds, self._transport.abort)
 
     # --- for whoever looks at all of them
 
@@ -218,6 +250,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        if self._tls is not None:
+            self._transport.pause_reading()  # all that comes is the handshake's
         self.share = ClientShare(self._fairness, self.address, is_stranger=self._is_stranger)
         self._accept(self)
 
@@ -290,6 +324,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Let whoever reads or writes know."""
         self._is_lost = True
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
         self._incoming.clear()
         self._whole.clear()
         self._count_buffered(self._in_work - self.buffered)

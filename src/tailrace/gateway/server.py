@@ -144,6 +144,7 @@ class Gateway:
         self.log = RateLimitedLog()
         """For what clients cause, as often as they like."""
         self.port = 0
+        self._tls: ssl.SSLContext | None = None
         self._certificate: RenewedCertificate | None = None
 
     @classmethod
@@ -175,17 +176,12 @@ class Gateway:
                 hint='Leave gateway.present at "mongos".',
             )
         gateway = cls(hub, upstream, Streams(hub, client, options.stage_seconds), options, proof or Believed())
-        tls = _tls_context(options.certificate, options.client_ca)
+        tls = gateway._tls = _tls_context(options.certificate, options.client_ca)
         if tls is not None and options.certificate is not None:
             gateway._certificate = RenewedCertificate(tls, options.certificate, authorities=options.client_ca)
         try:
             server = await asyncio.get_running_loop().create_server(
-                gateway._connection,
-                options.address,
-                options.port,
-                ssl=tls,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=None if options.certificate is None else options.seconds_for_a_message,
+                gateway._connection, options.address, options.port, backlog=_BACKLOG
             )
         except OSError as error:
             message = f"cannot listen at {options.address}:{options.port}: {error.strerror}"
@@ -215,6 +211,7 @@ class Gateway:
             largest=options.login_message_bytes if is_stranger else options.message_bytes,
             seconds=options.seconds_for_a_message,
             is_stranger=is_stranger,
+            tls=self._tls,
         )
 
     def _count_delayed(self) -> None:
@@ -252,6 +249,7 @@ class Gateway:
         conversation = Conversation(self, connection)
         try:
             await self._wait_to_be_accepted(connection)
+            await connection.encrypt()
             await conversation.run()
         except BadFrame as error:
             self.counts.dropped += 1

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.oplog.source import OplogBatch
 from tailrace.oplog.tail import time_of
+
+_BYTES_PER_ENTRY: Final = 41
+_BYTES_PER_BATCH: Final = 250
+"""What Python adds to their bytes: where entries are small and come one by one, as much again."""
 
 
 class _Segment(NamedTuple):
@@ -32,7 +36,7 @@ class Ring:
     def append(self, batch: OplogBatch) -> None:
         """Take what the tail read; a batch larger than the whole ring stays until the next one."""
         if batch.entries:
-            size = sum(map(len, batch.entries))
+            size = sum(map(len, batch.entries)) + _BYTES_PER_ENTRY * len(batch.entries) + _BYTES_PER_BATCH
             self._segments.append(_Segment(batch.entries, size, batch.reached))
             self.size += size
         self.reached = max(self.reached, batch.reached)
