@@ -34,10 +34,10 @@ def start_gateway() -> Iterator[Callable[..., RunningGateway]]:
 
 
 @contextmanager
-def secured_server(version: str, folder: Path) -> Iterator[ReplicaSet]:
+def secured_server(version: str, folder: Path, *, auth: bool = True) -> Iterator[ReplicaSet]:
     """A replica set with authentication: `ann` and `ben` may read `pub`, and `host` may kill the cursors and sessions
-    of others. All have the password `secret`."""
-    with ReplicaSet.start(version, auth=True, folder=folder) as made:
+    of others. All have the password `secret`. Without `auth` they are there too, and nobody has to log in."""
+    with ReplicaSet.start(version, auth=auth, folder=folder) as made:
         readers = [{"role": "read", "db": "pub"}]
         for user, roles in {
             "ann": readers,
@@ -71,6 +71,20 @@ def each_secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 def before_each(each_secured: ReplicaSet) -> Iterator[RunningGateway]:
     """One gateway for all of them; nobody is slowed down."""
     with closing(RunningGateway(each_secured.uri, GatewayOptions(login_attempts=0, access_log=False))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=["6.0.5", *_OTHERS])
+def each_open(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    """Servers of each version with the same users, who need not log in."""
+    with secured_server(request.param, tmp_path_factory.mktemp("open"), auth=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def before_open(each_open: ReplicaSet) -> Iterator[RunningGateway]:
+    """One gateway for all of them; nobody is slowed down."""
+    with closing(RunningGateway(each_open.uri, GatewayOptions(login_attempts=0, access_log=False))) as running:
         yield running
 
 

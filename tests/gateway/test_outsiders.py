@@ -37,18 +37,21 @@ ANN: Final = sha256(b"ann@admin").digest()
 class Attempt:
     """One try: on a connection of its own, with another one of `ann`'s beside it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, logs_in: bool = True) -> None:
         self.port = port
         self.ann = WireClient(port)
-        self.ann.authenticate("ann", "secret")
         self.client = WireClient(port)
+        self._logs_in = logs_in
+        if logs_in:
+            self.ann.authenticate("ann", "secret")
 
     def close(self) -> None:
         self.ann.socket.close()
         self.client.socket.close()
 
     def login(self) -> None:
-        self.client.authenticate("ben", "secret")
+        if self._logs_in:
+            self.client.authenticate("ben", "secret")
 
     def anns_cursor(self, **options: Any) -> Int64:
         opened = self.ann.command(watch("pub", **options))
@@ -386,9 +389,9 @@ ATTEMPTS: Final = {
 }  # fmt: skip
 
 
-def answer_of(port: int, attempt: Callable[[Attempt], Answer]) -> Any:
+def answer_of(port: int, attempt: Callable[[Attempt], Answer], *, logs_in: bool = True) -> Any:
     """The code of the answer, and what of it does not depend on who gave it."""
-    with closing(Attempt(port)) as made:
+    with closing(Attempt(port, logs_in=logs_in)) as made:
         try:
             found = attempt(made)
         except ConnectionResetError:
@@ -404,6 +407,18 @@ def test_both_answer_alike(
 ) -> None:
     assert answer_of(before_each.port, attempt) == answer_of(each_secured.primary.port, attempt)
     assert before_each.gateway.counts.failed == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("logs_in", [False, True])
+@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+def test_both_answer_alike_where_nobody_has_to_log_in(
+    each_open: ReplicaSet, before_open: RunningGateway, attempt: Callable[[Attempt], Answer], logs_in: bool
+) -> None:
+    """`make outsiders`; users may log in all the same."""
+    through = answer_of(before_open.port, attempt, logs_in=logs_in)
+    assert through == answer_of(each_open.primary.port, attempt, logs_in=logs_in)
+    assert before_open.gateway.counts.failed == 0
 
 
 def test_a_role_that_is_taken_and_given_counts_at_once(each_secured: ReplicaSet, before_each: RunningGateway) -> None:

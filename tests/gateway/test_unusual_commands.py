@@ -213,6 +213,18 @@ def test_both_answer_alike(each_secured: ReplicaSet, before_each: RunningGateway
     assert before_each.gateway.counts.failed == 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("logs_in", [False, True])
+@pytest.mark.parametrize("attempt", TRIES.values(), ids=TRIES)
+def test_both_answer_alike_where_nobody_has_to_log_in(
+    each_open: ReplicaSet, before_open: RunningGateway, attempt: Try, logs_in: bool
+) -> None:
+    """`make outsiders`; users may log in all the same."""
+    through = answer_of(before_open.port, attempt, logs_in=logs_in)
+    assert through == answer_of(each_open.primary.port, attempt, logs_in=logs_in)
+    assert before_open.gateway.counts.failed == 0
+
+
 FIELDS: Final[dict[str, Any]] = {
     "lsid": {"id": SESSION}, "collation": {"locale": "fr"}, "$readPreference": {"mode": "primary"}, "comment": "x",
     "maxTimeMS": 1, "let": {}, "readConcern": {"level": "majority"}, "$clusterTime": {}, "apiVersion": "1",
