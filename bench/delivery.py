@@ -1,5 +1,8 @@
 """Delivery: what one event costs that is delivered to one of many watchers, on the server itself and by a gateway.
 
+Both are measured with watchers whom nobody asks who they are, and with watchers who log in as one user: a gateway then
+has the server judge the privileges at each getMore.
+
 Some documents are inserted, all watchers get them, and only then come the next: however busy the machine is, each
 reply has the same events in it, so that CPU times of two runs can be compared.
 
@@ -25,6 +28,8 @@ SIZES = {
     "quick": {"watchers": [1, 200], "turns": 20, "at_once": 10},
     "full": {"watchers": [1, 50, 200, 500], "turns": 50, "at_once": 10},
 }
+USERS_ON_SERVER, USERS_ON_GATEWAY = f"{ON_SERVER}, users", f"{ON_GATEWAY}, users"
+_USER: Final = ("watcher", "secret")
 _PADDING: Final = "x" * 200
 _SECONDS: Final = 120.0
 
@@ -32,8 +37,10 @@ _SECONDS: Final = 120.0
 class InTurns(Watchers):
     """So many watchers, who all have each document before the next ones are written."""
 
-    def __init__(self, name: str, upstream: ReplicaSet, count: int, scenario: Scenario) -> None:
-        super().__init__(name, upstream, count, 0, by_gateway=name == ON_GATEWAY)
+    def __init__(
+        self, name: str, upstream: ReplicaSet, count: int, scenario: Scenario, user: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(name, upstream, count, 0, by_gateway=name in (ON_GATEWAY, USERS_ON_GATEWAY), user=user)
         self._turns = scenario["turns"]
         self._at_once = scenario["at_once"]
         self._each = count
@@ -69,14 +76,19 @@ class InTurns(Watchers):
 def body(scenario: Scenario) -> None:
     """The same number of watchers on the server and on a gateway."""
     scenario.note("`tool` is the CPU of server and gateway together, for one event at one watcher")
-    with ReplicaSet.start("6.0.5") as replica_set, replica_set.client() as client:
-        client.bench.create_collection("watched")
+    with ReplicaSet.start("6.0.5") as replica_set, ReplicaSet.start("6.0.5", auth=True) as secured:
+        secured.add_user(*_USER, [{"role": "read", "db": "bench"}])
+        for each in (replica_set, secured):
+            with each.client() as client:
+                client.bench.create_collection("watched")
         for count in scenario["watchers"]:
             sides = [InTurns(name, replica_set, count, scenario) for name in (ON_SERVER, ON_GATEWAY)]
+            sides += [InTurns(name, secured, count, scenario, _USER) for name in (USERS_ON_SERVER, USERS_ON_GATEWAY)]
             with scenario.contestants(sides, group="delivery") as started:
                 scenario.interleave(started, Meter({}), group="delivery", x=count)
-            for metric in ("tool_us", "mongod_us"):
-                scenario.claims.append(Claim(ON_GATEWAY, ON_SERVER, metric, group="delivery", x=count))
+            for ours, theirs in ((ON_GATEWAY, ON_SERVER), (USERS_ON_GATEWAY, USERS_ON_SERVER)):
+                for metric in ("tool_us", "mongod_us"):
+                    scenario.claims.append(Claim(ours, theirs, metric, group="delivery", x=count))
 
 
 if __name__ == "__main__":

@@ -4,17 +4,25 @@ A server-side cursor costs mongod for every insert and every watcher; the gatewa
 measured is what the writer gets, what an insert costs mongod, and what is delivered. One process plays all
 watchers, with bare connections.
 
-    python -m bench.watchers PORT COUNT   plays the watchers, and prints how many events came for each line it reads
+    python -m bench.watchers PORT COUNT [USER PASSWORD]
+
+plays the watchers, each of whom logs in if a user is given, and prints how many events came for each line it reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import secrets
 import signal
+import socket
 import struct
 import sys
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +41,17 @@ _SECONDS_TO_OPEN = 60.0
 class Watchers(Contestant):
     """So many watchers at one port."""
 
-    def __init__(self, name: str, upstream: ReplicaSet, count: int, seconds: float, *, by_gateway: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        upstream: ReplicaSet,
+        count: int,
+        seconds: float,
+        *,
+        by_gateway: bool,
+        user: tuple[str, ...] = (),
+    ) -> None:
+        """`user` is a name and a password with which each of them logs in."""
         super().__init__(name, peer=False, settings={"watchers": count})
         self._upstream = upstream
         self._count = count
@@ -41,6 +59,7 @@ class Watchers(Contestant):
         self._by_gateway = by_gateway
         self._gateway: Any = None
         self._port = 0
+        self._user = user
         self._folder: Path
 
     def launch(self, folder: Path) -> None:
@@ -54,7 +73,7 @@ class Watchers(Contestant):
     def run(self, meter: Meter) -> dict[str, float]:
         """Open the watchers, write for some seconds, and count."""
         log = self._folder / f"{file_name(self.name)}.log"
-        command = [sys.executable, "-m", "bench.watchers", str(self._port), str(self._count)]
+        command = [sys.executable, "-m", "bench.watchers", str(self._port), str(self._count), *self._user]
         players = LineProcess(command, log)
         try:
             players.wait_for("open", _SECONDS_TO_OPEN)
@@ -143,16 +162,48 @@ class _Watcher(asyncio.BufferedProtocol):
         self._transport.write(self._more)
 
 
-def _frame(command: dict[str, Any]) -> bytes:
-    body = bson.encode(command | {"$db": "bench"})
+def _frame(command: dict[str, Any], database: str = "bench") -> bytes:
+    body = bson.encode(command | {"$db": database})
     return struct.pack("<iiiiIB", 21 + len(body), 1, 0, 2013, 0, 0) + body
 
 
-async def _play(port: int, count: int) -> None:
+@cache
+def _salted(password: str, salt: str, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", password.encode(), b64decode(salt), iterations)
+
+
+def _log_in(peer: socket.socket, user: str, password: str) -> None:
+    """Speak SCRAM-SHA-256."""
+
+    def ask(command: dict[str, Any]) -> dict[str, Any]:
+        peer.sendall(_frame(command, "admin"))
+        (size,) = struct.unpack("<i", peer.recv(4, socket.MSG_WAITALL))
+        told: dict[str, Any] = bson.decode(peer.recv(size - 4, socket.MSG_WAITALL)[17:])
+        if told["ok"] != 1:
+            raise ContestantFailed(str(told))
+        return told
+
+    first = f"n={user},r={b64encode(secrets.token_bytes(24)).decode()}"
+    start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": f"n,,{first}".encode()}
+    told = ask(start | {"options": {"skipEmptyExchange": True}})
+    challenge = told["payload"].decode()
+    parts = dict(part.split("=", 1) for part in challenge.split(","))
+    key = hmac.digest(_salted(password, parts["s"], int(parts["i"])), b"Client Key", "sha256")
+    last = f"c=biws,r={parts['r']}"
+    signature = hmac.digest(hashlib.sha256(key).digest(), f"{first},{challenge},{last}".encode(), "sha256")
+    proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+    ask({"saslContinue": 1, "conversationId": told["conversationId"], "payload": f"{last},p={proof}".encode()})
+
+
+async def _play(port: int, count: int, user: list[str]) -> None:
     loop = asyncio.get_running_loop()
     opened: asyncio.Queue[None] = asyncio.Queue()
     for _ in range(count):
-        await loop.create_connection(lambda: _Watcher(lambda: opened.put_nowait(None)), "127.0.0.1", port)
+        peer = socket.create_connection(("127.0.0.1", port))
+        if user:
+            _log_in(peer, *user)
+        peer.setblocking(False)
+        await loop.create_connection(lambda: _Watcher(lambda: opened.put_nowait(None)), sock=peer)
     for _ in range(count):
         await opened.get()
     print("@open", flush=True)
@@ -163,4 +214,4 @@ async def _play(port: int, count: int) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    asyncio.run(_play(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(_play(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -1,7 +1,7 @@
 """Clients that send mutated frames as fast as they are answered.
 
-As a program it plays eight of them, half of which log in, until its input ends: `attackers.py PORT SEED`. It then
-prints what became of the frames, as JSON.
+As a program it plays eight of them, half of which log in, until its input ends: `attackers.py PORT SEED [open]`. It
+then prints what became of the frames, as JSON. `open` is where nobody has to log in.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ PING: Final = frame(b"\x00" * 5 + bson.encode({"ping": 1, "$db": "admin"}), SENT
 class Attacker(threading.Thread):
     """Sends bursts of mutated frames, and reads until the ping behind each is answered or the other side hangs up."""
 
-    def __init__(self, port: int, seed: int, user: str | None) -> None:
+    def __init__(self, port: int, seed: int, user: str | None, *, is_open: bool = False) -> None:
         super().__init__(daemon=True)
         self.is_done = threading.Event()
         self._port = port
         self._user = user
-        self._mutations = Mutations(seed)
+        self._mutations = Mutations(seed, spares_others=is_open)
         self._client: WireClient | None = None
         self.bursts = self.answered = self.hung_up = self.stuck = 0
 
@@ -111,9 +111,9 @@ def totals(attackers: list[Attacker]) -> dict[str, int]:
     return {name: sum(getattr(each, name) for each in attackers) for name in ("answered", "hung_up", "stuck")}
 
 
-def _main(port: int, seed: int) -> None:
+def _main(port: int, seed: int, is_open: bool) -> None:
     os.nice(10)
-    attackers = [Attacker(port, seed * 1_000 + number, user) for number, user in enumerate(USERS)]
+    attackers = [Attacker(port, seed * 1_000 + number, user, is_open=is_open) for number, user in enumerate(USERS)]
     for attacker in attackers:
         attacker.start()
     print("attacking", flush=True)
@@ -126,4 +126,4 @@ def _main(port: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), int(sys.argv[2]))
+    _main(int(sys.argv[1]), int(sys.argv[2]), "open" in sys.argv[3:])

@@ -40,6 +40,8 @@ COMMANDS: tuple[Document, ...] = (
     {"listDatabases": 1},
     {"logout": 1},
 )
+OF_OTHERS = ("killSessions", "killAllSessions", "killAllSessionsByPattern")
+"""What anybody may do to all others, their writes on the server too, where nobody has to log in."""
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31 - 1, -(2**31), Int64(2**63 - 1), Int64(-(2**63)), 0.5, float("nan"), -0.0,
     float("inf"),
@@ -56,8 +58,10 @@ def frame(payload: bytes, number: int, opcode: int = OP_MSG) -> bytes:
 class Mutations:
     """An endless supply, the same for the same seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, spares_others: bool = False) -> None:
+        """`spares_others` leaves out what is about all others, for a server that allows it."""
         self._random = Random(seed)
+        self._commands = [each for each in COMMANDS if not (spares_others and next(iter(each)) in OF_OTHERS)]
         self.cursors: list[int] = []
         """Ids that the gateway has given, to be asked for now and then."""
 
@@ -96,7 +100,7 @@ class Mutations:
         return bytes(made[: self._random.randint(1, len(made))]) if self._random.random() < 0.3 else bytes(made)
 
     def _body(self) -> bytes:
-        command = copy.deepcopy(self._random.choice(COMMANDS))
+        command = copy.deepcopy(self._random.choice(self._commands))
         command["$db"] = self._random.choice(("pub", "admin", "secret"))
         if "getMore" in command and self.cursors:
             command["getMore"] = Int64(self._random.choice(self.cursors))

@@ -44,7 +44,7 @@ FRAMES: Final = int(os.environ.get("FRAMES", "1000000"))
 SEED: Final = int(os.environ.get("SEED", "1"))
 MINUTES: Final = float(os.environ.get("MINUTES", "inf"))
 """After so long it ends, with as many frames as there were by then; the page says how many."""
-SECONDS: Final = 30.0
+SECONDS: Final = 60.0
 """How long each turn is."""
 P99_RATIO: Final = 1.2
 GROWTH: Final = 4_000_000
@@ -90,6 +90,7 @@ class Pair:
 
     def __init__(self, stack: ExitStack, upstream: ReplicaSet, name: str, user: str, folder: Path) -> None:
         self.name = name
+        self.kind = "" if user else "open"
         self.both = [Watched(stack, upstream, user, folder / f"{side} {name}.log") for side in ("left", "right")]
         with upstream.client() as client:
             while any(each.gateway.metrics("tailrace_hub_")["ring_bytes"] < RING for each in self.both):
@@ -141,11 +142,11 @@ From the middle of the run to its end the gateways' memory changed by {grown} MB
 
 
 @contextmanager
-def attacked(port: int, seed: int) -> Iterator[dict[str, int]]:
+def attacked(port: int, seed: int, *kind: str) -> Iterator[dict[str, int]]:
     """Have what listens at a port attacked during the block; what became of the frames is known after it."""
     became: dict[str, int] = {}
     process: GuardedProcess[Any] = GuardedProcess(
-        [sys.executable, attackers.__file__, str(port), str(seed)],
+        [sys.executable, attackers.__file__, str(port), str(seed), *kind],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -196,7 +197,7 @@ def test_a_flood_of_mutated_frames_is_hardly_noticed_by_a_watcher(
         while turn < 4 or turn % 4 or (frames < FRAMES and time.monotonic() - began < MINUTES * 60):
             pair = pairs[turn // 2 % 2]
             flooded, spared = pair.both if turn % 2 == 0 else pair.both[::-1]
-            with attacked(flooded.gateway.port, SEED * 10_000 + turn) as counts:
+            with attacked(flooded.gateway.port, SEED * 10_000 + turn, pair.kind) as counts:
                 _watch_both(flooded, spared)
             turn += 1
             became = {key: became[key] + counts[key] for key in became}
