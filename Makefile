@@ -68,7 +68,7 @@ fuzz-gateway: env ## Mutated frames at a gateway beside a watcher who must lose 
 		$(BIN)/pytest -m long tests/gateway/test_frame_flood.py $(ARGS)
 
 outsiders: env   ## What an outsider tries at a gateway and at the server itself, on every version: both answer alike
-	$(BIN)/pytest -m 'long or not long' tests/gateway/test_outsiders.py tests/gateway/test_unusual_commands.py $(ARGS)
+	$(BIN)/pytest -m 'long or not long' tests/gateway/test_outsiders.py tests/gateway/test_unusual_commands.py tests/gateway/test_ownership.py $(ARGS)
 
 fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, and its memory over ten times as many: INPUTS=10000000 SEED=1
 	INPUTS=$(or $(INPUTS),10000000) SEED=$(or $(SEED),1) TAILRACE_KERNEL=on $(BIN)/pytest -m 'long or not long' --timeout 36000 \

@@ -62,6 +62,19 @@ def test_before_a_login_messages_are_small_and_after_it_they_may_be_large(
             assert told["ok"] == 1
 
 
+def test_where_nobody_logs_in_messages_are_as_large_as_they_say_and_may_be(
+    mongodb: ReplicaSet, start_gateway: Callable[..., RunningGateway]
+) -> None:
+    gateway = start_gateway(mongodb.uri, message_bytes=MB)
+    plain = frame(b"\x00" * 5 + bson.encode(ping(2 * MB)), OP_MSG)
+    for bomb in (packed(ping(2 * MB)), packed(ping(2 * MB), said=1_000), packed(ping(10), said=MB), plain):
+        assert is_dropped(gateway.port, bomb)
+    with WireClient(gateway.port) as client:
+        client.socket.sendall(packed(ping(MB // 2)))
+        assert client.packed_reply()["ok"] == 1
+    wait_until(lambda: gateway.gateway.frames.unpacked.used == 0)
+
+
 def test_unpacking_and_packing_leave_the_event_loop_alone() -> None:
     """Seen by the threads that do it."""
     seen: list[str] = []

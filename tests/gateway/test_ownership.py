@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -41,21 +41,34 @@ def read_on(client: WireClient, cursor: Int64, session: Document | None = None) 
     return {name: str(value).replace(str(cursor), "ID") for name, value in told.items()}
 
 
-@pytest.fixture
-def both(secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]) -> Iterator[tuple[Clients, Clients]]:
-    """The same clients at the gateway and at the server: ann, ben, host, and one who has not authenticated."""
-    gateway = start_gateway(secured.uri)
+@contextmanager
+def connected(*ports: int) -> Iterator[tuple[Clients, ...]]:
+    """The same clients at each: ann, ben, host, and one who has not authenticated."""
     with ExitStack() as opened:
         sides = []
-        for port in (gateway.port, secured.primary.port):
+        for port in ports:
             clients = {name: opened.enter_context(WireClient(port)) for name in ("ann", "ben", "host", "nobody")}
             for name in ("ann", "ben", "host"):
                 clients[name].authenticate(name, "secret")
             sides.append(clients)
-        yield sides[0], sides[1]
+        yield tuple(sides)
 
 
-def test_nobody_kills_the_cursor_of_another(both: tuple[Clients, Clients]) -> None:
+@pytest.fixture
+def both(secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]) -> Iterator[tuple[Clients, ...]]:
+    """At the gateway and at the server."""
+    with connected(start_gateway(secured.uri).port, secured.primary.port) as sides:
+        yield sides
+
+
+@pytest.fixture
+def both_open(each_open: ReplicaSet, before_open: RunningGateway) -> Iterator[tuple[Clients, ...]]:
+    """The same where nobody has to log in."""
+    with connected(before_open.port, each_open.primary.port) as sides:
+        yield sides
+
+
+def test_nobody_kills_the_cursor_of_another(both: tuple[Clients, ...]) -> None:
     told = []
     for clients in both:
         cursor = open_stream(clients["ann"])
@@ -71,7 +84,7 @@ def test_nobody_kills_the_cursor_of_another(both: tuple[Clients, Clients]) -> No
     assert told[0] == told[1]
 
 
-def test_a_user_kills_its_own_cursors_beside_those_of_the_server(both: tuple[Clients, Clients]) -> None:
+def test_a_user_kills_its_own_cursors_beside_those_of_the_server(both: tuple[Clients, ...]) -> None:
     told = []
     for clients in both:
         ann = clients["ann"]
@@ -102,22 +115,38 @@ SESSIONS: dict[str, Callable[[Document], Document]] = {
 }
 
 
-def test_sessions_are_ended_by_those_who_may(both: tuple[Clients, Clients]) -> None:
+def test_sessions_are_ended_by_those_who_may(both: tuple[Clients, ...]) -> None:
     """After each command of each client: its answer, and whether ann's streams with and without a session go on.
 
     The server closes the cursors of an ended session when it next looks, within minutes; the gateway at once.
     """
     for label, made in SESSIONS.items():
         for who in ("nobody", "ben", "host", "ann"):
-            told = []
-            for clients in both:
-                session = new_session()
-                streams = [(open_stream(clients["ann"], session), session), (open_stream(clients["ann"]), None)]
-                answer = clients[who].command({**made(session), "$db": "admin"})
-                text = str(answer).replace(str(session["id"].as_uuid()), "SESSION")
-                told.append((text, *(read_on(clients["ann"], *stream) for stream in streams)))
+            told = [_after(made, who, clients) for clients in both]
             if who == "ann" and label in ("endSessions", "endSessions with a digest"):
                 assert told[0][1]["code"] == "43"
                 assert told[0][0] == told[1][0]
             else:
                 assert told[0] == told[1], (label, who)
+
+
+def _after(
+    made: Callable[[Document], Document], who: str, clients: Clients, then: Document | None = None
+) -> tuple[Any, ...]:
+    session = new_session()
+    streams = [(open_stream(clients["ann"], session), session), (open_stream(clients["ann"]), None)]
+    answer = clients[who].command({**made(session), "$db": "admin"})
+    if then is not None:
+        assert clients["nobody"].command(then)["ok"] == 1
+    text = str(answer).replace(str(session["id"].as_uuid()), "SESSION")
+    return text, *(read_on(clients["ann"], *stream) for stream in streams)
+
+
+@pytest.mark.long
+def test_sessions_are_ended_by_all_where_nobody_has_to_log_in(both_open: tuple[Clients, ...]) -> None:
+    """`make outsiders`; all who log in all the same share their sessions too. The server is told to look at once."""
+    for label, made in SESSIONS.items():
+        for who in ("nobody", "ann"):
+            look = {"refreshLogicalSessionCacheNow": 1, "$db": "admin"}
+            told = [_after(made, who, clients, then=look) for clients in both_open]
+            assert told[0] == told[1], (label, who)
