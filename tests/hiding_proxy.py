@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from types import TracebackType
 
 
@@ -30,6 +31,13 @@ class HidingProxy:
     ) -> None:
         for each in [self._listener, *self._open]:
             each.close()
+
+    def cut(self) -> None:
+        """Break all connections that are open now."""
+        opened, self._open = self._open, []
+        for each in opened:
+            with suppress(OSError):  # it may be closed already
+                each.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while True:

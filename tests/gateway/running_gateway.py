@@ -85,6 +85,6 @@ def _hub(client: MongoClient[dict[str, Any]], uri: str) -> Any:
     """The hub of a replica set, or of the cluster that a config server belongs to."""
     config = config_uri(client, uri)
     if config is not None:
-        return ClusterHub(config)
+        return ClusterHub(config, unproved=True)
     dialect = Dialect.nearest(client.server_info()["version"])
     return Hub(LiveOplog(client, await_ms=200), dialect, images=LiveImages(client))

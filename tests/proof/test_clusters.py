@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import bson
@@ -26,17 +26,17 @@ from tailrace.stand import ShardedCluster
 NAMESPACE = "shop.orders"
 
 
-@pytest.fixture
-def cluster(start_sharded: Callable[..., ShardedCluster]) -> ShardedCluster:
-    cluster = start_sharded("6.0.5", shards=2)
-    cluster.create_database("shop")
-    cluster.shard_collection(NAMESPACE, {"user": 1})
-    cluster.move_range(NAMESPACE, "s1", min={"user": 10}, max={"user": MaxKey()})
-    return cluster
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardedCluster]:
+    with ShardedCluster.start("6.0.5", shards=2, folder=tmp_path_factory.mktemp("sharded")) as cluster:
+        cluster.create_database("shop")
+        cluster.shard_collection(NAMESPACE, {"user": 1})
+        cluster.move_range(NAMESPACE, "s1", min={"user": 10}, max={"user": MaxKey()})
+        yield cluster
 
 
 def write(cluster: ShardedCluster, is_over: Callable[[], bool]) -> None:
-    for number in range(100_000):
+    for number in range(200_000, 300_000):
         cluster.insert(NAMESPACE, {"_id": number, "user": number % 20})
         cluster.update(NAMESPACE, {"_id": number, "user": number % 20}, {"$set": {"paid": True}})
         if is_over():
@@ -164,7 +164,7 @@ def test_what_an_unknown_cluster_cannot_give_is_refused_and_a_shard_that_joined_
         next(batches)
         listed = {"s0", "s1", "s9"}
         hub._check_listed(listed, hub.latest())
-        cluster.insert(NAMESPACE, {"_id": 1, "user": 1})
+        cluster.insert(NAMESPACE, {"_id": -1, "user": 1})
         next(batch for batch in batches if batch.events)
         hub._check_listed(listed, hub.latest())
         with pytest.raises(HistoryLost, match="shard s9 was added"):

@@ -64,7 +64,6 @@ def serve(settings: Settings) -> None:
 
     from tailrace import __version__
     from tailrace.cli.log import configure_log
-    from tailrace.cluster import ClusterHub
     from tailrace.gateway import engine_proof
     from tailrace.monitor import serve_endpoint
     from tailrace.policy.configured import policy_of
@@ -80,7 +79,7 @@ def serve(settings: Settings) -> None:
         opened.callback(hub.close)
         log = get_logger("tailrace.cli")
         log.info("starting", version=__version__, mongodb=settings.mongodb.uri, port=settings.gateway.port)
-        proof = None if isinstance(hub, ClusterHub) else engine_proof(hub, client, settings.engine, policy)
+        proof = engine_proof(hub, client, settings.engine, policy)
         asyncio.run(_serve(hub, client, upstream, _options(settings.gateway), proof))
         log.info("stopped", reason="signal")
 
@@ -99,7 +98,8 @@ def _hub(client: MongoClient[Any], uri: str, settings: GatewaySettings) -> Hub |
     }
     config = config_uri(client, uri) if not settings.shards else uri
     if config is not None:
-        return ClusterHub(config, shards=settings.shards or None, order=Order(settings.order), **limits)
+        shards, order = settings.shards or None, Order(settings.order)
+        return ClusterHub(config, shards=shards, order=order, unproved=True, **limits)
     dialect = Dialect.nearest(client.server_info()["version"])
     return Hub(LiveOplog(client, await_ms=_AWAIT_MS), dialect, images=LiveImages(client), **limits)
 
@@ -136,7 +136,7 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
 
 
 async def _serve(
-    hub: Hub | ClusterHub, client: MongoClient[Any], uri: str, options: GatewayOptions, proof: EngineProof | None
+    hub: Hub | ClusterHub, client: MongoClient[Any], uri: str, options: GatewayOptions, proof: EngineProof
 ) -> None:
     import asyncio
     import signal
@@ -157,7 +157,7 @@ async def _serve(
 
 
 async def _report(
-    gateway: Gateway, name: str, metrics: GatewayMetrics, stop: asyncio.Event, proof: EngineProof | None
+    gateway: Gateway, name: str, metrics: GatewayMetrics, stop: asyncio.Event, proof: EngineProof
 ) -> None:
     """Show the numbers every second, until it is time to stop."""
     import asyncio

@@ -12,7 +12,7 @@ A removed shard leaves when everything that it gave before its removal has left.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, Final
@@ -27,12 +27,14 @@ from tailrace.cluster.merged import MergedStream, ShardPart
 from tailrace.cluster.placement import Placements
 from tailrace.cluster.sequencing import ByToken, ByTokenWithPositions, PerKey, PerKeyWithPositions
 from tailrace.cluster.shard import ShardHub
+from tailrace.cluster.shard_stream import ShardStreamPart
 from tailrace.cluster.subscription import MergedReading
 from tailrace.cluster.topology import CONFIG, Document, Shard, read_shards, time_of
+from tailrace.engine.dialect import is_compared
 from tailrace.engine.images import ImageStore
 from tailrace.engine.live import LiveImages
 from tailrace.engine.options import StreamSpec
-from tailrace.errors import ServerUnreachable, TailraceError
+from tailrace.errors import HistoryLost, ServerUnreachable, TailraceError
 from tailrace.hub.event_log import EventLog, Listener
 from tailrace.hub.hub import CHANNEL_BYTES, Hub, Key, lags_of, sharing_key
 from tailrace.hub.subscription import Subscription
@@ -73,6 +75,8 @@ class ClusterHub(Closeable):
         self._listeners: list[Listener] = []
         self._stopping = threading.Event()
         self._placements: Placements | None = None
+        self._listed_at: dict[str, int] = {}
+        """When each shard was first seen in the list of the config servers."""
         self.follows_config = shards is None
         self.error: TailraceError | None = None
         """Why no stream of the cluster can go on: what it gave may lack something."""
@@ -97,6 +101,11 @@ class ClusterHub(Closeable):
     def shards(self) -> tuple[str, ...]:
         """The names of the parts, the config servers among them."""
         return tuple(self._parts)
+
+    @property
+    def builds(self) -> list[Mapping[str, Any]]:
+        """What servers of each part say of their builds."""
+        return [part.build for part in tuple(self._parts.values())]
 
     @property
     def reached(self) -> int:
@@ -282,7 +291,9 @@ class ClusterHub(Closeable):
         return make
 
     def open_part(self, shard: str, spec: StreamSpec, latest: int, now: datetime) -> ShardPart:
-        """Open one shard's part of a merged stream."""
+        """Open one shard's part of a merged stream; what the config servers tell is always read by the engine."""
+        if spec.served_by_shards:
+            return ShardStreamPart(self.client(shard), self.hub(shard), spec)
         return self.hub(shard).subscribe(spec, latest=latest, now=now)
 
     def client(self, shard: str) -> MongoClient[Any]:
@@ -298,13 +309,13 @@ class ClusterHub(Closeable):
         """Wake the readers, and have the other shards come so far that they may have what was read."""
         if self._order is Order.STRICT:
             self.advance_to(max(part.hub.target_time for part in tuple(self._parts.values())))
-        self._notify(channels)
+        self._notify({*channels, *_channels_of(each for each in tuple(self._merges) if each.is_served_by_shards)})
 
     def _on_progress(self) -> None:
         """Wake those for whom it may be news that a shard has come further."""
-        waiting = [each for each in tuple(self._merges) if each.has_buffered]
+        waiting = _channels_of(each for each in tuple(self._merges) if each.has_buffered or each.is_served_by_shards)
         if waiting:
-            self._notify({channel for each in waiting for channel in each.channels})
+            self._notify(waiting)
 
     def _notify(self, channels: AbstractSet[EventLog]) -> None:
         """Pass news of shards on, and as news of what is merged from them."""
@@ -329,8 +340,20 @@ class ClusterHub(Closeable):
                 failed = error
         raise failed or ConnectionFailure("there are no shards")
 
+    @property
+    def _has_unknown_builds(self) -> bool:
+        return not all(is_compared(build["version"]) for build in self.builds)
+
     def _check_listed(self, names: set[str], now: int) -> None:
-        """Judge the list of shards, as it stood before a time."""
+        """Notice a shard that joined unseen: of an unknown release, nobody knows how its config servers log that."""
+        if not self._has_unknown_builds:
+            return
+        for name in names & self._listed_at.keys():
+            if any(
+                each.position_time > self._listed_at[name] and name not in each.shards for each in tuple(self._merges)
+            ):
+                self.error = HistoryLost(f"shard {name} was added, and the stream has come further without its events")
+        self._listed_at = {name: self._listed_at.get(name, now) for name in names}
 
     # --- shards that leave
 
@@ -351,3 +374,7 @@ class ClusterHub(Closeable):
                     part.removed_by = now
                     part.advance_to(now + 1)
                     self.retire(name)
+
+
+def _channels_of(merges: Iterable[MergedStream]) -> set[EventLog]:
+    return {channel for merge in merges for channel in merge.channels}

@@ -103,6 +103,11 @@ class MergedStream:
         return self._spec.scope.namespace
 
     @property
+    def is_served_by_shards(self) -> bool:
+        """Whether the shards' own streams are merged."""
+        return self._spec.served_by_shards
+
+    @property
     def position_time(self) -> ClusterTime:
         """The cluster time of the position."""
         return _time_of(self.position)
@@ -226,7 +231,8 @@ class MergedStream:
         waiting = self._merge.newest_waiting
         self.has_buffered = waiting is not None
         if waiting is not None:
-            self._cluster.advance_to(_time_of(waiting))
+            # A shard's own stream stands at its newest entry, not behind it.
+            self._cluster.advance_to(_time_of(waiting) + self.is_served_by_shards)
 
     def _feed_topology_change(self) -> None:
         """Let the next change in, and come no further than that: what lies behind it may need another shard."""

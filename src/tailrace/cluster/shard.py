@@ -63,7 +63,8 @@ class ShardHub:
             self.client = client
             self.clock = ShardClock(uri)
             self._running.callback(self.clock.close)
-            version = client.server_info()["version"]
+            self.build: Mapping[str, Any] = client.server_info()
+            version = self.build["version"]
             dialect = Dialect.nearest(version) if unproved else Dialect.of(version)
             oplog = LiveOplog(client, await_ms=_AWAIT_MS)
             self.hub = self._running.enter_context(Hub(oplog, dialect, images=images(client), **dict(hub_options)))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from tailrace.engine import refusals
@@ -60,6 +61,8 @@ class StreamSpec:
     """The version of the tokens, where the client asked for one."""
     start_token: TokenData | None = None
     """What is inside the token to start from."""
+    served_by_shards: bool = False
+    """The shards' own change streams are merged, in place of what the engine makes of their oplogs."""
 
 
 _STRING, _OBJECT, _BOOL, _TIMESTAMP = "string", "object", "bool", "timestamp"
@@ -81,8 +84,10 @@ _OPTIONS: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
 """The options: their types, and the version since which there are such."""
 _STARTS: Final = ("resumeAfter", "startAfter")
 _FULL_DOCUMENT: Final = ("default", "updateLookup", "whenAvailable", "required")
+_NOT_GIVEN: Final = (None, False, _FULL_DOCUMENT[0], "off")
+"""What an option is without being given; of later ones not every server knows the names."""
 _BEFORE_CHANGE: Final = ("off", "whenAvailable", "required")
-_SPLIT: Final = "$changeStreamSplitLargeEvent"
+SPLIT: Final = "$changeStreamSplitLargeEvent"
 
 
 def parse_command(command: Document, database: str, dialect: Dialect) -> StreamSpec:
@@ -118,7 +123,7 @@ def _token_version(command: Document, pipeline: Sequence[Document], dialect: Dia
         if asks_for_version_2:
             raise refusals.version_2_is_asked_for()
         return 1 if asks_for_version_2 is not None else None
-    if asks_for_version_2 or (dialect.splits_large_events and any(_SPLIT in stage for stage in pipeline)):
+    if asks_for_version_2 or (dialect.splits_large_events and any(SPLIT in stage for stage in pipeline)):
         return 2
     return None
 
@@ -176,6 +181,27 @@ def parse_options(value: Any, dialect: Dialect) -> ChangeStreamOptions:
     )
 
 
+def stage_of(spec: StreamSpec) -> Document:
+    """Give the `$changeStream` stage that asks a server for a stream: what `parse_options` has read."""
+    options = spec.options
+    tokens = {"resumeAfter": options.resume_after, "startAfter": options.start_after}
+    given: dict[str, Any] = {
+        **{name: token and RawBSONDocument(token.to_bson()) for name, token in tokens.items()},
+        "startAtOperationTime": options.start_at_operation_time,
+        "fullDocument": options.full_document,
+        "fullDocumentBeforeChange": options.full_document_before_change,
+        "showExpandedEvents": options.show_expanded_events,
+        "showSystemEvents": options.show_system_events,
+        "showMigrationEvents": options.show_migration_events,
+        "showRawUpdateDescription": options.show_raw_update_description,
+        "allChangesForCluster": options.all_changes_for_cluster,
+        "matchCollectionUUIDForUpdateLookup": options.match_collection_uuid_for_update_lookup,
+        "allowToRunOnSystemNS": options.allow_to_run_on_system_ns,
+        "allowToRunOnConfigDB": options.allow_to_run_on_config_db,
+    }
+    return {"$changeStream": {name: value for name, value in given.items() if value not in _NOT_GIVEN}}
+
+
 def _is_given(name: str, option: Any, dialect: Dialect) -> bool:
     expected, since = _OPTIONS.get(name, ("", (99,)))
     if not dialect.since(*since):
@@ -213,7 +239,7 @@ def _check_start(
         return
     if options.resume_after is not None and collection is not None and start.uuid is None:
         raise refusals.no_uuid(dialect)
-    if start.fragment is not None and not any(_SPLIT in stage for stage in pipeline):
+    if start.fragment is not None and not any(SPLIT in stage for stage in pipeline):
         raise refusals.fragment_without_split()
 
 
@@ -240,7 +266,7 @@ def _check_stage(stage: Document, database: str, collection: str | None, dialect
     if name == "$changeStream":
         check_namespace(database, collection, parse_options(argument, dialect))
         raise refusals.not_first(dialect)
-    if name == _SPLIT and dialect.splits_large_events and argument != {}:
+    if name == SPLIT and dialect.splits_large_events and argument != {}:
         raise refusals.split_with_argument()
     if name in ("$out", "$merge") and dialect.since(4, 4) and database.encode() in INTERNAL_DATABASES:
         raise refusals.writes_to_internal_database(name, database)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from bson.decimal128 import Decimal128
 
 from tailrace import raw, server_codes
+from tailrace.cluster import ClusterHub
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.options import StreamSpec, parse_command
 from tailrace.engine.stream import FIRST_BATCH
@@ -34,6 +35,10 @@ Reply = bytes | tuple[bytes, ...]
 _DEFAULT_AWAIT: Final = 1.0
 _LEFT_TO_UPSTREAM: Final = (b"collation", b"let", b"explain")
 """Options whose streams the upstream serves itself."""
+_NEEDS_ROUTER: Final = (
+    "a gateway before config servers cannot serve this change stream: what the engine does not serve is passed on, and "
+    "needs a mongos upstream; without updateLookup, collation and let, and with known stages, it can"
+)
 _NO_LOGIN: Final = "command getMore requires authentication"
 _SECONDS_TO_REACH_NOW: Final = 1.0
 _PAUSE: Final = 0.01
@@ -62,7 +67,11 @@ class ChangeStreamCommands:
         try:
             spec = parse_command(command, asked.database, self._gateway.hub.dialect)
             if not self._gateway.proof.serves(spec):
-                return await self._leave_to_upstream(asked)
+                by_shards = self._gateway.proof.by_shards(spec)
+                if by_shards is None:
+                    return await self._leave_to_upstream(asked)
+                self._gateway.counts.left_to_upstream += 1
+                spec = by_shards
             stage = command["pipeline"][0]["$changeStream"]
             positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
             subscription = await self._reachable(self._gateway.streams.open(spec, positions))
@@ -104,7 +113,12 @@ class ChangeStreamCommands:
         return self._reply(b"firstBatch", batch, cursor.id, namespace)
 
     async def _leave_to_upstream(self, asked: Command) -> Reply | None:
-        """Let the upstream serve one stream itself: it knows what the engine does not."""
+        """Let the upstream serve one stream itself: it knows what the engine does not.
+
+        A config server would give its own events in place of the cluster's.
+        """
+        if isinstance(self._gateway.hub, ClusterHub) and not await self._gateway.upstream.is_router():
+            raise StreamRefused(_NEEDS_ROUTER, server_code=server_codes.COMMAND_NOT_SUPPORTED)
         self._gateway.counts.left_to_upstream += 1
         return await self._conversation.pass_through(asked)
 
@@ -171,11 +185,19 @@ class ChangeStreamCommands:
     def _check_trusted(self, cursor: Cursor, batch: Batch) -> None:
         """End a stream before it hands out what the engine has not proved: the driver resumes, and the upstream serves.
 
-        The whole batch is left to the upstream, so that nothing of it is missing or comes twice.
+        The whole batch is left to the upstream, so that nothing of it is missing or comes twice. A stream that shards
+        serve ends likewise once the engine may serve it, when it has nothing to hand out.
         """
-        if cursor.spec is not None and not self._gateway.proof.allows(cursor.spec, batch):
+        spec, proof = cursor.spec, self._gateway.proof
+        if spec is None:
+            return
+        if not proof.allows(spec, batch):
             message = "the stream goes on upstream: the engine has not proved itself on what comes next"
-            raise ChangeStreamError(message, server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
+        elif spec.served_by_shards and not batch.events and proof.serves(spec):
+            message = "the stream goes on from the oplogs: the engine has proved itself"
+        else:
+            return
+        raise ChangeStreamError(message, server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
 
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
         batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))

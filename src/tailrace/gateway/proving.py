@@ -3,6 +3,9 @@
 While the engine is on trial, the upstream serves its change streams itself, through the gateway, and a trial runs
 beside: the upstream's own stream of everything against the hub's. A stream that the engine serves ends with an error
 that drivers resume after, before it hands out an event of a kind that is not trusted; the upstream then goes on.
+
+Of a sharded cluster each shard is on trial, and the shards' own streams serve, merged as the engine's events are: no
+router is needed, and a client that goes over meets the same order.
 """
 
 from __future__ import annotations
@@ -11,35 +14,38 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
-from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tailrace.cluster import ClusterHub
+from tailrace.cluster.shard_stream import ServerStream
+from tailrace.cluster.topology import CONFIG
 from tailrace.engine.dialect import is_compared
 from tailrace.engine.live import operation_time, read_spec
-from tailrace.engine.options import ChangeStreamOptions, StreamSpec
+from tailrace.engine.options import SPLIT, ChangeStreamOptions, StreamSpec
 from tailrace.errors import TailraceError
 from tailrace.hub import Batch, Hub, Subscription
 from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
 from tailrace.policy import NO_POLICY, Policy
-from tailrace.proof import LedgerFile, Trial, TrustLedger, build_name
+from tailrace.proof import Calm, LedgerFile, Trial, TrustLedger, build_name
 from tailrace.settings import EngineSettings
 
 _log: Final = get_logger()
-_RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _AWAIT_MS: Final = 500
 _SAMPLE: Final = 100
 _SECONDS_FOR_A_SAMPLE: Final = 30.0
 _POLL_SECONDS: Final = 1.0
 _PAUSE: Final = 0.02
 _PLAIN: Final = ChangeStreamOptions()
+_LOOKS_UP: Final = "updateLookup"
 
 
 class Proof(Protocol):
@@ -47,6 +53,9 @@ class Proof(Protocol):
 
     def serves(self, spec: StreamSpec) -> bool:
         """Tell whether the engine may serve a stream; else the upstream does."""
+
+    def by_shards(self, spec: StreamSpec) -> StreamSpec | None:
+        """Give the stream that the shards themselves serve in place of the engine; None where the upstream does."""
 
     def allows(self, spec: StreamSpec, batch: Batch) -> bool:
         """Tell whether a batch of such a stream may be handed out."""
@@ -56,11 +65,15 @@ class Proof(Protocol):
 
 
 class Believed:
-    """For upstreams that are not compared: clusters, and hubs of tests."""
+    """For upstreams that are not compared: the hubs of tests."""
 
     def serves(self, spec: StreamSpec) -> bool:
         """Serve everything."""
         return True
+
+    def by_shards(self, spec: StreamSpec) -> StreamSpec | None:
+        """Leave to the upstream what the engine does not know."""
+        return None
 
     def allows(self, spec: StreamSpec, batch: Batch) -> bool:
         """Allow everything."""
@@ -93,6 +106,11 @@ class Profile:
         return None if any(others) else cls(options.full_document, options.full_document_before_change)
 
     @property
+    def looks_up(self) -> bool:
+        """Whether documents are read when an event is made."""
+        return self.full_document == _LOOKS_UP
+
+    @property
     def name(self) -> str:
         """A name for a ledger."""
         return f"{self.full_document}-{self.full_document_before_change}"
@@ -103,7 +121,7 @@ class EngineProof:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Hub | ClusterHub,
         client: MongoClient[Any],
         make_ledger: Callable[[Profile], TrustLedger],
         *,
@@ -111,6 +129,7 @@ class EngineProof:
         sample_one_in: int,
     ) -> None:
         self._hub = hub
+        self._builds = _builds(hub, client)
         self._client = client
         self._make_ledger = make_ledger
         self._matches = matches
@@ -146,14 +165,39 @@ class EngineProof:
 
     def serves(self, spec: StreamSpec) -> bool:
         """Tell whether the engine may serve a stream: one that asks for what nobody compared begins a trial of it."""
+        if self._has_unknown_build:
+            return False
         ledger = self._plain.ledger
         if ledger.presumes and not ledger.has_doubts:
             return True
         profile = Profile.of(spec)
-        return profile is not None and self._trial(profile).is_caught_up
+        if profile is None or (profile.looks_up and isinstance(self._hub, ClusterHub)):
+            return False
+        return self._trial(profile).is_caught_up
+
+    @property
+    def _has_unknown_build(self) -> bool:
+        """Whether a shard has joined whose build is not among those that were there at the start."""
+        return isinstance(self._hub, ClusterHub) and not _builds(self._hub, self._client) <= self._builds
+
+    def by_shards(self, spec: StreamSpec) -> StreamSpec | None:
+        """Give a cluster's stream as its shards serve it; None for what they cannot give as a mongos would.
+
+        A shard looks documents up on itself alone, and they may have moved; and who asks as a router, or for a version
+        of tokens, asks for what is no option of a stream.
+        """
+        has_version = spec.token_version is not None and not any(SPLIT in stage for stage in spec.stages)
+        asks_for_more = spec.from_router or has_version
+        if not isinstance(self._hub, ClusterHub) or asks_for_more or spec.options.full_document == _LOOKS_UP:
+            return None
+        return replace(spec, served_by_shards=True)
 
     def allows(self, spec: StreamSpec, batch: Batch) -> bool:
         """Tell whether all events of a batch, and its position, are trusted; if not, the trial goes on."""
+        if spec.served_by_shards:
+            return True
+        if self._has_unknown_build:
+            return False
         ledger = self._plain.ledger
         if ledger.presumes and not ledger.has_doubts:
             return True
@@ -178,18 +222,28 @@ class EngineProof:
         with self._lock:
             known = self._trials.get(profile)
             if known is None:
-                sides = _Sides(self._hub, self._client, profile)
-                known = _RunningTrial(sides, self._make_ledger(profile), self._matches, self._one_in)
+                known = _RunningTrial(self._sides(profile), self._make_ledger(profile), self._matches, self._one_in)
                 self._trials[profile] = known
         return known
 
+    def _sides(self, profile: Profile) -> list[_Sides]:
+        """Give what is compared: the replica set, or each shard of a cluster."""
+        hub = self._hub
+        if not isinstance(hub, ClusterHub):
+            return [_Sides(hub, self._client, profile)]
+        return [_Sides(hub.hub(name), hub.client(name), profile) for name in hub.shards if name != CONFIG]
+
+
+def _builds(hub: Hub | ClusterHub, client: MongoClient[Any]) -> frozenset[str]:
+    return frozenset(map(build_name, hub.builds if isinstance(hub, ClusterHub) else [client.server_info()]))
+
 
 def engine_proof(
-    hub: Hub, client: MongoClient[Any], settings: EngineSettings, policy: Policy = NO_POLICY
+    hub: Hub | ClusterHub, client: MongoClient[Any], settings: EngineSettings, policy: Policy = NO_POLICY
 ) -> EngineProof:
     """Put the engine on trial before an upstream, or have it sampled; what is found is kept in files."""
-    build = client.server_info()
-    server, presumes = build_name(build), is_compared(build["version"])
+    builds = _builds(hub, client)
+    server, presumes = ", ".join(sorted(builds)), all(is_compared(build.partition(" ")[0]) for build in builds)
 
     def ledger(profile: Profile) -> TrustLedger:
         kept = LedgerFile(settings.folder, f"gateway-{profile.name}")
@@ -207,19 +261,23 @@ def engine_proof(
 
 
 class _RunningTrial:
-    """Compares until all that comes is trusted, and now and then afterwards, in a thread of its own."""
+    """Compares until all that comes is trusted, and now and then afterwards: each shard in a thread of its own."""
 
-    def __init__(self, sides: _Sides, ledger: TrustLedger, matches: int, one_in: int) -> None:
+    def __init__(self, sides: Sequence[_Sides], ledger: TrustLedger, matches: int, one_in: int) -> None:
         self.ledger = ledger
-        self._sides = sides
+        self._calm = Calm()
         self._matches = matches
         self._one_in = one_in
         self._is_caught_up = threading.Event()
         self._stopping = threading.Event()
         if ledger.presumes and not ledger.has_doubts:
             self._is_caught_up.set()
-        self._thread = OwnedThread(self._run, name="engine-trial", on_death=lambda _: _POLL_SECONDS)
-        self._thread.start()
+        self._threads = [
+            OwnedThread(partial(self._run, each), name="engine-trial", on_death=lambda _: _POLL_SECONDS)
+            for each in sides
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_caught_up(self) -> bool:
@@ -228,41 +286,45 @@ class _RunningTrial:
 
     def unsettle(self) -> None:
         """Compare everything again: something has come that is not trusted."""
+        self._calm.events = 0
         self._is_caught_up.clear()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._stopping.set()
-        self._thread.join(timeout=30)
+        for thread in self._threads:
+            thread.join(timeout=30)
 
-    def _run(self) -> None:
-        read = self._sides.hub.counts.entries
+    def _run(self, sides: _Sides) -> None:
+        read = sides.hub.counts.entries
         while not self._stopping.is_set():
             try:
-                read = self._run_once(read)
+                read = self._run_once(sides, read)
             except (PyMongoError, TailraceError) as error:
                 _log.warning("engine_trial_interrupted", error=str(error))
                 self._stopping.wait(_POLL_SECONDS)
 
-    def _run_once(self, read: int) -> int:
+    def _run_once(self, sides: _Sides, read: int) -> int:
         """Compare what is due; `read` and what is given are the oplog entries that had been read at the last sample."""
-        entries = self._sides.hub.counts.entries
+        entries = sides.hub.counts.entries
         if not self._is_caught_up.is_set():
-            self._compare(self._matches, seconds=math.inf)
-            self._is_caught_up.set()
+            calm = self._calm
+            is_over = self._is_caught_up.is_set
+            self._compare(sides, calm, lambda: is_over() or calm.events >= self._matches, seconds=math.inf)
+            if calm.events >= self._matches:
+                self._is_caught_up.set()
         elif self._one_in and entries - read >= _SAMPLE * self._one_in:
-            self._compare(_SAMPLE, seconds=_SECONDS_FOR_A_SAMPLE)
+            calm = Calm()
+            self._compare(sides, calm, lambda: calm.events >= _SAMPLE, seconds=_SECONDS_FOR_A_SAMPLE)
             return entries
         else:
             self._stopping.wait(_POLL_SECONDS)
         return read
 
-    def _compare(self, events: int, *, seconds: float) -> None:
-        """Compare until so many events in a row were trusted, or so many seconds have passed."""
-        trial = Trial(
-            self._sides.server, self._sides.engine, lambda token: token, self.ledger, looks_up=self._sides.looks_up
-        )
-        trial.run(seconds, is_over=lambda: self._stopping.is_set() or trial.calm >= events)
+    def _compare(self, sides: _Sides, calm: Calm, is_enough: Callable[[], bool], *, seconds: float) -> None:
+        """Compare until that is enough, or so many seconds have passed."""
+        trial = Trial(sides.server, sides.engine, lambda each: each, self.ledger, looks_up=sides.looks_up, calm=calm)
+        trial.run(seconds, is_over=lambda: self._stopping.is_set() or is_enough())
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,58 +348,36 @@ class _Sides:
                 profile.full_document_before_change, _PLAIN.full_document_before_change
             ),
         }
-        self.looks_up = profile.full_document == "updateLookup"
+        self.looks_up = profile.looks_up
 
-    def server(self, token: bytes | None) -> _ServerStream:
+    def server(self, token: bytes | None) -> _ServerSide:
         """Open the upstream's own stream."""
-        return _ServerStream(self._client, self._options, token)
+        return _ServerSide(ServerStream(self._client, self._spec(token)))
 
     def engine(self, token: bytes | None) -> _EngineStream:
         """Open the hub's."""
-        start = None if token is None else RawBSONDocument(token)
-        spec = read_spec(self._client, [], {**self._options, "startAfter": start}, self.hub.dialect)
         latest = operation_time(self._client)
-        return _EngineStream(self.hub.subscribe(spec, latest=latest, now=datetime.now(UTC)))
+        return _EngineStream(self.hub.subscribe(self._spec(token), latest=latest, now=datetime.now(UTC)))
+
+    def _spec(self, token: bytes | None) -> StreamSpec:
+        start = None if token is None else RawBSONDocument(token)
+        return read_spec(self._client, [], {**self._options, "startAfter": start}, self.hub.dialect)
 
 
-class _ServerStream:
-    """The upstream's own stream, by plain commands in one session: a reply is a batch."""
+class _ServerSide:
+    """The upstream's own stream: a reply is a batch."""
 
-    def __init__(self, client: MongoClient[Any], options: dict[str, str | None], token: bytes | None) -> None:
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if token is not None:
-            given["startAfter"] = RawBSONDocument(token)
-        self._admin = client.admin
-        self._session = client.start_session()
-        stage = {"$changeStream": {"allChangesForCluster": True, **given}}
-        reply = self._command({"aggregate": 1, "pipeline": [stage], "cursor": {}})
-        self._id = reply["cursor"]["id"]
-        self._first = _made(reply, "firstBatch")
+    def __init__(self, stream: ServerStream) -> None:
+        self._stream = stream
 
     def batches(self) -> Iterator[_Made]:
         """Give reply after reply, empty ones too."""
-        yield self._first
-        while True:
-            more = {"getMore": self._id, "collection": "$cmd.aggregate", "maxTimeMS": _AWAIT_MS}
-            yield _made(self._command(more), "nextBatch")
+        while not self._stream.is_closed:
+            yield _Made(*self._stream.next(_AWAIT_MS))
 
     def close(self) -> None:
         """Free the cursor."""
-        try:
-            self._admin.command({"killCursors": "$cmd.aggregate", "cursors": [self._id]}, session=self._session)
-        except PyMongoError:
-            pass  # it has gone with its connection
-        finally:
-            self._session.end_session()
-
-    def _command(self, command: dict[str, Any]) -> RawBSONDocument:
-        return self._admin.command(command, session=self._session, codec_options=_RAW)
-
-
-def _made(reply: RawBSONDocument, name: str) -> _Made:
-    cursor = reply["cursor"]
-    token = cursor.get("postBatchResumeToken")
-    return _Made([event.raw for event in cursor[name]], None if token is None else token.raw)
+        self._stream.close()
 
 
 class _EngineStream:

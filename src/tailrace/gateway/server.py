@@ -110,7 +110,8 @@ class GatewayCounts:
     failed: int = 0
     """Commands that failed in a way that is a defect of the gateway."""
     left_to_upstream: int = 0
-    """Change streams that the upstream serves itself, because the engine does not know a stage or an option."""
+    """Change streams that the upstream or its shards serve, because the engine does not know a stage or an option, or
+    has not proved itself."""
     events: int = 0
     event_bytes: int = 0
 

@@ -66,6 +66,11 @@ class Upstream:
                 self._greetings[name] = greeting
         return greeting[1]
 
+    async def is_router(self) -> bool:
+        """Tell whether a mongos answers: it serves the streams of a whole cluster."""
+        message = raw.field(await self.greeting("isMaster"), b"msg")
+        return message is not None and message.data == raw.string("isdbgrid")
+
     async def _ask(self, name: str) -> bytes:
         """Ask on a connection that is kept for this; it may have been lost since the last time."""
         message = Message(bson.encode({name: 1, "helloOk": True, "$db": "admin"}), request_id=1)

@@ -360,4 +360,4 @@ def sharing_key(spec: StreamSpec) -> Key:
         spec.options, resume_after=None, start_after=None, start_at_operation_time=None
     )
     private = object() if any(name in stages for name in _CHANGES_WITH_TIME) else None
-    return spec.scope, options, stages, spec.from_router, spec.token_version, private
+    return spec.scope, options, stages, spec.from_router, spec.token_version, spec.served_by_shards, private

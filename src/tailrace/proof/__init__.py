@@ -8,11 +8,12 @@ from tailrace.proof.beside import Beside
 from tailrace.proof.comparator import Comparator, Comparison
 from tailrace.proof.kind import MARK, Kind, NamespaceKind
 from tailrace.proof.ledger import Difference, KindRecord, LedgerFile, Trust, TrustLedger, build_name
-from tailrace.proof.trial import Trial
+from tailrace.proof.trial import Calm, Trial
 
 __all__ = [
     "MARK",
     "Beside",
+    "Calm",
     "Comparator",
     "Comparison",
     "Difference",

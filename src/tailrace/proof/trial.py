@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from tailrace.event import EventStream
@@ -13,6 +14,13 @@ from tailrace.proof.kind import MARK, Kind
 from tailrace.proof.ledger import MARKS, Trust, TrustLedger
 
 S = TypeVar("S")
+
+
+@dataclass(slots=True)
+class Calm:
+    """How many events in a row were of kinds that are decided: trusted, or never again."""
+
+    events: int = 0
 
 
 class Trial:
@@ -26,8 +34,12 @@ class Trial:
         ledger: TrustLedger,
         *,
         looks_up: bool,
+        calm: Calm | None = None,
     ) -> None:
-        """`server` and `engine` open their streams at what `start` makes of a token; of None it makes now."""
+        """`server` and `engine` open their streams at what `start` makes of a token; of None it makes now.
+
+        `calm` is given where the trials of several shards count together.
+        """
         self._server = server
         self._engine = engine
         self._start = start
@@ -35,8 +47,7 @@ class Trial:
         self._looks_up = looks_up
         self.failures = 0
         """How often the engine's stream failed."""
-        self.calm = 0
-        """How many events in a row were of kinds that are decided: trusted, or never again."""
+        self._calm = calm or Calm()
 
     def run(
         self,
@@ -57,7 +68,8 @@ class Trial:
             for batch in stream.batches():
                 beside.follow(batch)
                 for event in batch.events:
-                    self.calm = 0 if self._ledger.trust(Kind.of(event)) is Trust.UNPROVED else self.calm + 1
+                    is_open = self._ledger.trust(Kind.of(event)) is Trust.UNPROVED
+                    self._calm.events = 0 if is_open else self._calm.events + 1
                 if clock() - began >= seconds or is_over():
                     break
         finally:

@@ -20,7 +20,6 @@ from tailrace.cluster.topology import CONFIG
 from tailrace.driver import Batch
 from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec, read_token
-from tailrace.errors import HistoryLost
 from tailrace.event import ChangeEvent, EventBatch
 from tailrace.hub.batch import Batch as HubBatch
 from tailrace.hub.event_log import EventLog
@@ -38,6 +37,8 @@ _EVENTS: Final = 1_000
 class ProvingClusterHub(ClusterHub):
     """A cluster whose shards serve what the engine may not."""
 
+    _has_unknown_builds = True
+
     def __init__(
         self,
         uri: str,
@@ -53,7 +54,6 @@ class ProvingClusterHub(ClusterHub):
         self._proof = options
         self._on_side = on_side
         self._sides: dict[str, Side] = {}
-        self._listed_at: dict[str, int] = {}
         super().__init__(uri, unproved=True, **hub_options)
 
     def open_part(self, shard: str, spec: StreamSpec, latest: int, now: datetime) -> ShardPart:
@@ -75,15 +75,6 @@ class ProvingClusterHub(ClusterHub):
     def advance_to(self, time: int) -> None:
         """Have all shards come behind a time: a shard's own stream stands at its newest entry, not behind it."""
         super().advance_to(time + 1)
-
-    def _check_listed(self, names: set[str], now: int) -> None:
-        """Notice a shard that joined unseen: of an unknown release, nobody knows how its config servers log that."""
-        for name in names & self._listed_at.keys():
-            if any(
-                each.position_time > self._listed_at[name] and name not in each.shards for each in tuple(self._merges)
-            ):
-                self.error = HistoryLost(f"shard {name} was added, and the stream has come further without its events")
-        self._listed_at = {name: self._listed_at.get(name, now) for name in names}
 
     def _begun(self, spec: StreamSpec, start: Start) -> StreamSpec:
         after = None if start.token is None else ResumeToken.parse(start.token)
