@@ -59,24 +59,12 @@ def refuse_engine(family: Family) -> None:
         )
 
 
-_INTO_KAFKA: Final = "Capture it with `tailrace produce` into Kafka, and read the topics with Spark."
-
-
-def refuse_ranges(family: Family) -> None:
-    """Refuse what reads a range of a stream again, by another process: it has to come out alike."""
-    if family is Family.COSMOSDB:
-        raise DeploymentUnsuitable(
-            f"{family.product} orders changes for each shard key alone, so a range cannot be read twice alike",
-            hint=_INTO_KAFKA,
-        )
-
-
 def refuse_ends(family: Family, what: str) -> None:
     """Refuse what ends or begins at a time, where a stream does not say how far it is."""
     if family is not Family.MONGODB:
         raise DeploymentUnsuitable(
             f"{family.product} gives no post-batch tokens, so that {what} cannot be found in its stream",
-            hint=f"Use a streaming query that begins now. {_INTO_KAFKA}",
+            hint="Use a streaming query that begins now, or capture it with `tailrace produce` into Kafka.",
         )
 
 

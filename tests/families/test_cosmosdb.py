@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ from tailrace.families import Family, family_of
 from tailrace.owned import OwnedThread
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import Settings
+from tailrace.spark.columns import ENVELOPE
+from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
 from tailrace.spark.parts import event_source
+from tailrace.spark.planner import Planner
+from tailrace.spark.source import BatchReader
 
 HELLO = {
     "ismaster": True, "msg": "isdbgrid", "maxWireVersion": 13, "minWireVersion": 0, "maxBsonObjectSize": 16777216,
@@ -47,12 +52,17 @@ class CosmosDb:
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = list(EVENTS)
+        self.keeps_last_alone = False
+        """Whether it has forgotten all but the last change of each document, as it may."""
+        self._cursors: dict[int, int] = {}
 
     def __call__(self, command: dict[str, Any]) -> dict[str, Any]:
         if "getMore" in command:
             time.sleep(0.02)
-            batch, self._left = self._left[:2], self._left[2:]
-            return {"cursor": {"id": 9, "ns": "shop.orders", "nextBatch": batch}}
+            cursor = command["getMore"]
+            batch = list(self._behind(self._cursors[cursor]))[:2]
+            self._cursors[cursor] = batch[-1][0] if batch else self._cursors[cursor]
+            return {"cursor": {"id": cursor, "ns": "shop.orders", "nextBatch": [_event(*each) for each in batch]}}
         if not isinstance(command["aggregate"], str):
             raise Refusal(2, "Expected type string but found int.")
         stage, *others = command["pipeline"]
@@ -61,9 +71,15 @@ class CosmosDb:
         if stage["$changeStream"].get("fullDocument") != "updateLookup":
             raise Refusal(2, "fullDocument must be updateLookup")
         token = stage["$changeStream"].get("resumeAfter")
-        since = 0 if token is None else int(json.loads(token["_data"])[0]["token"])
-        self._left = [_event(n, self.events[n - 1]) for n in range(since + 1, len(self.events) + 1)]
-        return {"cursor": {"id": 9, "ns": "shop.orders", "firstBatch": []}}
+        cursor = len(self._cursors) + 1
+        self._cursors[cursor] = 0 if token is None else int(json.loads(token["_data"])[0]["token"])
+        return {"cursor": {"id": cursor, "ns": "shop.orders", "firstBatch": []}}
+
+    def _behind(self, token: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        last = {document["_id"]: number for number, document in enumerate(self.events, 1)}
+        for number, document in enumerate(self.events, 1):
+            if number > token and (not self.keeps_last_alone or last[document["_id"]] == number):
+                yield number, document
 
 
 def _event(n: int, document: dict[str, Any]) -> dict[str, Any]:
@@ -222,10 +238,124 @@ def of_orders() -> Selection:
     return Selection(namespaces=Namespaces.parse(("shop.orders",)), max_await_ms=20)
 
 
-def test_spark_is_refused_by_name(server):
-    with pytest.raises(DeploymentUnsuitable, match="cannot be read twice alike") as raised:
-        event_source(SourceOptions.parse({"uri": server.uri, "namespaces": "shop.orders"}))
-    assert "tailrace produce" in raised.value.hint
+# --- Spark
+
+
+class Query:
+    """Batches as Spark asks for them: first where each ends, then for its parts."""
+
+    def __init__(self, server: ScriptedServer, **options: str) -> None:
+        self.options = SourceOptions.parse({"uri": server.uri, "namespaces": "shop.orders", **options})
+        self.planner = Planner(event_source(self.options), self.options)
+
+    def begin(self) -> Offset:
+        began = self.planner.latest()
+        assert self.planner.parts(Offset(None), began) == []
+        return began
+
+    def next(self, start: Offset, count: int) -> tuple[Offset, list[dict[str, Any]]]:
+        """Read batches until there are so many events."""
+        found: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 200
+        while len(found) < count:
+            assert time.monotonic() < deadline
+            end = self.planner.latest()
+            if end.key != start.key:
+                found += self.batch(start, end)
+                start = end
+        return start, found
+
+    def batch(self, start: Offset, end: Offset) -> list[dict[str, Any]]:
+        parts = self.planner.parts(start, end)
+        return [bson.decode(event) for part in parts for batch in part.batches(self.options) for event in batch]
+
+    def close(self) -> None:
+        self.planner.close()
+
+
+@pytest.fixture
+def query(server):
+    opened: list[Query] = []
+
+    def start(**options: str) -> Query:
+        opened.append(Query(server, **options))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+def test_spark_ends_its_batches_at_events(cosmos, query):
+    """Over a restart too, after which a task reads the range of the checkpoint again: the same events, at its times."""
+    before = query()
+    began = before.begin()
+    end, found = before.next(began, 3)
+    assert [each["operationType"] for each in found] == ["replace", "replace", "delete"]
+    cosmos.events += [{"_id": 2, "total": 7}, {"_id": 3, "total": 8}]
+    last, more = before.next(end, 2)
+    before.close()
+    cosmos.events.append({"_id": 4, "total": 9})
+
+    restarted = query()
+    again = restarted.batch(end, last)
+    assert [each["fullDocument"] for each in again] == [each["fullDocument"] for each in more]
+    assert all(found[-1]["clusterTime"] < each["clusterTime"] <= more[-1]["clusterTime"] for each in again)
+    assert restarted.batch(last, last) == []
+    _, rest = restarted.next(last, 1)
+    assert [each["fullDocument"] for each in rest] == [{"_id": 4, "total": 9}]
+    assert rest[0]["clusterTime"] > more[-1]["clusterTime"]
+
+
+def test_spark_gives_a_range_whole_whose_end_does_not_come_again(cosmos, query, monkeypatch):
+    """Nothing is lost: what has changed since comes as it is now, and again with the range behind."""
+    monkeypatch.setattr("tailrace.spark.parts._SECONDS_WITHOUT_EVENTS", 0.3)
+    before = query()
+    end, found = before.next(before.begin(), 3)
+    cosmos.events += [{"_id": number, "total": 1} for number in (2, 3)]
+    last, _ = before.next(end, 2)
+    before.close()
+    cosmos.events += [{"_id": 3, "total": 2}, {"_id": 5, "total": 1}]
+    cosmos.keeps_last_alone = True
+    restarted = query()
+    again = restarted.batch(end, last)
+    assert [(each["documentKey"]["_id"], each["fullDocument"]["total"]) for each in again] == [(2, 1), (3, 2), (5, 1)]
+    stop = last.token.cluster_time
+    assert all(found[-1]["clusterTime"] < each["clusterTime"] <= stop for each in again), "before all that is behind it"
+    _, rest = restarted.next(last, 2)
+    assert [each["documentKey"]["_id"] for each in rest] == [3, 5]
+    assert all(each["clusterTime"] > stop for each in rest)
+
+
+def test_spark_marks_deletes_by_the_field_of_the_settings(query, tmp_path):
+    file = tmp_path / "tailrace.toml"
+    file.write_text('[mongodb]\nsoft_delete_field = "gone"\n')
+    asked = query(settingsFile=str(file))
+    _, found = asked.next(asked.begin(), 3)
+    assert {each["operationType"] for each in found} == {"replace"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"startAtOperationTime": "1700000000"}, "the place to begin at cannot be found"),
+        ({"source": "oplog"}, "no oplog"),
+        ({"namespaces": "shop"}, "collections alone"),
+        ({"pipeline": '[{"$match": {}}]'}, "no stages"),
+        ({"fullDocumentBeforeChange": "required"}, "full_document_before_change"),
+        ({"snapshot": "true"}, "a snapshot cannot"),
+    ],
+)
+def test_what_spark_cannot_do_is_refused_by_name(server, options, reason):
+    def begin() -> None:
+        if "snapshot" in options:
+            parsed = SourceOptions.parse({"uri": server.uri, "namespaces": "shop.orders", **options})
+            BatchReader(parsed, ENVELOPE).partitions()
+        Query(server, **options).begin()
+
+    with pytest.raises(DeploymentUnsuitable, match=reason):
+        begin()
+    assert not [command for command in server.commands if "aggregate" in command]
 
 
 @pytest.mark.parametrize(

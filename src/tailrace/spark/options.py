@@ -115,7 +115,8 @@ class _Parsed:
     def result(self) -> SourceOptions:
         file = self._text("settingsFile")
         settings = Settings.load(Path(file) if file else None)
-        selection = replace(self._selection(), family=settings.mongodb.family)
+        server = settings.mongodb
+        selection = replace(self._selection(), family=server.family, soft_delete_field=server.soft_delete_field)
         return SourceOptions(
             uri=self._text("uri") or settings.mongodb.uri.get_secret_value(),
             source=self._one_of("source", ("change-stream", "oplog")),

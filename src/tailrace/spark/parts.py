@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -15,13 +16,15 @@ from pyspark.sql.datasource import InputPartition
 
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
+from tailrace.capture.source.cosmosdb import CosmosDbSource, server_token
 from tailrace.capture.source.oplog import OplogSource
+from tailrace.capture.source.reader import ReadBatch
 from tailrace.capture.source.slices import WHOLE, Slice
 from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, make_source
 from tailrace.driver import token_of
 from tailrace.engine.expression.pipeline import compile_pipeline
 from tailrace.errors import SettingsError
-from tailrace.families import family_of, refuse_ends, refuse_ranges
+from tailrace.families import family_of, refuse_ends
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import masked
 from tailrace.spark.cuts import cuts
@@ -35,6 +38,8 @@ _EVENTS_PER_TASK = 2_000
 _POLL_SECONDS = 1.0
 _AWAIT_MS = 50
 """How long a task waits at the end of the oplog before it knows that it is the end."""
+_SECONDS_WITHOUT_EVENTS = 5.0
+"""When a stream of Cosmos DB, which does not say how far it is, has given all it had."""
 
 
 @dataclass
@@ -59,17 +64,19 @@ class Range(InputPartition):
     def batches(self, options: SourceOptions) -> Iterator[Sequence[bytes]]:
         """Read from the server until the end is behind us."""
         source = event_source(_hasty(options))
+        up_to_end = _last_token(self.end) if isinstance(source, CosmosDbSource) else _last_key(source, self.end)
+        if isinstance(source, CosmosDbSource):
+            source = source.until(self.end.to_bson())
         reader = Following(source, self.start)
-        end, last = self.end.key, last_time(source, self.end)
         try:
             while True:
                 read = reader.get(_POLL_SECONDS)
                 if read is None:
                     continue
-                events, is_done = up_to(end, read.events, read.token)
+                events, is_done = up_to_end(read)
                 if events:
                     yield self.slice.keep(events)
-                if is_done or (read.caught_up and has_reached(read.token, last)):
+                if is_done:
                     return
         finally:
             reader.close()
@@ -139,7 +146,6 @@ def connected(uri: str) -> MongoClient[Any]:
 def event_source(options: SourceOptions) -> EventSource:
     """Give what opens streams of these options."""
     family = family_of(connected(options.uri), options.selection.family)
-    refuse_ranges(family)
     if options.start is not None:
         refuse_ends(family, "the place to begin at")
     return make_source(options.source, connected(options.uri), options.selection, ClusterAccess(options.uri))
@@ -175,6 +181,43 @@ def last_time(source: EventSource, end: Offset) -> Timestamp | None:
 def has_reached(token: bytes | None, time: Timestamp | None) -> bool:
     """Tell whether a stream that stands at a token has come to a time."""
     return token is not None and time is not None and ResumeToken.parse(token).cluster_time >= time
+
+
+UpToEnd = Callable[[ReadBatch], tuple[list[bytes], bool]]
+"""Gives the events of a batch that belong to a range, and whether nothing more of it can come."""
+
+
+def _last_key(source: EventSource, end: Offset) -> UpToEnd:
+    """End a range by the order of tokens."""
+    last = last_time(source, end)
+
+    def up_to_end(read: ReadBatch) -> tuple[list[bytes], bool]:
+        events, is_done = up_to(end.key, read.events, read.token)
+        return events, is_done or (read.caught_up and has_reached(read.token, last))
+
+    return up_to_end
+
+
+def _last_token(end: Offset, clock: Callable[[], float] = time.monotonic) -> UpToEnd:
+    """End a range by the very token it ends with, as Cosmos DB's have no order.
+
+    A continuation token says how far all partitions were read, so that nothing before it is missing where it comes
+    again. It may not: the document may have changed since, or partitions come in another order. Then everything is
+    given that there is, and the next range repeats what is behind this one.
+    """
+    last = server_token(end.to_bson())
+    given_at = clock()
+
+    def up_to_end(read: ReadBatch) -> tuple[list[bytes], bool]:
+        nonlocal given_at
+        for number, event in enumerate(read.events):
+            if server_token(token_of(event)) == last:
+                return read.events[: number + 1], True
+        if read.events:
+            given_at = clock()
+        return read.events, clock() - given_at >= _SECONDS_WITHOUT_EVENTS
+
+    return up_to_end
 
 
 def _is_past(read_up_to: Timestamp | None, end: bytes) -> bool:

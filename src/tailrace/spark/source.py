@@ -107,7 +107,7 @@ class BatchReader(DataSourceReader):
         return _rows(self._options, self._schema, partition)
 
     def _documents(self) -> list[Documents]:
-        client = connected(self._options.uri)
+        client = event_source(self._options).documents()
         at = watermark(client)
         collections = captured_collections(client, self._options.selection)
         return [Documents(chunk, at) for name in collections for chunk in plan_collection(client, name)]

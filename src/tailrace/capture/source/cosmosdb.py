@@ -4,6 +4,9 @@ Its tokens are continuation tokens, which hold no time and have no order. Record
 here is the moment at which the event was read, with the server's own token behind it: moments never go back, also
 over restarts, and what is read twice is newer the second time and ends with the same document. A stream without a token
 begins now, and no other beginning can be named.
+
+A range that Spark reads again (`until`) gets moments between its two ends, so that it stays before all that was
+read behind it. Of a document that has changed since, the server gives the last change alone, behind the range.
 """
 
 from __future__ import annotations
@@ -29,16 +32,24 @@ from tailrace.token import ResumeToken
 _MARK: Final = b"\x02"
 """The first byte of such a position; MongoDB's is 0x82 and Amazon DocumentDB's 1."""
 _HEAD: Final = 9
+_ENDLESS: Final = 2**64 - 1
 
 
 class CosmosDbSource(ChangeStreamSource):
     """The stream of one collection, with the stages that Cosmos DB asks for, and its documents' marks as deletes."""
 
     def __init__(
-        self, client: MongoClient[Any], selection: Selection, *, clock: Callable[[], float] = time.time
+        self,
+        client: MongoClient[Any],
+        selection: Selection,
+        *,
+        clock: Callable[[], float] = time.time,
+        last_moment: int = _ENDLESS,
     ) -> None:
+        """`last_moment` is the latest that an event may have been read at."""
         super().__init__(client, _of_one_collection(selection))
         self._clock = clock
+        self._last_moment = last_moment
         self._last = 0
         self._begun: tuple[bytes, EventStream] | None = None
         """A position without a server's token, and the stream that was opened at that moment."""
@@ -50,7 +61,7 @@ class CosmosDbSource(ChangeStreamSource):
         if start.token is None:
             return self._read(self._watch(None, one_by_one))
         self._last = max(self._last, ClusterTime.from_timestamp(ResumeToken.parse(start.token).cluster_time))
-        token = _server_token(start.token)
+        token = server_token(start.token)
         if token is not None:
             return self._read(self._watch(token, one_by_one))
         begun, self._begun = self._begun, None
@@ -86,6 +97,11 @@ class CosmosDbSource(ChangeStreamSource):
             hint="Begin without one (capture.start = now), and load the collection by other means before.",
         )
 
+    def until(self, end: bytes) -> CosmosDbSource:
+        """Give a source for a range that is read again: its moments follow that of the start, up to that of the end."""
+        moment = ClusterTime.from_timestamp(ResumeToken.parse(end).cluster_time)
+        return CosmosDbSource(self.client, self.selection, clock=lambda: 0, last_moment=moment)
+
     def _watch(self, token: bytes | None, one_by_one: bool) -> EventStream:
         chosen = self.selection
         asked = {
@@ -104,8 +120,8 @@ class CosmosDbSource(ChangeStreamSource):
         return _CosmosStream(stream, self._moment, self.selection.soft_delete_field)
 
     def _moment(self) -> ClusterTime:
-        """Give the time, later than any that was given before."""
-        self._last = max(self._last + 1, ClusterTime.of(int(self._clock()), 0))
+        """Give the time, later than any that was given before, until the last moment has come."""
+        self._last = min(max(self._last + 1, ClusterTime.of(int(self._clock()), 0)), self._last_moment)
         return ClusterTime(self._last)
 
 
@@ -161,7 +177,7 @@ def _position(moment: ClusterTime, token: bytes) -> bytes:
     return ResumeToken(_MARK + int(moment).to_bytes(8, "big") + token).to_bson()
 
 
-def _server_token(position: bytes) -> bytes | None:
+def server_token(position: bytes) -> bytes | None:
     """Give the server's own token in a position; None for one that was made before there was any."""
     key = ResumeToken.parse(position).key
     return key[_HEAD:] or None if key[:1] == _MARK else None
