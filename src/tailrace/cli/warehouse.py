@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -71,8 +70,6 @@ def run(
     from tailrace.spark.planner import available_now
     from tailrace.warehouse.job import WarehouseJob
 
-    logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call
     source = None if topics else settings.mongodb.uri.get_secret_value()
     chosen = (format or settings.capture.format) if topics else None
     job = WarehouseJob(settings.warehouse, Selection.parse(namespaces or ()), uri=source, format=chosen)
