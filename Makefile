@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env newcomer examples release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz-gateway outsiders fuzz-kernel nemesis losses simulate canary secrets registry
+.PHONY: help env newcomer examples release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz fuzz-gateway outsiders fuzz-kernel nemesis losses simulate canary secrets registry
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,6 +74,9 @@ fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, an
 	INPUTS=$(or $(INPUTS),10000000) SEED=$(or $(SEED),1) TAILRACE_KERNEL=on $(BIN)/pytest -m 'long or not long' --timeout 36000 \
 		tests/capture/formats/test_kernel_differential.py tests/engine/test_compiled.py tests/oplog/test_reply.py \
 		tests/policy/test_compiled_policy.py tests/spark/test_columns.py -k 'mutated or memory' $(ARGS)
+
+fuzz: env        ## Damaged inputs at every door but the gateway's and the kernel's: INPUTS=1000000 SEED=1
+	INPUTS=$(or $(INPUTS),1000000) SEED=$(or $(SEED),1) $(BIN)/pytest --timeout 36000 tests/fuzz $(ARGS)
 
 canary: env      ## Random documents with marked values under random policies; no hidden mark in any output: DOCUMENTS=100000 SEED=1
 	DOCUMENTS=$(or $(DOCUMENTS),100000) ROUNDS=$(or $(ROUNDS),20) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py tests/policy/test_canary_line.py tests/policy/test_canary_jobs.py $(ARGS)

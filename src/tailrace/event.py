@@ -95,7 +95,9 @@ class ChangeEvent:
             known = self._fields.get("operationType")
             return known if isinstance(known, str) else ""
         span = self.spans.get(b"operationType")
-        return "" if span is None or span[0] != raw.STRING else self.raw[span[1] + 4 : span[2] - 1].decode()
+        if span is None or span[0] != raw.STRING:
+            return ""
+        return self.raw[span[1] + 4 : span[2] - 1].decode("utf-8", "replace")
 
     @property
     def required_operation_type(self) -> str:
@@ -112,18 +114,7 @@ class ChangeEvent:
             parts = self._fields.get("ns")
             return (parts.get("db"), parts.get("coll")) if isinstance(parts, dict) else (None, None)
         ns = self.document(b"ns")
-        if ns is None:
-            return None, None
-        known = _namespaces.get(ns)
-        if known is None:
-            if len(_namespaces) >= _MOST_NAMESPACES:
-                _namespaces.clear()
-            try:
-                decoded = bson.decode(ns)
-            except bson.errors.BSONError:
-                raise EventUnconvertible("the namespace of the event cannot be decoded") from None
-            known = _namespaces[ns] = decoded.get("db"), decoded.get("coll")
-        return known
+        return (None, None) if ns is None else _parts_of_namespace(ns)
 
     @property
     def namespace(self) -> str:
@@ -137,8 +128,8 @@ class ChangeEvent:
         to = self.document(b"to")
         if to is None:
             return None
-        parts = bson.decode(to)
-        return f"{parts['db']}.{parts['coll']}"
+        database, collection = _parts_of_namespace(to)
+        return f"{database}.{collection}"
 
     @property
     def document_key(self) -> bytes | None:
@@ -216,6 +207,19 @@ class EventStream(Protocol):
 
     def close(self) -> None:
         """Free the cursor on the server."""
+
+
+def _parts_of_namespace(ns: bytes) -> tuple[str | None, str | None]:
+    known = _namespaces.get(ns)
+    if known is None:
+        if len(_namespaces) >= _MOST_NAMESPACES:
+            _namespaces.clear()
+        try:
+            decoded = bson.decode(ns)
+        except bson.errors.BSONError:
+            raise EventUnconvertible("the namespace of the event cannot be decoded") from None
+        known = _namespaces[ns] = decoded.get("db"), decoded.get("coll")
+    return known
 
 
 def _token_text(token: bytes) -> bytes:

@@ -13,7 +13,6 @@ the working folder.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +24,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from tailrace.errors import SettingsError
 from tailrace.masking import masked as masked
 from tailrace.masking import shown
-from tailrace.settings_source import file_keys, located, located_defaults, with_secrets_of_files
+from tailrace.settings_source import file_keys, located, located_defaults, read_toml, with_secrets_of_files
 from tailrace.settings_types import (
     IDENTIFIER,
     STREAM_NAME,
@@ -518,14 +517,8 @@ def _read_file(file: Path | None) -> tuple[dict[str, Any], Path]:
     _file_in_use[:] = [] if path is None else [path.resolve()]
     if path is None:
         return {}, Path.cwd()
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}", hint="Check --config.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not TOML: {error}", hint="Correct the line it names.") from None
     folder = path.resolve().parent
-    values = with_secrets_of_files(Settings, values, folder)
+    values = with_secrets_of_files(Settings, read_toml(path, "Check --config."), folder)
     return (values if folder == Path.cwd() else located(values, folder)), folder
 
 

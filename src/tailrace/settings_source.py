@@ -26,6 +26,21 @@ _NO_PATHS = ("topic", "stop")
 """What `capture.dead_letters` may be beside a path."""
 
 
+def read_toml(path: Path, hint: str) -> dict[str, Any]:
+    """Read a TOML file; whatever it holds, what is wrong with it is said by name."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}", hint=hint) from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not TOML: {error}", hint="Correct the line it names.") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise SettingsError(f"{path} is not UTF-8 in line {line}", hint="Save it as UTF-8.") from None
+    except RecursionError:
+        raise SettingsError(f"{path} is not TOML: it is nested too deeply", hint="Simplify it.") from None
+
+
 def with_secrets_of_files(model: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Put the content of the file in the place of each `..._file` that stands for a secret."""
     read = {section: dict(given) if isinstance(given, Mapping) else given for section, given in values.items()}

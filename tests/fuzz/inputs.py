@@ -22,7 +22,18 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = ROOT / "tests" / "data" / "recordings"
 VERSIONS = ("4.2.6", "5.0.4", "6.0.5", "7.0.28")
 FORMATS = ("json", "canonical", "bson", "flat", "debezium")
-_SPECIAL = (b"\xff\xff\xff\xff", b"\0\0\0\x80", b"\xff\xff\xff\x7f", b"\5\0\0\0", b"\0", b"\xff", b'"', b"\n", b"=", b"[")
+_SPECIAL = (
+    b"\xff\xff\xff\xff",
+    b"\0\0\0\x80",
+    b"\xff\xff\xff\x7f",
+    b"\5\0\0\0",
+    b"\0",
+    b"\xff",
+    b'"',
+    b"\n",
+    b"=",
+    b"[",
+)
 
 
 def recorded_events(version: str) -> list[bytes]:
@@ -45,7 +56,11 @@ def tokens() -> list[bytes]:
 
 def oplog_entries() -> list[bytes]:
     """Oplog entries of every kind, commands and transactions among them."""
-    return [entry for version in VERSIONS for entry in read_recording([RECORDINGS / f"{version}.jsonl.gz"]).shards[""].entries]
+    return [
+        entry
+        for version in VERSIONS
+        for entry in read_recording([RECORDINGS / f"{version}.jsonl.gz"]).shards[""].entries
+    ]
 
 
 def records(name: str) -> list[bytes]:
@@ -54,7 +69,9 @@ def records(name: str) -> list[bytes]:
     format = FormatOptions(name, fields=fields, keeps_unrepresentable=True).make()
     made = format.batch(recorded_events("6.0.5"))
     keys = [record.key or b"" for record in made]
-    return [len(key).to_bytes(4, "little") + key + (record.value or b"") for key, record in zip(keys, made, strict=True)]
+    return [
+        len(key).to_bytes(4, "little") + key + (record.value or b"") for key, record in zip(keys, made, strict=True)
+    ]
 
 
 def settings_files() -> list[bytes]:
@@ -77,14 +94,19 @@ def _toml(value: object) -> str | None:
 
 def frames() -> list[bytes]:
     """Messages of the wire protocol, as drivers send them."""
+    lsid = {"id": bson.Binary(b"1" * 16, 4)}
     commands = [
         {"hello": 1, "$db": "admin", "client": {"driver": {"name": "x"}}, "compression": ["zlib"]},
-        {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {"batchSize": 7}, "$db": "shop", "lsid": {"id": bson.Binary(b"1" * 16, 4)}},
+        {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": "shop", "lsid": lsid},
         {"getMore": bson.Int64(7), "collection": "c", "maxTimeMS": 5, "$db": "shop"},
         {"killCursors": "c", "cursors": [bson.Int64(7)], "$db": "shop"},
         {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b"n,,n=a,r=b", "$db": "admin"},
     ]  # fmt: skip
-    return [_message(each) for each in commands] + [_query(commands[0])] + [_compressed(_message(each)) for each in commands]
+    return (
+        [_message(each) for each in commands]
+        + [_query(commands[0])]
+        + [_compressed(_message(each)) for each in commands]
+    )
 
 
 def _framed(opcode: int, payload: bytes) -> bytes:
@@ -135,4 +157,3 @@ def _damage(chance: random.Random, data: bytearray, seeds: list[bytes]) -> None:
         data[place:] = other[begin : begin + 2_000]
     else:
         data[place : place + 1] = bytes([chance.randrange(256)])
-

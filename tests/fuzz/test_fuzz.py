@@ -1,7 +1,7 @@
 """Damaged inputs at every door: nothing but a value or an error of ours comes out, and no memory stays behind.
 
-`make fuzz INPUTS=1000000` is the long form. What was found once is kept in `tests/data/fuzz.jsonl` and tried every time.
-The gateway's frames beside a watcher are in `tests/gateway/test_frame_fuzz.py`, the kernel's own entries in
+`make fuzz INPUTS=1000000` is the long form. What was found once is kept in `tests/data/fuzz.jsonl`, and tried every
+time. The gateway's frames beside a watcher are in `tests/gateway/test_frame_fuzz.py`, the kernel's own entries in
 `make fuzz-kernel`.
 """
 
@@ -19,7 +19,7 @@ from fuzz.doors import DOORS, Door
 from fuzz.inputs import ROOT, mutants
 from gateway.test_many_watchers import resident_bytes
 
-INPUTS = int(os.environ.get("INPUTS", "1500"))
+INPUTS = int(os.environ.get("INPUTS", "500"))
 SEED = int(os.environ.get("SEED", "1"))
 WARM_UP = 0.3
 """Caches fill up in the first part of a run; what grows behind it grows for ever."""

@@ -146,8 +146,8 @@ def _read_token(text: str | None) -> dict[str, Any] | None:
 
     if text is None:
         return None
-    written = text if text.startswith("{") or not Path(text).is_file() else Path(text).read_text()
     try:
+        written = text if text.startswith("{") or not Path(text).is_file() else Path(text).read_text()
         token = json_util.loads(written) if written.lstrip().startswith("{") else {"_data": written.strip()}
     except (ValueError, TypeError) as error:
         raise InvalidResumeToken(f"the token is not JSON: {error}", server_code=9) from None

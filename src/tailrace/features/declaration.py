@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ from tailrace.errors import SettingsError
 from tailrace.features.conditions import condition_text
 from tailrace.features.definition import Definition, Feature, Kind, Source, suggestion
 from tailrace.features.windows import FOREVER, Window, parse_duration
+from tailrace.settings_source import read_toml
 
 _KINDS: Final = {**{kind.value: kind for kind in Kind}, "avg": Kind.MEAN}
 _KEYS: Final = {"name", "namespace", "entity", "time", "time_zone", "lateness", "ttl", "source", "feature"}
@@ -29,13 +29,7 @@ def load_definition(name: str) -> Definition:
         if not isinstance(found, Definition):
             raise SettingsError(f"{name} is no Definition", hint="Make it with tailrace.features.Definition(...).")
         return found
-    try:
-        form = tomllib.loads(Path(name).read_text())
-    except OSError as error:
-        raise SettingsError(f"cannot read {name}: {error.strerror}", hint="Name a TOML file or module:name.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{name} is not TOML: {error}", hint="Correct the line it names.") from None
-    return parse_definition(form)
+    return parse_definition(read_toml(Path(name), "Name a TOML file or module:name."))
 
 
 def parse_definition(form: Mapping[str, Any]) -> Definition:

@@ -31,6 +31,8 @@ from tailrace.settings import masked
 
 _log = get_logger("tailrace.monitor")
 LARGEST_BODY: Final = 64 * 1024
+_DIGITS: Final = 18
+"""No length has more; Python itself refuses to read a number of thousands of them."""
 MOST_CONNECTIONS: Final = 32
 SECONDS_PER_REQUEST: Final = 30.0
 
@@ -157,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Give a page."""
-        path, site = urlsplit(self.path).path, self.server.site
+        path, site = self._path, self.server.site
         if path == "/metrics":
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
             self._send(HTTPStatus.OK, encode(REGISTRY), kind)
@@ -173,12 +175,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Do what is asked for."""
-        path, site = urlsplit(self.path).path, self.server.site
+        path, site = self._path, self.server.site
         if path in site.actions:
             action = site.actions[path]
             self._answer(lambda: self._act(path, action), HTTPStatus.ACCEPTED)
         else:
             self._refuse(path, wrong_method=path in {"/metrics", "/healthz", *site.pages})
+
+    @property
+    def _path(self) -> str:
+        try:
+            return urlsplit(self.path).path
+        except ValueError:  # brackets that hold no address
+            return self.path
 
     def _act(self, path: str, action: Action) -> Mapping[str, Any]:
         """Do an action, with an account of it before and, if it fails, after."""
@@ -216,12 +225,12 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or "Transfer-Encoding" in self.headers:
             raise ControlRefused("the length of the body is not given", status=HTTPStatus.LENGTH_REQUIRED)
-        if int(length) > LARGEST_BODY:
+        if len(length) > _DIGITS or int(length) > LARGEST_BODY:
             message = f"a body has at most {LARGEST_BODY:,} bytes"
             raise ControlRefused(message, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
             body = json.loads(self.rfile.read(int(length)) or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
             raise ControlRefused("the body is no JSON object", status=HTTPStatus.BAD_REQUEST)
@@ -237,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
             retry = error.outcome is Outcome.RETRY
             self._send_error(HTTPStatus.SERVICE_UNAVAILABLE if retry else HTTPStatus.INTERNAL_SERVER_ERROR, error)
         except Exception as error:
-            _log.warning("request_failed", path=urlsplit(self.path).path, error=masked(repr(error))[:300])
+            _log.warning("request_failed", path=self._path, error=masked(repr(error))[:300])
             self._send_error(HTTPStatus.INTERNAL_SERVER_ERROR, TailraceError("the request failed; the log says why"))
 
     def _refuse(self, path: str, *, wrong_method: bool) -> None:

@@ -97,3 +97,5 @@ def _pem(given: Mapping[str, str], name: str) -> str | None:
         return Path(location).read_text()
     except OSError as error:
         raise SettingsError(f"ssl.{name}.location: cannot read {location}: {error.strerror}") from None
+    except ValueError:
+        raise SettingsError(f"ssl.{name}.location: {location} is not PEM", hint="Name a file of text.") from None

@@ -7,8 +7,14 @@ from typing import Any
 from uuid import UUID
 
 import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 
 from tailrace.token.resume_token import TokenData
+
+_SHOWN: CodecOptions[dict[str, Any]] = CodecOptions(
+    unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+"""An `_id` may be any text and any date."""
 
 
 def describe(data: TokenData) -> dict[str, Any]:
@@ -25,7 +31,7 @@ def describe(data: TokenData) -> dict[str, Any]:
     if data.uuid is not None:
         described["uuid"] = str(UUID(bytes=data.uuid))
     if data.event_identifier is not None:
-        described["eventIdentifier"] = bson.decode(data.event_identifier)
+        described["eventIdentifier"] = bson.decode(data.event_identifier, _SHOWN)
     if data.fragment is not None:
         described["fragmentNum"] = data.fragment
     return described

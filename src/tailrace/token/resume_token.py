@@ -125,13 +125,13 @@ class ResumeToken:
         data, bits = raw.field(doc, b"_data"), raw.field(doc, b"_typeBits")
         if data is None or data.kind != raw.STRING:
             raise InvalidResumeToken(
-                f"Bad resume token: _data of missing or of wrong type. Expected string, got {bson.decode(doc)}",
+                f"Bad resume token: _data of missing or of wrong type. Expected string, got {_shown(doc)}",
                 server_code=40647,
             )
         if bits is None:
             return cls.from_hex(raw.string_at(data.data))
         if bits.kind != raw.BINARY or raw.binary_at(bits.data)[0] != 0:
-            raise InvalidResumeToken(f"Bad resume token: _typeBits of wrong type {bson.decode(doc)}", server_code=40648)
+            raise InvalidResumeToken(f"Bad resume token: _typeBits of wrong type {_shown(doc)}", server_code=40648)
         return cls.from_hex(raw.string_at(data.data), raw.binary_at(bits.data)[1])
 
     # --- reading
@@ -204,6 +204,10 @@ class ResumeToken:
 
 Position: TypeAlias = ResumeToken
 """What stores keep and streams start from: an event's token or a bare high-water mark, one type."""
+
+
+def _shown(doc: bytes) -> Any:
+    return raw.to_python(raw.DOCUMENT, doc)
 
 
 def _values(data: TokenData) -> Iterator[Value]:

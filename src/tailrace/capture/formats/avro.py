@@ -268,7 +268,7 @@ class RegisteredDecoder(RecordDecoder):
             hint="Use Spark's from_avro, or a format that the jobs read: json, canonical, bson, flat or debezium.",
         )
 
-    def _state(self, key: bytes, namespace: str, operation: str) -> StoredRecord:
+    def _state_of(self, key: bytes, namespace: str, operation: str) -> StoredRecord:
         found = extended_json.loads(key)
         has_id = isinstance(found, dict) and "_id" in found
         return StoredRecord(namespace, operation, found if has_id else None)
@@ -279,11 +279,11 @@ class AvroDecoder(RegisteredDecoder):
 
     name = "avro"
 
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state."""
         operation, at = _text_at(value, _HEAD.size)
         namespace, _ = _text_at(value, at)
-        return self._state(key, namespace, operation)
+        return self._state_of(key, namespace, operation)
 
 
 class JsonSchemaDecoder(RegisteredDecoder):
@@ -291,10 +291,10 @@ class JsonSchemaDecoder(RegisteredDecoder):
 
     name = "jsonschema"
 
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state."""
         envelope = orjson.loads(value[_HEAD.size :])
-        return self._state(key, envelope["ns"], envelope["operationType"])
+        return self._state_of(key, envelope["ns"], envelope["operationType"])
 
 
 def _text_at(value: bytes, at: int) -> tuple[str, int]:

@@ -31,7 +31,7 @@ class BsonDecoder(CanonicalDecoder):
 
     name = "bson"
 
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state."""
         decoded = extended_json.decode(value)
         return state_of_event(orjson.loads(extended_json.canonical(decoded)), decoded.get("documentKey"))

@@ -66,9 +66,9 @@ class CloudEventsDecoder(JsonDecoder):
     name = "cloudevents"
     is_whole_in_value = False
 
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state."""
-        return super().read(key, orjson.dumps(orjson.loads(value)["data"]))
+        return super()._state(key, orjson.dumps(orjson.loads(value)["data"]))
 
     def _event(self, record: KafkaRecord) -> ReadEvent:
         inner = orjson.loads(record.value)["data"]

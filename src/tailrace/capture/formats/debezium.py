@@ -169,7 +169,7 @@ class DebeziumDecoder(RecordDecoder):
 
     name = "debezium"
 
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state."""
         envelope = orjson.loads(value)
         source = envelope["source"]

@@ -192,7 +192,7 @@ class FlatDecoder(RecordDecoder):
     name = "flat"
     has_documents = False
 
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state; the field `key` has lost its type, so the record's own key is used."""
         row = orjson.loads(value)
         found = extended_json.loads(key)

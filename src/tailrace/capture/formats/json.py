@@ -65,7 +65,7 @@ class JsonDecoder(RecordDecoder):
     name = "json"
     is_whole_in_value = True
 
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state."""
         event = orjson.loads(value)
         found = event.get("documentKey")

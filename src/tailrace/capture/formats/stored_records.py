@@ -21,7 +21,7 @@ from bson.timestamp import Timestamp
 
 from tailrace import raw
 from tailrace.capture.formats.headers import OP_CODES
-from tailrace.errors import EventUnconvertible
+from tailrace.errors import EventUnconvertible, TailraceError
 from tailrace.raw import extended_json
 from tailrace.token import ResumeToken
 
@@ -30,6 +30,16 @@ Plain = Mapping[str, Any]
 
 OPERATIONS: Mapping[str, str] = {"c": "insert", "u": "update", "d": "delete", "r": "read"}
 """The operations behind the letters of flat records and Debezium's."""
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    bson.errors.BSONError,
+)
+"""What decoding any bytes at all may raise; numbers out of range and misspelt decimals are arithmetic errors."""
 _FULL_NAMES = set(OP_CODES) | {"drop", "rename", "dropDatabase", "invalidate"}
 
 
@@ -96,7 +106,7 @@ class RecordDecoder(ABC):
     """Whether a record can become its event again without anything else, as a schema registry."""
 
     @abstractmethod
-    def read(self, key: bytes, value: bytes) -> StoredRecord:
+    def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record, whose key is the documentKey, says of the state."""
 
     @abstractmethod
@@ -107,12 +117,21 @@ class RecordDecoder(ABC):
         """Give the event of a record, None for one that is no event; EventUnconvertible when it cannot be read."""
         try:
             return self._event(record)
-        except (EventUnconvertible, ValueError, KeyError, TypeError, AttributeError, bson.errors.BSONError) as error:
-            location = f"{record.topic}/{record.partition}@{record.offset}"
-            raise EventUnconvertible(
-                f"record {location} is not of the format {self.name}: {type(error).__name__} {error}",
-                hint="Check the format, or let bad records go to the dead letters.",
-            ) from error
+        except (TailraceError, *_UNREADABLE) as error:
+            raise self._refusal(f"record {record.topic}/{record.partition}@{record.offset}", error) from error
+
+    def read(self, key: bytes, value: bytes) -> StoredRecord:
+        """Give what a record, whose key is the documentKey, says of the state; EventUnconvertible for foreign ones."""
+        try:
+            return self._state(key, value)
+        except (TailraceError, *_UNREADABLE) as error:
+            raise self._refusal(f"a record with the key {key[:100]!r}", error) from error
+
+    def _refusal(self, which: str, error: Exception) -> EventUnconvertible:
+        return EventUnconvertible(
+            f"{which} is not of the format {self.name}: {type(error).__name__} {error}",
+            hint="Check the format, or let bad records go to the dead letters.",
+        )
 
     def spelled(self, document: bytes) -> Plain:
         """Give a document of the source (BSON) as this format's documents are compared."""

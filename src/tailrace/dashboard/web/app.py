@@ -103,7 +103,7 @@ class Dashboard:
             Route("/api/openapi.json", lambda _: _json(description())),
             Route("/api/history", self._history),
             Route("/api/events", self._events),
-            Route("/api/events/{number:int}", self._event),
+            Route("/api/events/{number}", self._event),
             Route("/api/features/{name}/{entity:path}", self._entity),
             Route("/api/tokens/{token}", self._token),
             Route("/api/stream", self._stream),
@@ -124,13 +124,14 @@ class Dashboard:
     async def _events(self, request: Request) -> Response:
         query = request.query_params
         limit = query.get("limit", "100")
-        if not limit.isdecimal() or not 1 <= int(limit) <= 1_000:
+        if not limit.isdecimal() or len(limit) > 4 or not 1 <= int(limit) <= 1_000:
             raise ControlRefused("`limit` is a number from 1 to 1000", status=HTTPStatus.BAD_REQUEST, hint="")
         names = {name: query.get(name, "") for name in ("namespace", "operation", "text")}
         return _json(self.collector.events.newest(int(limit), **names))
 
     async def _event(self, request: Request) -> Response:
-        event = self.collector.events.find(request.path_params["number"])
+        number = request.path_params["number"]
+        event = self.collector.events.find(int(number)) if number.isdecimal() and len(number) < 19 else None
         if event is None:
             hint = "Only the newest events are held (dashboard.events_mb)."
             raise ControlRefused("this event is not held", status=HTTPStatus.NOT_FOUND, hint=hint)
