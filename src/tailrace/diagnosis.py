@@ -75,7 +75,7 @@ def _guarded(
     except Exception as error:
         known = explain(error)
         if known is None and isinstance(error, ValueError):
-            known = SettingsError(f"{check}: {error}", hint="It is no URL that its client understands.")
+            known = SettingsError(f"{check}: {error}", hint="Its client does not accept this URL.")
         if known is None:
             raise
         yield Finding(check, Level.FAILED, f"{known.code}: {masked(known.message)}", known.hint)

@@ -3,27 +3,27 @@
     TailraceError
     ├── SettingsError            settings-invalid         stop     a key, value or file of the settings
     ├── MissingExtra             extra-missing            stop     an optional dependency is not installed
-    ├── ThreadDied               thread-died              retry    a thread of this process failed and was started again
-    ├── ServerUnreachable        server-unreachable       retry    nobody answers at an address
+    ├── ThreadDied               thread-died              retry    a thread of this process failed and was restarted
+    ├── ServerUnreachable        server-unreachable       retry    no server answers at an address
     ├── DeploymentUnsuitable     deployment-unsuitable    stop     this MongoDB cannot do what is asked of it
-    │   └── NotReplicaSet        not-a-replica-set        stop     a standalone mongod, or a set nobody initiated
+    │   └── NotReplicaSet        not-a-replica-set        stop     a standalone mongod, or one that was never initiated
     ├── NotCaughtUp              not-caught-up            retry    a stream has not delivered up to a time
     ├── NotAuthorized            not-authorized           stop     the user lacks a privilege
     ├── FileUnusable             file-unusable            stop     a file or folder cannot be read or written
     ├── BsonMalformed            bson-malformed           stop     bytes that are not BSON
     ├── OplogEntryInvalid        oplog-entry-invalid      stop     an oplog entry that no server writes
     ├── OplogUnreadable          oplog-unreadable         stop     the oplog is not there, or may not be read
-    ├── AlertUndelivered         alert-undelivered        retry    a webhook did not take an alert
-    ├── BadFrame                 bad-frame                stop     bytes that are no message of the wire protocol
+    ├── AlertUndelivered         alert-undelivered        retry    a webhook did not accept an alert
+    ├── BadFrame                 bad-frame                stop     bytes that are not a wire protocol message
     ├── RecordingInvalid         recording-invalid        stop     a recording that cannot be read
     ├── ChangeStreamError        change-stream-error      stop     what a server answers to a change stream
     │   ├── StreamRefused        stream-refused           stop     it cannot be opened like this
     │   │   └── PipelineUnsupported pipeline-unsupported  stop     a stage that only the server itself can run
     │   ├── InvalidResumeToken   resume-token-invalid     stop     260, and bytes that are no token
     │   ├── HistoryLost          history-lost             recover  286: the oplog begins after the position
-    │   ├── StreamFatal          stream-fatal             stop     280: it can never go on from there
+    │   ├── StreamFatal          stream-fatal             stop     280: it can never resume from there
     │   ├── PipelineFailed       pipeline-failed          stop     a user's stage cannot compute an event
-    │   ├── ImageMissing         image-missing            stop     47: a required image is not there
+    │   ├── ImageMissing         image-missing            stop     47: a required image does not exist
     │   └── EventTooLarge        event-too-large          stop     10334: an event over 16 MB
     ├── ResumeTokenMissing       resume-token-missing     stop     an event came without its `_id`
     ├── CaptureError             capture-error            stop     positions, formats and sinks of a capture
@@ -34,38 +34,38 @@
     │   ├── LeaseExpired         lease-expired            retry    this writer was silent for longer than its lease
     │   ├── Backpressure         backpressure             retry    a sink's buffer is full; says when to try again
     │   ├── SinkUnavailable      sink-unavailable         retry    a sink does not answer, or lost records
-    │   ├── RecordRefused        record-refused           stop     a sink will never take this record
-    │   ├── HandlerFailed        handler-failed           stop     the code of the application fails on an event
-    │   └── EventUnconvertible   event-unconvertible      stop     an event that a format cannot express
+    │   ├── RecordRefused        record-refused           stop     a sink will never accept this record
+    │   ├── HandlerFailed        handler-failed           stop     the application's handler fails on an event
+    │   └── EventUnconvertible   event-unconvertible      stop     an event that a format cannot represent
     ├── TokenQuarantined         token-quarantined        recover  a token that was answered with 286 before
     ├── StreamInvalidated        stream-invalidated       recover  an invalidate event that cannot be crossed
     ├── EventUnreadable          event-unreadable         recover  no form of an event fits into 16 MB
     ├── GapOpen                  gap-open                 recover  a gap in the ledger, and recovery is by hand
-    ├── ControlRefused           control-refused          stop     a running process does not do what it is asked
-    ├── AuditUnavailable         audit-unavailable        stop     what somebody does cannot be written down
-    ├── GapUnknown               gap-unknown              stop     no gap of this number is in the ledger
-    ├── InventoryMissing         inventory-missing        stop     nobody knows which keys were captured before
+    ├── ControlRefused           control-refused          stop     a running process refuses a request
+    ├── AuditUnavailable         audit-unavailable        stop     an action cannot be written to the audit log
+    ├── GapUnknown               gap-unknown              stop     the ledger has no gap with this number
+    ├── InventoryMissing         inventory-missing        stop     the keys captured before are not known
     ├── FeatureStoreUnavailable  feature-store-unavailable retry   the Redis of the features does not answer
     ├── FeaturesMixed            features-mixed           stop     Redis has features of another definition
     ├── FeaturesUnknown          features-unknown         stop     Redis has no features of this name
-    ├── FeaturesLost             features-lost            recover  Redis forgot features that were written
+    ├── FeaturesLost             features-lost            recover  Redis lost features that were written
     ├── DiskFull                 disk-full                stop     a job cannot write its files
     ├── FormatMismatch           format-mismatch          stop     all records of a batch are of another format
     ├── CheckpointMissing        checkpoint-missing       stop     a job's output is there, its checkpoint is not
     ├── SchemaDrifted            schema-drift             stop     a document does not fit its strict table
-    ├── RebuildIncomplete        rebuild-incomplete       stop     the topics do not tell every document whole
+    ├── RebuildIncomplete        rebuild-incomplete       stop     the topics lack whole documents
     ├── TableChanged             table-changed            retry    another job wrote to a table meanwhile
-    ├── QueryFailed              query-failed             retry    a Spark query ends again and again
+    ├── QueryFailed              query-failed             retry    a Spark query keeps failing
     ├── SqlRefused               sql-refused              stop     a query that cannot be answered
     ├── AlreadyUp                already-up               stop     another `tailrace up` has the run folder
-    ├── PartGaveUp               part-gave-up             stop     a part of `tailrace up` ends again and again
+    ├── PartGaveUp               part-gave-up             stop     a part of `tailrace up` keeps failing
     └── StandError               stand-failed             stop     a local server of the stand
         ├── DownloadFailed       download-failed          retry    a package could not be fetched
         ├── ChecksumMismatch     checksum-mismatch        stop     a package is not the one that was pinned
         └── ServerDidNotStart    server-did-not-start     stop     a process ended, or never answered
 
-Each class has a `code` that stays the same for ever, an `outcome` that says what a program may do about it,
-and a `hint` that tells a person the next step. All of them pickle, because Spark and multiprocessing
+Each class has a `code` that never changes, an `outcome` that says what a program can do about it, and a `hint`
+with the next step for a person. All of them pickle, because Spark and multiprocessing
 carry errors between processes.
 """
 
@@ -145,7 +145,7 @@ __all__ = [
 
 
 class Outcome(StrEnum):
-    """What a program may do when it meets an error."""
+    """What a program can do about an error."""
 
     RETRY = "retry"
     """The same call may succeed later, unchanged."""
@@ -197,15 +197,15 @@ class MissingExtra(TailraceError):
 
 
 class ThreadDied(TailraceError):
-    """A thread of this process ended by an error that nobody expected, and was started again."""
+    """A thread of this process ended with an unexpected error, and was restarted."""
 
     code = "thread-died"
     outcome = Outcome.RETRY
-    default_hint = "The log says where it failed; report it, with the log."
+    default_hint = "The log shows where it failed; please report it with the log."
 
 
 class ServerUnreachable(TailraceError):
-    """Nobody answers at the address that was given."""
+    """No server answers at the given address."""
 
     code = "server-unreachable"
     outcome = Outcome.RETRY
@@ -213,7 +213,7 @@ class ServerUnreachable(TailraceError):
 
 
 class DeploymentUnsuitable(TailraceError):
-    """A MongoDB deployment answers, but of a kind that cannot do what is asked of it."""
+    """The MongoDB deployment answers, but cannot do what is asked of it."""
 
     code = "deployment-unsuitable"
     default_hint = "Give the URI of the replica set, or of a mongos of the cluster."
@@ -227,7 +227,7 @@ class NotReplicaSet(DeploymentUnsuitable):
 
 
 class NotAuthorized(TailraceError):
-    """The server knows the user, who lacks the privilege for a command."""
+    """The user is authenticated, but lacks the privilege for a command."""
 
     code = "not-authorized"
     default_hint = (
@@ -237,7 +237,7 @@ class NotAuthorized(TailraceError):
 
 
 class NotCaughtUp(TailraceError):
-    """A stream has not delivered everything up to the time that is asked for."""
+    """A stream has not delivered everything up to the requested time."""
 
     code = "not-caught-up"
     outcome = Outcome.RETRY
@@ -245,17 +245,17 @@ class NotCaughtUp(TailraceError):
 
 
 class FileUnusable(TailraceError):
-    """A file or folder that was named cannot be read or written."""
+    """A file or folder cannot be read or written."""
 
     code = "file-unusable"
-    default_hint = "Check the path, and who may read and write it."
+    default_hint = "Check the path and its permissions."
 
 
 class BsonMalformed(TailraceError):
-    """Bytes that should be BSON are not; `offset` is the first that cannot be right."""
+    """Bytes that should be BSON are not; `offset` is the first invalid byte."""
 
     code = "bson-malformed"
-    default_hint = "The data was damaged on its way, or is no BSON: look at the bytes there."
+    default_hint = "The data was damaged in transit, or is not BSON: inspect the bytes at that offset."
 
     def __init__(self, message: str, *, offset: int, hint: str | None = None) -> None:
         super().__init__(f"{message} (at byte {offset})", hint=hint, offset=offset)
@@ -266,7 +266,7 @@ class OplogEntryInvalid(TailraceError):
     """An oplog entry lacks a field, or has one of a type, that no server writes."""
 
     code = "oplog-entry-invalid"
-    default_hint = "The entry is in `details`; check that the upstream is a MongoDB 4.2 to 6.0 server."
+    default_hint = "The entry is in `details`; check that the upstream is a MongoDB 4.2 to 7.0 server."
 
 
 class OplogUnreadable(TailraceError):
@@ -277,25 +277,25 @@ class OplogUnreadable(TailraceError):
 
 
 class AlertUndelivered(TailraceError):
-    """A webhook refused an alert, or did not answer as often as it was tried."""
+    """A webhook refused an alert, or did not answer any attempt."""
 
     code = "alert-undelivered"
     outcome = Outcome.RETRY
-    default_hint = "Check monitor.webhook_url; the alert is in the log and is sent again at the next look."
+    default_hint = "Check monitor.webhook_url; the alert is in the log and is sent again at the next poll."
 
 
 class BadFrame(TailraceError):
-    """A peer sent bytes that are no message of the wire protocol, or did not send them in time."""
+    """A peer sent bytes that are not a wire protocol message, or did not send them in time."""
 
     code = "bad-frame"
-    default_hint = "The peer was dropped; check that it is a MongoDB driver, and that both sides agree about TLS."
+    default_hint = "The peer was disconnected; check that it is a MongoDB driver, and that both or neither use TLS."
 
 
 class RecordingInvalid(TailraceError):
-    """A recording cannot be read, or does not hold what was asked of it."""
+    """A recording cannot be read, or does not contain what was requested."""
 
     code = "recording-invalid"
-    default_hint = "Check the line that the message names; an extra file needs its main file beside it."
+    default_hint = "Check the line in the message; an extra file must be next to its main file."
 
 
 class ChangeStreamError(TailraceError):
@@ -323,22 +323,22 @@ class StreamRefused(ChangeStreamError):
     """A stream cannot be opened with this namespace, these options or this pipeline."""
 
     code = "stream-refused"
-    default_hint = "Change the option or the stage that the message names."
+    default_hint = "Change the option or the stage named in the message."
 
 
 class PipelineUnsupported(StreamRefused):
-    """A stage of the user's pipeline is none that the engine knows; the server may."""
+    """The engine does not support a stage of the user's pipeline; the server may."""
 
     code = "pipeline-unsupported"
-    default_hint = "Open this stream on the server itself (`--source change-stream`), or write the stage otherwise."
+    default_hint = "Open this stream on the server itself (`--source change-stream`), or rewrite the stage."
 
 
 class InvalidResumeToken(ChangeStreamError):
-    """A resume token is not one, or may not be used like this."""
+    """A resume token is invalid, or cannot be used this way."""
 
     code = "resume-token-invalid"
     server_code = 260
-    default_hint = "Look inside with `tailrace token decode`; use startAfter after an invalidate event."
+    default_hint = "Inspect it with `tailrace token decode`; use startAfter after an invalidate event."
 
 
 class HistoryLost(ChangeStreamError):
@@ -368,7 +368,7 @@ class PipelineFailed(ChangeStreamError):
 
 
 class ImageMissing(ChangeStreamError):
-    """A pre- or post-image was required, and there is none."""
+    """A pre- or post-image is required but does not exist."""
 
     code = "image-missing"
     server_code = 47
@@ -380,14 +380,14 @@ class EventTooLarge(ChangeStreamError):
 
     code = "event-too-large"
     server_code = 10334
-    default_hint = "Project the large fields away, or add $changeStreamSplitLargeEvent (6.0.9 and later)."
+    default_hint = "Project out the large fields, or add $changeStreamSplitLargeEvent (6.0.9 and later)."
 
 
 class ResumeTokenMissing(TailraceError):
-    """An event came without a resume token, so that nobody could continue after it."""
+    """An event has no resume token, so the stream could not be resumed after it."""
 
     code = "resume-token-missing"
-    default_hint = "Keep `_id` in every stage of the pipeline; only the fields beside it may be removed."
+    default_hint = "Keep `_id` in every stage of the pipeline; other fields may be removed."
 
 
 class CaptureError(TailraceError):
@@ -397,26 +397,26 @@ class CaptureError(TailraceError):
 
 
 class StoreUnavailable(CaptureError):
-    """The place where positions are kept does not answer, or cannot write."""
+    """The position store does not answer, or cannot write."""
 
     code = "position-store-unavailable"
     outcome = Outcome.RETRY
-    default_hint = "Check capture.position_store and that its server runs or its disk has room."
+    default_hint = "Check capture.position_store, and that its server runs or its disk has free space."
 
 
 class PositionInvalid(CaptureError):
-    """A position cannot be read, or would go back without a reason."""
+    """A position cannot be read, or would move back without a reason."""
 
     code = "position-invalid"
-    default_hint = "Look at it with `tailrace position show` and at its past with `tailrace position history`."
+    default_hint = "Inspect it with `tailrace position show`, and its past with `tailrace position history`."
 
 
 class LeaseHeld(CaptureError):
-    """Another writer moves this position; it may be asked for again after `retry_after` seconds."""
+    """Another writer holds this position; try again after `retry_after` seconds."""
 
     code = "lease-held"
     outcome = Outcome.RETRY
-    default_hint = "Stop the other process, or use another name; a dead one is replaced when its lease ends."
+    default_hint = "Stop the other process, or use another name; a dead one is replaced when its lease expires."
 
     def __init__(self, name: str, *, holder: str, retry_after: float) -> None:
         super().__init__(f"{name} is in use by {holder}", holder=holder, retry_after=retry_after)
@@ -425,28 +425,28 @@ class LeaseHeld(CaptureError):
 
 
 class LeaseLost(CaptureError):
-    """Another writer took over; what this one still wants to write is refused."""
+    """Another writer took over; further writes of this one are rejected."""
 
     code = "lease-lost"
-    default_hint = "End this process: the other one goes on. If there is no other, start it again."
+    default_hint = "Stop this process: the other one continues. If there is no other, restart it."
 
 
 class LeaseExpired(CaptureError):
-    """This writer slept, or waited for its store, for so long that another one may have taken over."""
+    """This writer was suspended, or waited for its store, for so long that another may have taken over."""
 
     code = "lease-expired"
     outcome = Outcome.RETRY
     default_hint = (
-        "Nothing need be done: it goes on if nobody took over. If it comes often, raise capture.lease_seconds."
+        "No action needed: it continues if nobody took over. If it happens often, raise capture.lease_seconds."
     )
 
 
 class Backpressure(CaptureError):
-    """A sink's buffer is full: nothing was taken; try again after `retry_after` seconds."""
+    """A sink's buffer is full: nothing was accepted; try again after `retry_after` seconds."""
 
     code = "backpressure"
     outcome = Outcome.RETRY
-    default_hint = "Nothing need be done: reading waits until the sink has caught up."
+    default_hint = "No action needed: reading waits until the sink has caught up."
 
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -454,44 +454,44 @@ class Backpressure(CaptureError):
 
 
 class SinkUnavailable(CaptureError):
-    """A sink does not answer or lost what it was given; deliver again from the last position."""
+    """A sink does not answer, or lost records; deliver again from the last position."""
 
     code = "sink-unavailable"
     outcome = Outcome.RETRY
-    default_hint = "Check that the sink's server runs; delivery goes on from the last position."
+    default_hint = "Check that the sink's server runs; delivery continues from the last position."
 
 
 class RecordRefused(CaptureError):
-    """A record that the other side will never take, where dead letters are switched off."""
+    """A record that the sink will never accept, with dead letters turned off."""
 
     code = "record-refused"
-    default_hint = "Raise the limit that the message names, or set capture.dead_letters."
+    default_hint = "Raise the limit named in the message, or set capture.dead_letters."
 
 
 class HandlerFailed(CaptureError):
-    """The application's handler raised for an event, as often as it was tried; the position is before the event."""
+    """The application's handler raised an exception at every attempt; the position is before the event."""
 
     code = "handler-failed"
-    default_hint = "Its cause is the handler's own error; correct the handler, or give `dead_letters` to go on without."
+    default_hint = "The cause is the handler's exception; fix the handler, or set `dead_letters` to skip such events."
 
 
 class EventUnconvertible(CaptureError):
-    """A format cannot express this event."""
+    """A format cannot represent this event."""
 
     code = "event-unconvertible"
-    default_hint = "The event is in the dead letters; another format, such as bson, takes every event."
+    default_hint = "The event is in the dead letters; the format bson can represent every event."
 
 
 class TokenQuarantined(TailraceError):
-    """A token that a server answered with ChangeStreamHistoryLost would be sent once more."""
+    """A token that a server answered with ChangeStreamHistoryLost would be sent again."""
 
     code = "token-quarantined"
     outcome = Outcome.RECOVER
-    default_hint = "The history after it is lost: run `tailrace recover`, after `tailrace gaps` to see what is missing."
+    default_hint = "The history after it is lost: see the gap with `tailrace gaps`, then run `tailrace recover`."
 
 
 class StreamInvalidated(TailraceError):
-    """A stream ended with an invalidate event, and the server does not let it go on behind that."""
+    """A stream ended with an invalidate event, and the server does not allow it to continue after that."""
 
     code = "stream-invalidated"
     outcome = Outcome.RECOVER
@@ -503,19 +503,19 @@ class EventUnreadable(TailraceError):
 
     code = "event-unreadable"
     outcome = Outcome.RECOVER
-    default_hint = "Run `tailrace recover`: documents are read again, and the stream begins behind the event."
+    default_hint = "Run `tailrace recover`: documents are read again, and the stream starts after the event."
 
 
 class GapOpen(TailraceError):
-    """A gap is in the ledger, and the stream was told not to recover by itself."""
+    """The ledger has an open gap, and automatic recovery is off."""
 
     code = "gap-open"
     outcome = Outcome.RECOVER
-    default_hint = "Look at it with `tailrace gaps`, then run `tailrace recover --dry-run` and `tailrace recover`."
+    default_hint = "Inspect it with `tailrace gaps`, then run `tailrace recover --dry-run` and `tailrace recover`."
 
 
 class ControlRefused(TailraceError):
-    """A running process does not do what it is asked over HTTP; `status` is the answer's status code."""
+    """A running process refuses a request over HTTP; `status` is the status code of the answer."""
 
     code = "control-refused"
     default_hint = "GET /state shows what the process is doing."
@@ -526,14 +526,14 @@ class ControlRefused(TailraceError):
 
 
 class AuditUnavailable(TailraceError):
-    """What somebody asks for cannot be written to the audit log, so it is not done."""
+    """An action cannot be written to the audit log, so it is not performed."""
 
     code = "audit-unavailable"
-    default_hint = "Check audit.log: its file must be writable, or its broker answer."
+    default_hint = "Check audit.log: its file must be writable, or its broker reachable."
 
 
 class GapUnknown(TailraceError):
-    """The ledger has no gap of this number."""
+    """The ledger has no gap with this number."""
 
     code = "gap-unknown"
     default_hint = "List them with `tailrace gaps`."
@@ -543,76 +543,78 @@ class InventoryMissing(TailraceError):
     """Deletes made in a gap cannot be found: there is no record of the keys that were captured before it."""
 
     code = "inventory-missing"
-    default_hint = "Use a Kafka sink with a retained topic, or set capture.inventory to a folder for the next time."
+    default_hint = "Use a Kafka sink with a retained topic, or set capture.inventory to a folder for next time."
 
 
 class FeatureStoreUnavailable(TailraceError):
-    """The Redis that holds the features does not answer."""
+    """The Redis that stores the features does not answer."""
 
     code = "feature-store-unavailable"
     outcome = Outcome.RETRY
-    default_hint = "Check features.redis_url and that this Redis runs."
+    default_hint = "Check features.redis_url, and that Redis runs."
 
 
 class FeaturesMixed(TailraceError):
-    """Under this name Redis has features that were computed by another definition."""
+    """Redis has features of another definition under this name."""
 
     code = "features-mixed"
-    default_hint = "Give the changed definition a new name: it is filled beside the old one, and readers move over."
+    default_hint = "Give the changed definition a new name, fill it with --backfill, and move the readers over."
 
 
 class FeaturesUnknown(TailraceError):
-    """Nobody has written features of this name."""
+    """Redis has no features with this name."""
 
     code = "features-unknown"
-    default_hint = "Check the prefix, and that `tailrace features` runs with this Redis."
+    default_hint = "Check the name, and that `tailrace features` runs with this Redis."
 
 
 class FeaturesLost(TailraceError):
-    """Redis has lost what was written to it, so that its features are no longer those of the documents."""
+    """Redis has lost data, so its features no longer match the documents."""
 
     code = "features-lost"
     outcome = Outcome.RECOVER
-    default_hint = "Run `tailrace features --backfill` with a new checkpoint, and let Redis keep an append-only file."
+    default_hint = "Run `tailrace features --backfill` with a new checkpoint, and enable Redis's append-only file."
 
 
 class DiskFull(TailraceError):
-    """A job cannot write its checkpoint, its tables or what it keeps meanwhile."""
+    """A job cannot write its checkpoint, tables or temporary files."""
 
     code = "disk-full"
-    default_hint = "Make room, or move spark.checkpoints or the tables; the job goes on from its checkpoint."
+    default_hint = "Free some space, or move spark.checkpoints or the tables; the job resumes from its checkpoint."
 
 
 class FormatMismatch(TailraceError):
-    """No record of a batch can be read: they are of another format than the job was told."""
+    """No record of a batch can be read: the topics have another format than the job expects."""
 
     code = "format-mismatch"
-    default_hint = "Give the format of the producer with --format; nothing was skipped."
+    default_hint = "Pass the producer's format with --format; nothing was skipped."
 
 
 class CheckpointMissing(TailraceError):
-    """A job has written before, and there is no checkpoint that says where it goes on."""
+    """A job has written before, but its checkpoint is missing."""
 
     code = "checkpoint-missing"
-    default_hint = "Name the checkpoint that the job had, or begin anew with --backfill."
+    default_hint = "Pass the job's checkpoint with --checkpoint, or start again with --backfill."
 
 
 class SchemaDrifted(TailraceError):
-    """A document has a field that its strict table does not take."""
+    """A document has a field that its strict table does not allow."""
 
     code = "schema-drift"
-    default_hint = "Declare the field in warehouse.declared, or set on_drift or the contract; it goes on from there."
+    default_hint = (
+        "Declare the field in warehouse.declared, or change on_drift or the contract; then run the job again."
+    )
 
 
 class RebuildIncomplete(TailraceError):
-    """The retained topics do not tell every document as a whole, so the mirror was left as it is."""
+    """The retained topics do not contain every document as a whole, so the mirror was not changed."""
 
     code = "rebuild-incomplete"
-    default_hint = "Take a new snapshot into the topics (`tailrace snapshot`), or swap all the same with --force."
+    default_hint = "Take a new snapshot into the topics (`tailrace snapshot`), or swap it in anyway with --force."
 
 
 class TableChanged(TailraceError):
-    """A table changed while another was built to take its place, which was therefore not put there."""
+    """A table changed while its replacement was built, so it was not replaced."""
 
     code = "table-changed"
     outcome = Outcome.RETRY
@@ -620,15 +622,15 @@ class TableChanged(TailraceError):
 
 
 class QueryFailed(TailraceError):
-    """A streaming query of Spark fails again and again, for a reason that is not ours."""
+    """A Spark streaming query keeps failing for a reason outside tailrace."""
 
     code = "query-failed"
     outcome = Outcome.RETRY
-    default_hint = "Run it with --debug to see Spark's own story; it goes on from its checkpoint."
+    default_hint = "Run it with --debug to see Spark's stack trace; it resumes from its checkpoint."
 
 
 class SqlRefused(TailraceError):
-    """A query that is no SQL, changes something, or names what is not there."""
+    """A query that is not valid SQL, is not read-only, or names unknown tables or columns."""
 
     code = "sql-refused"
     default_hint = "`tailrace warehouse tables` lists the tables, `tailrace sql --describe db.table` their columns."
@@ -638,25 +640,25 @@ class AlreadyUp(TailraceError):
     """Another `tailrace up` runs in this folder."""
 
     code = "already-up"
-    default_hint = "Stop the other one, or give this one a folder of its own with --folder."
+    default_hint = "Stop the other one, or use another folder with --folder."
 
 
 class PartGaveUp(TailraceError):
-    """A part of `tailrace up` ended as often as it was started, or in a way that starting it again cannot mend."""
+    """A part of `tailrace up` keeps failing, or failed in a way that a restart cannot fix."""
 
     code = "part-gave-up"
-    default_hint = "Read its log, which the message names; what it last said is shown above."
+    default_hint = "Read its log, named in the message; its last lines are shown above."
 
 
 class StandError(TailraceError):
-    """A local server could not be fetched, started or driven."""
+    """A local server could not be downloaded, started or controlled."""
 
     code = "stand-failed"
     default_hint = "Run `tailrace stand status` to see what runs and where its logs are."
 
 
 class DownloadFailed(StandError):
-    """A package registry did not give the package."""
+    """A package could not be downloaded from its registry."""
 
     code = "download-failed"
     outcome = Outcome.RETRY
@@ -664,14 +666,14 @@ class DownloadFailed(StandError):
 
 
 class ChecksumMismatch(StandError):
-    """What was downloaded is not what was pinned."""
+    """A download does not match its pinned checksum."""
 
     code = "checksum-mismatch"
-    default_hint = "Delete the file and try again; if it stays, the registry serves another file."
+    default_hint = "Delete the file and try again; if it happens again, the registry serves another file."
 
 
 class ServerDidNotStart(StandError):
     """A server process ended early or did not answer in time."""
 
     code = "server-did-not-start"
-    default_hint = "Read the end of its log, which the message names."
+    default_hint = "Read the end of its log, named in the message."

@@ -80,7 +80,7 @@ def fetch(
         raise ServerUnreachable(f"{location_of(url)} does not answer within {timeout:.0f} s") from None
     except (OSError, http.client.HTTPException) as error:
         cause = getattr(error, "strerror", None) or type(error).__name__
-        raise ServerUnreachable(f"nobody answers at {location_of(url)}: {cause}") from None
+        raise ServerUnreachable(f"no server answers at {location_of(url)}: {cause}") from None
     finally:
         connection.close()
 

@@ -426,7 +426,7 @@ class _Environment(EnvSettingsSource):
             return super().decode_complex_value(field_name, field, value)
         except ValueError as error:
             raise SettingsError(
-                f"the setting {_key_of(field_name, str(value))}, as a variable, is no JSON: {error}",
+                f"the setting {_key_of(field_name, str(value))}, as a variable, is not JSON: {error}",
                 hint='Write a list as a,b or as a JSON array, ["a", "b"].',
             ) from None
 

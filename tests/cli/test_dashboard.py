@@ -71,4 +71,4 @@ def test_a_file_that_is_no_certificate_is_a_clear_error(tmp_path: Path, capsys: 
     (tmp_path / "own.pem").write_text("nothing")
     settings = settings_without_servers(tmp_path, certificate=tmp_path / "own.pem")
     assert run(["--config", str(settings), "dashboard", "--port", "0"]) == EXIT_USAGE
-    assert "is no certificate" in capsys.readouterr().err
+    assert "is not a certificate" in capsys.readouterr().err

@@ -151,10 +151,10 @@ def test_time_travel(lake):
     [
         ("SELECT count(*) FROM shop.order", "there is no table shop.order"),
         ("SELECT amuont FROM shop.orders", "amuont"),
-        ("DELETE FROM shop.orders", "only reads"),
-        ("SELECT 1; SELECT 2", "only reads"),
-        ("COPY (SELECT 1) TO '{folder}/out.csv'", "only reads"),
-        ("ATTACH '{folder}/other.db'", "only reads"),
+        ("DELETE FROM shop.orders", "read-only"),
+        ("SELECT 1; SELECT 2", "read-only"),
+        ("COPY (SELECT 1) TO '{folder}/out.csv'", "read-only"),
+        ("ATTACH '{folder}/other.db'", "read-only"),
         ("SELECT * FROM read_csv('{folder}/secret')", "disabled by configuration"),
         ("SELECT * FROM '{folder}/secret.csv'", "disabled by configuration"),
         ("SELECT * FROM settings", "does not exist"),
@@ -227,7 +227,7 @@ def test_wrong_questions_exit_with_their_reason(printed):
     assert "error[sql-refused]: there is no table shop.nothing" in err
     code, _, err = printed("SELECT 1", "--as-of", "yesterday")
     assert code != 0
-    assert "is no time" in err
+    assert "is not a time" in err
     code, _, err = printed("SELECT 1", "--engine", "spark", "--as-of", "1h")
     assert code != 0
     assert "TIMESTAMP AS OF" in err

@@ -138,7 +138,7 @@ LIBRARY_RULES: tuple[Rule, ...] = (
         Outcome.RETRY,
         "the server is away, loads its data or is a replica now",
     ),
-    Rule("System", ("ConnectionError", "TimeoutError"), Outcome.RETRY, "nobody answers at the address now"),
+    Rule("System", ("ConnectionError", "TimeoutError"), Outcome.RETRY, "no server answers at the address now"),
 )
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)

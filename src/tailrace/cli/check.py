@@ -40,10 +40,10 @@ def check(
     at: Annotated[
         str | None, typer.Option(help="A position that no store keeps: ISO 8601, epoch seconds or `seconds,increment`.")
     ] = None,
-    over: Annotated[float, typer.Option(help="Watch for so many seconds first, to see the trend.", min=0)] = 0,
+    over: Annotated[float, typer.Option(help="Observe for this many seconds first, to see the trend.", min=0)] = 0,
     watch: Annotated[bool, typer.Option("--watch", help="Poll until it is stopped; alerts go to the log.")] = False,
     polls: Annotated[
-        int | None, typer.Option("--polls", "--looks", help="End --watch after so many polls.", min=1)
+        int | None, typer.Option("--polls", "--looks", help="End --watch after this many polls.", min=1)
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve metrics there, for --watch; none unless given.")

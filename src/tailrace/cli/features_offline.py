@@ -62,7 +62,7 @@ def try_(
     settings: Settings,
     definition: DefinitionName,
     limit: Annotated[int, typer.Option(help="Read at most this many documents of each collection.", min=1)] = 100_000,
-    entities: Annotated[int, typer.Option(help="Show so many entities, those with most documents.", min=1)] = 10,
+    entities: Annotated[int, typer.Option(help="Show this many entities, most documents first.", min=1)] = 10,
     at: Annotated[str | None, typer.Option(help="The moment of the windows: ISO 8601 (UTC), or 2h ago.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an entity.")] = False,
 ) -> None:
@@ -151,7 +151,7 @@ def _wanted(definition: Definition, spine: Path) -> list[Wanted]:
             else (time_of(row["at"]))
         )
         if at is None:
-            raise SettingsError(f"{row['at']!r} in {spine} is no time", hint="Write timestamps or ISO 8601.")
+            raise SettingsError(f"{row['at']!r} in {spine} is not a time", hint="Write timestamps or ISO 8601.")
         values = [row[name] for name in columns]
         entity = text_of(values[0]) if isinstance(definition.entity, str) else entity_text(values)
         if columns == ["entity"] and len(fields) > 1:

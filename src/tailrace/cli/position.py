@@ -29,7 +29,7 @@ app = typer.Typer(help="See and set where streams stand; every change is kept.",
 
 Reason = Annotated[str, typer.Option(help="Why; it is kept in the history.")]
 Wait = Annotated[
-    float, typer.Option(help="Wait so many seconds for a process that may have died with its lease.", min=0)
+    float, typer.Option(help="Wait this many seconds for the lease of a process that may have died.", min=0)
 ]
 _SECONDS_TO_CHANGE = 30.0
 _LIST = "Run `tailrace position show` to list them."

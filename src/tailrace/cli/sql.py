@@ -75,7 +75,7 @@ def parse_moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time: write 2026-01-31T12:00, or 10m for ten minutes ago") from None
+        raise typer.BadParameter(f"{text!r} is not a time: write 2026-01-31T12:00, or 10m for 10 minutes ago") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

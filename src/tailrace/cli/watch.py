@@ -36,7 +36,7 @@ def watch(
     full_document: Annotated[str | None, typer.Option(help="updateLookup, whenAvailable or required.")] = None,
     full_document_before_change: Annotated[str | None, typer.Option(help="whenAvailable or required.")] = None,
     show_expanded_events: Annotated[bool, typer.Option("--show-expanded-events", help="DDL too (6.0).")] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many events.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after this many events.")] = None,
     save_token: Annotated[Path | None, typer.Option(help="Keep the newest resume token in this file.")] = None,
     canonical: Annotated[bool, typer.Option("--canonical", help="Canonical Extended JSON: no type is lost.")] = False,
     resume_for: Annotated[float, typer.Option(min=0, help="Seconds to go on trying in an outage.")] = 60,

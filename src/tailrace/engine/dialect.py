@@ -33,7 +33,7 @@ class Dialect:
         dialect = cls.nearest(version)
         if not is_compared(version):
             raise StreamRefused(
-                f"nobody has compared the engine's events with those of a MongoDB {version} server",
+                f"the engine's events were never compared with those of a MongoDB {version} server",
                 hint="Use the server's own stream (--source change-stream); `tailrace produce --source oplog` and "
                 "`tailrace serve` let the engine prove itself beside it, and `tailrace engine prove` reports.",
             )

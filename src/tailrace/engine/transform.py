@@ -165,7 +165,7 @@ class Transform:
         try:
             database, _, collection = namespace.decode().partition(".")
         except UnicodeDecodeError:
-            raise OplogEntryInvalid(f"the namespace {namespace!r} of an entry is no text") from None
+            raise OplogEntryInvalid(f"the namespace {namespace!r} of an entry is not a string") from None
         return self._header_filter(operation_type.decode(), database, collection)
 
     # --- commands, views and no-ops

@@ -27,7 +27,7 @@ def parse_expression(text: str) -> Steps:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SettingsError(f"{text!r} is no expression", hint=_HINT) from None
+        raise SettingsError(f"{text!r} is not an expression", hint=_HINT) from None
     return tuple(_steps(tree.body, text))
 
 
@@ -59,7 +59,7 @@ def _steps(node: ast.expr, text: str) -> Iterator[Step]:
             yield from _steps(argument, text)
         yield f":{node.func.id}"
     else:
-        raise SettingsError(f"{ast.unparse(node)!r} in {text!r} is no arithmetic", hint=_HINT)
+        raise SettingsError(f"{ast.unparse(node)!r} in {text!r} is not arithmetic", hint=_HINT)
 
 
 def evaluate(steps: Steps, values: Mapping[str, Any]) -> float | None:

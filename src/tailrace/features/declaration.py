@@ -27,7 +27,7 @@ def load_definition(name: str) -> Definition:
     if not name.endswith(".toml") and ":" in name:
         found = load_object(name)
         if not isinstance(found, Definition):
-            raise SettingsError(f"{name} is no Definition", hint="Make it with tailrace.features.Definition(...).")
+            raise SettingsError(f"{name} is not a Definition", hint="Make it with tailrace.features.Definition(...).")
         return found
     return parse_definition(read_toml(Path(name), "Name a TOML file or module:name."))
 
@@ -76,7 +76,7 @@ def _features(form: Mapping[str, Any], time_zone: str | None) -> Iterator[Featur
         raise SettingsError(f"feature {name} is an expression, which has no window", hint=hint)
     where = form.get("where", {})
     if not isinstance(where, Mapping):
-        raise SettingsError(f"the condition of the feature {name} is no table", hint='where = { status = "paid" }')
+        raise SettingsError(f"the condition of the feature {name} is not a table", hint='where = { status = "paid" }')
     texts: Sequence[str] = form.get("windows", [form.get("window", "forever")])
     if not isinstance(texts, list) or not texts:
         raise SettingsError(f"feature {name} has windows that are no list", hint='windows = ["1m", "1h", "today"]')

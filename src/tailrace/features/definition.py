@@ -174,7 +174,7 @@ class Definition:
         for feature in self.features:
             if feature.namespace and feature.namespace not in known:
                 raise SettingsError(
-                    f"feature {feature.name} is of {feature.namespace}, which is no source",
+                    f"feature {feature.name} is of {feature.namespace}, which is not a source",
                     hint=f"The sources are {', '.join(known)}.",
                 )
 
@@ -190,7 +190,7 @@ class Definition:
             if missing:
                 hint = suggestion(missing[0], before) or "An expression names features that are declared before it."
                 raise SettingsError(
-                    f"feature {feature.name} is of {missing[0]}, which is no feature before it", hint=hint
+                    f"feature {feature.name} is of {missing[0]}, which is not declared before it", hint=hint
                 )
             before.append(feature.name)
 

@@ -76,7 +76,7 @@ def parse_duration(text: str) -> int:
     """Read `90s`, `1m`, `24h` or `7d` as milliseconds."""
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if found is None or not int(found[1]):
-        raise SettingsError(f"{text!r} is no duration", hint="Write for example 90s, 1m, 24h, 7d, today or forever.")
+        raise SettingsError(f"{text!r} is not a duration", hint="Write for example 90s, 1m, 24h, 7d, today or forever.")
     return int(found[1]) * _UNITS[found[2]]
 
 

@@ -27,7 +27,7 @@ def _unzlib(data: bytes, size: int) -> bytes:
         unpacker = zlib.decompressobj()
         content = unpacker.decompress(data, size + 1)
     except zlib.error as error:
-        raise BadFrame(f"a frame that is no zlib: {error}") from None
+        raise BadFrame(f"a frame that is not zlib: {error}") from None
     return content
 
 
@@ -45,7 +45,7 @@ def _zstd() -> Compressor | None:
             # In one go: reading piece by piece would hold a window as large as the sender says.
             return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=max(size, 1)))
         except zstandard.ZstdError as error:
-            raise BadFrame(f"a frame that is no zstd: {error}") from None
+            raise BadFrame(f"a frame that is not zstd: {error}") from None
 
     return Compressor("zstd", 3, lambda data: bytes(zstandard.ZstdCompressor().compress(data)), decompress)
 
@@ -62,7 +62,7 @@ def _snappy() -> Compressor | None:
         try:
             return bytes(snappy.decompress(data))
         except Exception as error:  # the package has no class of its own for this in all releases
-            raise BadFrame(f"a frame that is no snappy: {error}") from None
+            raise BadFrame(f"a frame that is not snappy: {error}") from None
 
     return Compressor("snappy", 1, lambda data: bytes(snappy.compress(data)), decompress)
 

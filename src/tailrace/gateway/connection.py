@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
         if unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
         elif now - self._unsent_since > self._seconds:
-            self._error = BadFrame(f"{unsent} bytes of replies that nobody took for {self._seconds:g} s")
+            self._error = BadFrame(f"{unsent} bytes of replies not read by the client for {self._seconds:g} s")
             self._transport.abort()
 
     def drop_if_idle(self, now: float, seconds: float) -> None:

@@ -130,7 +130,7 @@ class Conversation:
             return self.with_times(replies.refusal(error, labels_resumable=labels_resumable))
         except BsonMalformed as error:
             self.count_fault()
-            return replies.failure(f"a command that is no BSON: {error.message}", 22)
+            return replies.failure(f"a command that is not BSON: {error.message}", 22)
         except (BadFrame, ServerUnreachable, ConnectionError):
             raise  # the connection is over
         except Exception as error:

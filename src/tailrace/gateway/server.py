@@ -331,7 +331,9 @@ def _tls_context(certificate: Path | None, client_ca: Path | None) -> ssl.SSLCon
     try:
         context.load_cert_chain(certificate)
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"{certificate} is no certificate with its key: {error}", hint="Give a PEM file.") from None
+        raise SettingsError(
+            f"{certificate} is not a certificate with its key: {error}", hint="Give a PEM file."
+        ) from None
     if client_ca is not None:
         try:
             context.load_verify_locations(client_ca)

@@ -295,7 +295,7 @@ def _query(payload: bytes, request_id: int) -> Message:
     end = payload.find(b"\x00", 4)
     namespace = payload[4:end]
     if end < 0 or not namespace.endswith(b".$cmd"):
-        raise BadFrame("a legacy query that is no command")
+        raise BadFrame("a legacy query that is not a command")
     start = end + 9
     body = payload[start : raw.document_end(payload, start)]
     return Message(body, request_id, legacy_database=namespace.removesuffix(b".$cmd").decode("utf-8", "replace"))

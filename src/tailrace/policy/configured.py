@@ -44,7 +44,7 @@ def _rule(number: int, given: PolicyRuleSettings, *, has_key: bool) -> Rule:
                 hint='Use action = "hash" for _id: equal keys have equal hashes.',
             )
     if given.action == Kind.HASH and not has_key:
-        raise SettingsError(f"{where} hashes, and there is no key", hint="Set policy.key_file or policy.key.")
+        raise SettingsError(f"{where} uses hash, but there is no key", hint="Set policy.key_file or policy.key.")
     if (given.length is not None) != (given.action == Kind.TRUNCATE):
         raise SettingsError(
             f"{where}: length belongs to truncate, which needs one", hint="Write for example length = 8."

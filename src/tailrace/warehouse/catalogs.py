@@ -133,7 +133,7 @@ def _database_url(config: Mapping[str, str]) -> str:
     """Give the address of a database as SQLAlchemy has it, with the user and password."""
     scheme, _, rest = config.get("uri", "").removeprefix("jdbc:").partition(":")
     if scheme not in _DATABASES:
-        raise SettingsError("warehouse.catalog_config.uri is no JDBC address of a known database", hint=_HINT)
+        raise SettingsError("warehouse.catalog_config.uri is not a JDBC address of a supported database", hint=_HINT)
     if scheme == "sqlite":
         return f"sqlite:///{rest.removeprefix('file:')}"
     parts = urlsplit(f"{scheme}:{rest}")

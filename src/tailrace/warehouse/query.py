@@ -116,7 +116,7 @@ class _Reads:
             raise SqlRefused(_first_line(error), hint=_hint(error)) from None
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             hint = "Ask one SELECT, DESCRIBE, SUMMARIZE or SHOW; `--engine spark` takes all of Spark's statements."
-            raise SqlRefused("this is no single query that only reads", hint=hint)
+            raise SqlRefused("this is not a single read-only query", hint=hint)
         found = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
         tree = json.loads(found[0]) if found else {"error": True}
         if tree["error"]:

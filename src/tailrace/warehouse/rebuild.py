@@ -44,7 +44,7 @@ def starting_options(start: str) -> dict[str, str]:
         moment = datetime.fromisoformat(start)
     except ValueError:
         raise SettingsError(
-            f"{start!r} is no time", hint="Write earliest, or a time such as 2024-05-01T00:00Z."
+            f"{start!r} is not a time", hint="Write earliest, or a time such as 2024-05-01T00:00Z."
         ) from None
     at = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return {"startingTimestamp": str(int(at.timestamp() * 1000)), "startingOffsetsByTimestampStrategy": "latest"}

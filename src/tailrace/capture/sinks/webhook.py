@@ -70,7 +70,7 @@ class WebhookSink(WorkerSink):
         try:
             self._connected().connect()
         except OSError as error:
-            raise SinkUnavailable(f"nobody answers at {shown_url(self._url)}: {error}") from error
+            raise SinkUnavailable(f"no server answers at {shown_url(self._url)}: {error}") from error
 
     def deliver(self, records: Sequence[Record]) -> None:
         """Post the records in batches that are not too large."""

@@ -47,7 +47,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> bool:
         try:
             config.load()
         except (OSError, ssl.SSLError) as error:
-            message = f"{chosen.certificate} is no certificate with its key: {error}"
+            message = f"{chosen.certificate} is not a certificate with its key: {error}"
             raise SettingsError(message, hint="Give PEM files in dashboard.certificate and dashboard.key.") from None
         server = _Server(config)
         if config.ssl is not None and chosen.certificate is not None:
