@@ -41,6 +41,7 @@ FLOW = [
     "gateway",
     "driver",
     "monitor",
+    "telemetry",
     "capture",
     "audit",
     "durable",

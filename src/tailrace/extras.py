@@ -22,6 +22,7 @@ EXTRA_OF: Mapping[str, str] = {
     "zstandard": "compression",
     "snappy": "compression",
     "trustme": "stand",
+    "opentelemetry": "otel",
 }
 _CLIENT_OF: Mapping[str, str] = {
     "kafka": "confluent_kafka",

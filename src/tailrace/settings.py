@@ -28,6 +28,7 @@ from tailrace.settings_source import file_keys, located, located_defaults, read_
 from tailrace.settings_types import (
     IDENTIFIER,
     STREAM_NAME,
+    http_address,
     http_addresses,
     pattern_in_words,
     plain_reason,
@@ -208,6 +209,20 @@ class AuditSettings(Section):
     log: SecretStr | None = Field(
         None, description="file:path or kafka://host:9092/topic; unset means only the process's log."
     )
+
+
+class TelemetrySettings(Section):
+    """Where OpenTelemetry gets traces of sampled events, and the metrics that Prometheus may read."""
+
+    endpoint: SecretStr | None = Field(
+        None, description="OTLP over HTTP, such as http://collector:4318; none exports nothing."
+    )
+    sample_ratio: float = Field(
+        0.001, ge=0, le=1, description="Share of the events that are traced, the same ones in every process."
+    )
+    service_name: str = Field("tailrace", min_length=1, description="service.name of what is exported.")
+
+    _is_address = field_validator("endpoint")(http_address)
 
 
 class EngineSettings(Section):
@@ -444,6 +459,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     registry: RegistrySettings = RegistrySettings()
     audit: AuditSettings = AuditSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     engine: EngineSettings = EngineSettings()
     monitor: MonitorSettings = MonitorSettings()
     gateway: GatewaySettings = GatewaySettings()

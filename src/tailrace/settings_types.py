@@ -63,6 +63,13 @@ def refuse_placeholder(token: SecretStr | None) -> SecretStr | None:
     return token
 
 
+def http_address(address: SecretStr | None) -> SecretStr | None:
+    """Refuse what is no address of an HTTP endpoint."""
+    if address is not None:
+        http_addresses((address.get_secret_value(),))
+    return address
+
+
 def http_addresses(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what is no address of an HTTP endpoint."""
     for address in addresses:

@@ -57,6 +57,7 @@ def check(
     """
     from tailrace.cli.log import configure_log
     from tailrace.monitor import Observer, Thresholds, serve_endpoint, shard_readers
+    from tailrace.telemetry.configured import telemetry_of
 
     configure_log(settings.log)
     monitor = settings.monitor
@@ -69,6 +70,7 @@ def check(
         )
         if metrics_port is not None:
             opened.enter_context(serve_endpoint(metrics_port, monitor.metrics_address))
+        opened.enter_context(telemetry_of(settings.telemetry))
         terminal = opened.enter_context(_Terminal(Thresholds.of(monitor), repeats=watch and not as_json))
         show = _show_json if as_json else terminal.show
         observer = Observer.of(monitor, readers, consumers, log=watch)

@@ -77,6 +77,7 @@ def features(
     from tailrace.spark.options import own_options
     from tailrace.spark.planner import available_now
     from tailrace.spark.session import is_submitted
+    from tailrace.telemetry.configured import telemetry_of
 
     declared = load_definition(definition)
     if topics:
@@ -92,7 +93,8 @@ def features(
         uri=settings.mongodb.uri.get_secret_value(),
     )
     location = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
-    with spark_session(settings.spark) as spark:
+    with telemetry_of(settings.telemetry) as tracing, spark_session(settings.spark) as spark:
+        job = replace(job, tracing=tracing)
         until = None
         if topics:
             events = _topic_events(job, spark, settings, topics)

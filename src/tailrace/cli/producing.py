@@ -58,10 +58,12 @@ def run_producer(
     from tailrace.capture.producer.assembly import Capture
     from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
     from tailrace.capture.producer.options import FirstStep
+    from tailrace.telemetry.configured import telemetry_of
 
     limit_malloc_arenas()
     configure_log(settings.log)
     with ExitStack() as opened:
+        tracing = opened.enter_context(telemetry_of(settings.telemetry))
         needs_oplog = settings.capture.source == "oplog"
         client = opened.enter_context(
             connected(settings, needs_oplog=needs_oplog, for_capture=True, socketTimeoutMS=_SOCKET_TIMEOUT_MS)
@@ -69,7 +71,9 @@ def run_producer(
         capture = opened.enter_context(Capture.open(settings, client))
         audit = opened.enter_context(open_audit(settings))
         _record_intent(audit, capture, settings, first_step)
-        producer = capture.producer(stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON)
+        producer = capture.producer(
+            stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON, tracing=tracing
+        )
         reason = opened.enter_context(_signals(producer))
         opened.enter_context(_observed(settings, client, producer, metrics_port, audit))
         opened.enter_context(_shown(producer.status, as_json=as_json))

@@ -67,12 +67,14 @@ def serve(settings: Settings) -> None:
     from tailrace.gateway import engine_proof
     from tailrace.monitor import serve_endpoint
     from tailrace.policy.configured import policy_of
+    from tailrace.telemetry.configured import telemetry_of
 
     configure_log(settings.log)
     policy = policy_of(settings)
     with ExitStack() as opened:
         if settings.gateway.metrics_port is not None:
             opened.enter_context(serve_endpoint(settings.gateway.metrics_port, settings.monitor.metrics_address))
+        opened.enter_context(telemetry_of(settings.telemetry))
         client = opened.enter_context(connected(settings, needs_oplog=True, socketTimeoutMS=20_000))
         upstream = settings.mongodb.uri.get_secret_value()
         hub = _hub(client, upstream, settings.gateway)

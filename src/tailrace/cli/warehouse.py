@@ -68,18 +68,20 @@ def run(
     from tailrace.spark import supervise
     from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.spark.planner import available_now
+    from tailrace.telemetry.configured import telemetry_of
     from tailrace.warehouse.job import WarehouseJob
 
     source = None if topics else settings.mongodb.uri.get_secret_value()
     chosen = (format or settings.capture.format) if topics else None
-    job = WarehouseJob(settings.warehouse, Selection.parse(namespaces or ()), uri=source, format=chosen)
+    selection = Selection.parse(namespaces or ())
     if chosen is not None:
         check_topics(settings.warehouse.kafka_servers, "warehouse.kafka_servers", chosen)
     else:
         check_mongodb(settings, settings.warehouse)
     location = checkpoint or f"{settings.spark.checkpoints}/warehouse"
     until = None
-    with spark_session(settings.spark) as spark:
+    with telemetry_of(settings.telemetry) as tracing, spark_session(settings.spark) as spark:
+        job = WarehouseJob(settings.warehouse, selection, uri=source, format=chosen, tracing=tracing)
         if topics:
             events = topic_events(spark, settings.warehouse, topics, chosen or "")
         else:

@@ -9,12 +9,15 @@ from tailrace.event import ChangeEvent
 from tailrace.features import Definition
 from tailrace.features.store import Change
 from tailrace.fold import END_OPERATIONS, End, Ends, end_of, id_of_value
+from tailrace.telemetry import Sampler
+from tailrace.telemetry.tracing import written_at
 
 
 class Collected:
     """The changes in a part of a batch, and how far it reaches."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, sampler: Sampler | None = None) -> None:
+        self._sampler = sampler if sampler is not None and sampler.ratio > 0 else None
         self._first, *others = definition.namespaces
         self._namespaces = frozenset((self._first, *others))
         self._ends = Ends()
@@ -25,6 +28,8 @@ class Collected:
         """Its cluster time, in seconds."""
         self.bad = 0
         """Rows without an event: records that cannot be read."""
+        self.sampled: list[tuple[str, str, str, int]] = []
+        """Token, namespace, operation and time of the writes that are traced."""
 
     @property
     def ends(self) -> dict[str, End]:
@@ -56,6 +61,8 @@ class Collected:
             update = view.update_description if document is None else None
             is_delete = operation == "delete"
             namespace = "" if view.namespace == self._first else view.namespace
+            if self._sampler is not None and operation != "read" and self._sampler.takes(token):
+                self.sampled.append((token, view.namespace, operation, written_at(view.wall_time, as_of)))
             self.changes.append(
                 Change(id_text(key), token, document, update, is_delete, as_of, view.wall_time, namespace)
             )

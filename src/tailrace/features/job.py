@@ -8,6 +8,7 @@ window holds an update back. Why the state lives in Redis is in docs/spark.md, w
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ from tailrace.spark.from_kafka import (
 )
 from tailrace.spark.jvm import HadoopFiles
 from tailrace.spark.options import own_options
+from tailrace.telemetry import NO_TRACING, SampledEvent, Sampler, TraceContext, Tracing
 from tailrace.token import ResumeToken
 
 _log = get_logger("tailrace.features")
@@ -45,7 +47,7 @@ COLUMNS = StructType([StructField("raw", BinaryType())])
 """What the job needs of an event: its BSON. One column is also the least that Spark has to hand on."""
 _RESULT = (
     "documents long, entities long, stale long, unknown long, untimed long, bad long, position string, as_of long"
-    ", ends string"
+    ", ends string, sampled string"
 )
 EVENTS_PER_BATCH = 10_000
 """Where batches end that are applied in the driver."""
@@ -65,6 +67,8 @@ class FeatureJob:
     """The format of topics that are read by `records`."""
     uri: str | None = field(default=None, repr=False)
     """Where the documents are, for when a rename (as `$out` ends with) puts another collection in place of this one."""
+    tracing: Tracing = field(default=NO_TRACING, repr=False)
+    """Where the spans of sampled events go."""
 
     def prepare(self) -> None:
         """Leave the definition in Redis; refuses to mix two."""
@@ -84,6 +88,7 @@ class FeatureJob:
 
     def _apply(self, events: DataFrame, number: int) -> None:
         progress_store = _progress_store(self.redis_url, self.definition.name)
+        began = time.time_ns()
 
         def once() -> list[Row]:
             progress_store.check(number)
@@ -99,7 +104,11 @@ class FeatureJob:
             progress_store.save(Progress(number, newest.position if newest else "", newest.as_of if newest else 0))
             return rows
 
-        self._report(progress_store.undisturbed(once))
+        rows = progress_store.undisturbed(once)
+        self._report(rows)
+        if self.tracing.is_on:
+            sampled = [_sampled_event(*form) for row in rows for form in json.loads(row.sampled or "[]")]
+            self.tracing.applied(sampled, f"features {self.definition.name}", began, is_direct=self.format is None)
 
     def _report(self, rows: Sequence[Row]) -> None:
         """Warn of what does not count as it should."""
@@ -190,11 +199,12 @@ class FeatureJob:
         rows: Iterable[pa.RecordBatch] = events.toArrow().to_batches()
         if self._reader is not None:
             rows = self._reader(rows)
-        results = _applying(self.definition, self.redis_url)(rows)
+        results = _applying(self.definition, self.redis_url, self.tracing.sampler.ratio)(rows)
         return [Row(**row) for batch in results for row in batch.to_pylist()]
 
     def _applied_in_tasks(self, events: DataFrame) -> list[Row]:
-        return events.mapInArrow(_applying(self.definition, self.redis_url), _RESULT).collect()
+        apply = _applying(self.definition, self.redis_url, self.tracing.sampler.ratio)
+        return events.mapInArrow(apply, _RESULT).collect()
 
     def replay_dead_letters(self, spark: SparkSession) -> tuple[int, int]:
         """Apply the dead letters that can be read now; gives how many were, and how many were not, which stay.
@@ -275,12 +285,12 @@ def _progress_store(url: str, name: str) -> ProgressStore:
     return ProgressStore.connect(url, name)
 
 
-def _applying(definition: Definition, url: str) -> Conversion:
+def _applying(definition: Definition, url: str, sample_ratio: float = 0.0) -> Conversion:
     """Make the function that runs in the tasks: all events of a partition are one step."""
 
     def apply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with explained():
-            collected = Collected(definition)
+            collected = Collected(definition, Sampler(sample_ratio))
             for batch in batches:
                 collected.add(batch)
             outcome = _store(url, definition).apply(collected.changes) if collected.changes else Outcome()
@@ -301,8 +311,13 @@ def _result(collected: Collected, outcome: Outcome) -> pa.RecordBatch:
         "position": collected.position,
         "as_of": collected.as_of,
         "ends": json.dumps(ends),
+        "sampled": json.dumps(collected.sampled),
     }
     return pa.RecordBatch.from_pylist([row], schema=_ARROW_RESULT)
+
+
+def _sampled_event(token: str, namespace: str, operation: str, written: int) -> SampledEvent:
+    return SampledEvent(TraceContext.of(token), namespace, operation, written)
 
 
 _ARROW_RESULT = pa.schema(

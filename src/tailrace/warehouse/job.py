@@ -33,6 +33,8 @@ from tailrace.spark.from_kafka import check_format, from_dead_letters
 from tailrace.spark.jvm import java_session
 from tailrace.spark.options import own_options
 from tailrace.spark.parts import connected
+from tailrace.telemetry import NO_TRACING, SampledEvent, TraceContext, Tracing
+from tailrace.telemetry.tracing import written_at
 from tailrace.token import ResumeToken
 from tailrace.warehouse.contract import Ends as Policy
 from tailrace.warehouse.dead_letters import DeadLetters
@@ -51,6 +53,13 @@ COLUMNS: Final = (
     ", document_key string, full_document string, full_document_before string, update_description string, raw binary"
 )
 """What the job needs of an event."""
+_TRACED: Final = (
+    "token",
+    "concat_ws('.', db, coll) AS namespace",
+    "op",
+    "unix_millis(wall_time) AS wall_time",
+    "shiftrightunsigned(cluster_time, 32) AS seconds",
+)
 _AT_ONCE: Final = 4
 """Collections that are written at the same time."""
 Item = TypeVar("Item")
@@ -69,6 +78,7 @@ class WarehouseJob:
         mirror_suffix: str = "",
         uri: str | None = None,
         format: str | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """`uri` is that of a source that is read directly (see `_Batch`), `format` that of topics."""
         self._settings = settings
@@ -76,6 +86,7 @@ class WarehouseJob:
         self._suffix = mirror_suffix
         self._uri = uri
         self._format = format
+        self._tracing = tracing
         self._checkpoint = ""
         self._newest: int | None = None
         self._opened: tuple[Lake, Mirrors, Maintenance, KnownEnds] | None = None
@@ -95,7 +106,7 @@ class WarehouseJob:
 
     def write(self, events: DataFrame, commit: Commit) -> None:
         """Write events as one batch."""
-        began = time.monotonic()
+        began, began_ns = time.monotonic(), time.time_ns()
         lake, mirrors, maintenance, ends = self._open(events.sparkSession)
         may_be_replay = self._newest is None or commit.batch <= self._newest
         with ExitStack() as kept:
@@ -115,6 +126,7 @@ class WarehouseJob:
             commit = replace(commit, token=summary.newest)
             chosen = FoldedEnds() if policy is Policy.KEEP else ends.all
             _Batch(lake, mirrors, found, summary, commit, may_be_replay, policy, chosen).write()
+            self._trace(found, began_ns)
         self._newest = commit.batch
         _log.info(
             "batch_applied",
@@ -124,6 +136,17 @@ class WarehouseJob:
             seconds=round(time.monotonic() - began, 1),
         )
         maintenance.after_batch(summary)
+
+    def _trace(self, written: DataFrame, began: int) -> None:
+        """Tell of the sampled events that are in the tables now."""
+        if not self._tracing.is_on:
+            return
+        chosen = written.where(self._tracing.sampler.sql).where("op <> 'read'").selectExpr(*_TRACED)
+        events = [
+            SampledEvent(TraceContext.of(row.token), row.namespace, row.op, written_at(row.wall_time, row.seconds))
+            for row in chosen.collect()
+        ]
+        self._tracing.applied(events, "tables", began, is_direct=self._format is None)
 
     def backfill(self, spark: SparkSession, uri: str, namespaces: Sequence[str]) -> str:
         """Take the documents as they are; gives the time to start the stream at, without a hole.

@@ -20,10 +20,12 @@ from tailrace.capture.formats.json import CanonicalDecoder, CanonicalFormat, Jso
 from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.capture.formats.stored_records import RecordDecoder
+from tailrace.capture.formats.traced import TracedFormat
 from tailrace.capture.plugins import load_object
 from tailrace.capture.record import Record
 from tailrace.errors import SettingsError
 from tailrace.policy import NO_POLICY, Policy
+from tailrace.telemetry import Sampler
 
 
 class GovernedFormat(Format):
@@ -100,6 +102,8 @@ class FormatOptions:
     """Puts transforms of events and records before the format, behind the policy."""
     policy: Policy = NO_POLICY
     """What happens to fields before a record is made."""
+    sample_ratio: float = 0.0
+    """Share of the events whose records have the context of a trace."""
 
     @property
     def is_users_function(self) -> bool:
@@ -109,6 +113,8 @@ class FormatOptions:
     def make(self) -> Format:
         """Make the format: the kernel's where it runs and does this one, else the reference."""
         made = self.before(self._made())
+        if self.sample_ratio:
+            made = TracedFormat(made, Sampler(self.sample_ratio))
         return GovernedFormat(made, self.policy) if self.policy else made
 
     def _made(self) -> Format:

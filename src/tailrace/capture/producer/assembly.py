@@ -47,6 +47,7 @@ from tailrace.settings import (
     Settings,
     TransformSettings,
 )
+from tailrace.telemetry import NO_TRACING, Tracing
 
 _MEGABYTE = 2**20
 _log = get_logger("tailrace.capture")
@@ -122,6 +123,7 @@ class Capture:
         stop_when_idle: bool = False,
         first_step: FirstStep = FirstStep.GO_ON,
         hook: Hook = no_hook,
+        tracing: Tracing = NO_TRACING,
     ) -> Producer:
         """Make the producer."""
         chosen = self._settings
@@ -140,11 +142,12 @@ class Capture:
             stop_when_idle=stop_when_idle,
             backoff=RetryPolicy(budget=chosen.retry_seconds),
             policy=self._policy,
+            tracing=tracing,
         )
         return Producer(
             self.source,
             self.store,
-            self._format.make(),
+            replace(self._format, sample_ratio=tracing.sampler.ratio).make(),
             self._make_sink,
             self._dead_letter,
             self.inventory(),

@@ -152,6 +152,8 @@ class Attempt:
             commit_interval=self._options.commit_interval,
             hook=parts.hook,
             pause=self._pause,
+            tracing=self._options.tracing,
+            stream=self._options.name,
         )
 
     def _start(self, delivery: Delivery) -> Start:

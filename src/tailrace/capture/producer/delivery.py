@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailrace.capture.formats import Format
+from tailrace.capture.formats.traced import traced_events
 from tailrace.capture.positions import Counts, Position
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.record import Record, summary_of
@@ -27,6 +28,7 @@ from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.sinks import Sink, TransactionalSink
 from tailrace.errors import Backpressure, EventUnconvertible
 from tailrace.monitor import StreamMetrics
+from tailrace.telemetry import NO_TRACING, SampledEvent, Tracing
 
 _SAVE_TIMES_BETWEEN_SAVES = 29
 """A slow store is asked less often, so that saving never takes more than a thirtieth of the time."""
@@ -58,6 +60,9 @@ class InFlightBatch:
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     size: int = 0
     read_at: float = 0.0
+    sampled: Sequence[SampledEvent] = ()
+    """The events of it that are traced."""
+    read_ns: int = 0
 
 
 class Delivery:
@@ -75,6 +80,8 @@ class Delivery:
         commit_interval: float,
         hook: Hook,
         pause: Callable[[float], None],
+        tracing: Tracing = NO_TRACING,
+        stream: str = "",
     ) -> None:
         self._format = format
         self._sink = sink
@@ -85,6 +92,8 @@ class Delivery:
         self._commit_interval = commit_interval
         self._hook = hook
         self._pause = pause
+        self._tracing = tracing
+        self._stream = stream
         self._pending: deque[InFlightBatch] = deque()
         self._uncommitted: Position | None = None
         self._next_commit = 0.0
@@ -111,15 +120,26 @@ class Delivery:
         on_acknowledged: Callable[[], None] | None = None,
     ) -> None:
         """Give events to the sink; `position` and `on_acknowledged` take effect when they are acknowledged."""
-        read_at = time.monotonic()
+        read_at, read_ns = time.monotonic(), time.time_ns()
         records = self._records(events)
+        sampled = self._tracing.sampled(traced_events(records)) if self._tracing.is_on else ()
         summary = summary_of(records)
         self._hook("converted")
         added = self._add(records)
         self._hook("added")
         kept = records if self._inventory.keeps_keys else []
         self._pending.append(
-            InFlightBatch(added, position, on_acknowledged, kept, summary.kinds, summary.value_bytes, read_at)
+            InFlightBatch(
+                added,
+                position,
+                on_acknowledged,
+                kept,
+                summary.kinds,
+                summary.value_bytes,
+                read_at,
+                sampled,
+                read_ns,
+            )
         )
 
     def start_flush(self) -> None:
@@ -211,6 +231,8 @@ class Delivery:
                 events=batch.events.total(), bytes=batch.size, batches=1, dead_letters=self._new_dead_letters()
             )
             self._metrics.batch(batch.events, batch.size, time.monotonic() - batch.read_at)
+            if batch.sampled:
+                self._tracing.published(batch.sampled, self._stream, batch.read_ns)
             if batch.position is not None:
                 self._uncommitted = replace(batch.position, counts=self.counts)
             if batch.records:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from tailrace.capture.snapshot.planner import CHUNK_BYTES
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.retry import DEFAULT_POLICY, RetryPolicy
+from tailrace.telemetry import NO_TRACING, Tracing
 
 
 class FirstStep(StrEnum):
@@ -46,3 +47,5 @@ class ProducerOptions:
     backoff: RetryPolicy = DEFAULT_POLICY
     policy: Policy = NO_POLICY
     """What happens to fields before they leave the process; keys that were captured are compared under it."""
+    tracing: Tracing = NO_TRACING
+    """Which events have traces, and where their spans go."""

@@ -1,0 +1,98 @@
+"""Spans and metrics to an OTLP endpoint, by OpenTelemetry's SDK.
+
+What goes wrong here is logged by the SDK and changes nothing for the events: spans wait in a bounded queue, and what
+does not fit is dropped. Headers (an API key) and certificates come from OpenTelemetry's own variables, such as
+OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_CERTIFICATE.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+
+from tailrace import __version__
+from tailrace.owned import OwnedThread
+from tailrace.telemetry.otlp_metrics import metrics_data
+from tailrace.telemetry.tracing import Span, Tracing
+
+SECONDS_BETWEEN_METRICS: Final = 15.0
+_SECONDS_TO_SEND: Final = 5.0
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_KINDS: Final = {"internal": SpanKind.INTERNAL, "producer": SpanKind.PRODUCER, "consumer": SpanKind.CONSUMER}
+_SCOPE: Final = InstrumentationScope("tailrace", __version__)
+
+
+@contextmanager
+def exporting(endpoint: str, sample_ratio: float, service_name: str) -> Iterator[Tracing]:
+    """Export while the block runs, and at its end what is left."""
+    resource = Resource.create(
+        {
+            "service.name": service_name,
+            "service.version": __version__,
+            "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
+        }
+    )
+    base = endpoint.rstrip("/")
+    spans = BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_SECONDS_TO_SEND))
+    with _metrics(f"{base}/v1/metrics", resource):
+        try:
+            yield Tracing(sample_ratio, lambda span: spans.on_end(_readable(span, resource)))
+        finally:
+            spans.shutdown()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _metrics(url: str, resource: Resource) -> Iterator[None]:
+    """Send the metrics of the process so often, and once more at the end."""
+    exporter = OTLPMetricExporter(url, timeout=_SECONDS_TO_SEND)
+    began, ending = time.time_ns(), threading.Event()
+
+    def send() -> None:
+        exporter.export(metrics_data(resource, _SCOPE, began), timeout_millis=_SECONDS_TO_SEND * 1000)
+
+    def run() -> None:
+        while not ending.wait(SECONDS_BETWEEN_METRICS):
+            send()
+
+    thread = OwnedThread(run, name="tailrace-otlp-metrics", on_death=lambda _: SECONDS_BETWEEN_METRICS)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(timeout=2 * _SECONDS_TO_SEND)
+        send()
+        exporter.shutdown()
+
+
+def _readable(span: Span, resource: Resource) -> ReadableSpan:
+    own = span.span_id or secrets.token_hex(8)
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.trace_id, own, is_remote=False),
+        parent=None if span.parent is None else _context(span.trace_id, span.parent, is_remote=True),
+        resource=resource,
+        attributes=span.attributes,
+        kind=_KINDS[span.kind],
+        start_time=span.begin,
+        end_time=span.end,
+        instrumentation_scope=_SCOPE,
+    )
+
+
+def _context(trace_id: str, span_id: str, *, is_remote: bool) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, _SAMPLED)
