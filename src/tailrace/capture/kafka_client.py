@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.capture.kafka_address import KafkaAddress as KafkaAddress
@@ -83,10 +83,34 @@ def not_authorized(address: KafkaAddress, error: KafkaException | KafkaError, ne
     """Give the error of ours where an ACL is missing, which trying again does not mend."""
     if code_of(error) not in _FORBIDDEN:
         return None
+    return lacking(address, needed or "an ACL", describe(error))
+
+
+def lacking(address: KafkaAddress, needed: str, why: str) -> NotAuthorized:
+    """Give the error that names an ACL which is missing."""
     return NotAuthorized(
-        f"the user of Kafka at {address.servers} lacks {needed or 'an ACL'}: {describe(error)}",
+        f"the user of Kafka at {address.servers} lacks {needed}: {why}",
         hint="Grant it with kafka-acls.sh; the security page has the ACLs per verb.",
     )
+
+
+def is_fatal(code: object) -> bool:
+    """Whether a producer cannot go on, for a reason that the code does not tell.
+
+    A broker gives no producer id to somebody who may write to no topic at all, which the library calls fatal.
+    """
+    return code in (KafkaError._FATAL, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def may_write(admin: AdminClient, topic: str) -> bool:
+    """Ask the broker whether the user may write to a topic; one that does not answer has not refused it."""
+    future = admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=SECONDS_TO_ANSWER
+    )[topic]
+    try:
+        return AclOperation.WRITE in (future.result(timeout=2 * SECONDS_TO_ANSWER).authorized_operations or ())
+    except KafkaException as error:
+        return code_of(error) not in _FORBIDDEN
 
 
 def _inner(error: KafkaException | KafkaError) -> KafkaError:

@@ -19,6 +19,7 @@ from tailrace.masking import shown_failure
 
 _SNAPSHOT_TOO_OLD = {"mongodb-239", "mongodb-246"}
 _LOST_OFFSETS = ("KAFKA_DATA_LOSS", "OffsetOutOfRangeException", "failOnDataLoss")
+_NOT_ALLOWED = ("TopicAuthorizationException", "GroupAuthorizationException")
 _NO_SPACE = "No space left on device"
 _NOTE = re.compile(r"^error\[([a-z-]+)\]: (.*?) hint: (.*)$", re.MULTILINE)
 
@@ -56,6 +57,11 @@ def permanent_error(failure: BaseException) -> TailraceError | None:
         return HistoryLost(
             f"the topics no longer have what comes next: {cause_of(failure)}",
             hint="Begin with a new checkpoint and --backfill, or leave the gap with fail_on_data_loss = false.",
+        )
+    if any(sign in text for sign in _NOT_ALLOWED):
+        return errors.NotAuthorized(
+            f"the user of the job lacks Read on the topics: {cause_of(failure)}",
+            hint="Grant it with kafka-acls.sh; the security page has the ACLs per verb.",
         )
     if _NO_SPACE in text:
         return errors.DiskFull(f"a disk of the job is full: {cause_of(failure)}")

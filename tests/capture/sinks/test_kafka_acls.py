@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -22,9 +23,14 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 from pymongo.database import Database
+from pyspark.errors import StreamingQueryException
 
 from docs.pages import read
+from spark_queries import run_to_end
 from tailrace.cli.app import run
+from tailrace.errors import NotAuthorized
+from tailrace.spark.failures import permanent_error
+from tailrace.spark.from_kafka import kafka_records
 from tailrace.stand import Kafka, KafkaSecurity, ReplicaSet
 from tailrace.stand.node import ThrowAwayCA
 
@@ -34,6 +40,23 @@ Acl = tuple[str, str, str]
 KINDS = {"topics": ResourceType.TOPIC, "groups": ResourceType.GROUP, "transactional ids": ResourceType.TRANSACTIONAL_ID}
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 _unused = iter(USERS)
+
+
+def url_of_root(broker: Kafka) -> str:
+    """The listener without logins, which may do everything."""
+    return f"kafka://{broker.bootstrap_servers}"
+
+
+def _run(command: str, file: Path, root: str) -> int:
+    """Do what a row is about; what has to be there before is made by somebody who may."""
+    verb = re.findall(r"`tailrace (\w+)", command)[0]
+    words = ["--config", str(file), verb]
+    if verb == "produce":
+        return run([*words, "--until-idle"])
+    assert run(["--config", str(file), "produce", "--until-idle", "--sink", root]) == 0
+    if verb == "recover":
+        return run([*words, "--anyway"])
+    return run(words)
 
 
 def rows() -> Iterator[Any]:
@@ -73,7 +96,10 @@ def user_with(broker: Kafka, acls: list[Acl], prefix: str) -> str:
     return user
 
 
-@pytest.mark.parametrize(("command", "acls"), list(rows()))
+JOBS, VERBS = ([row for row in rows() if ("--topics" in row.values[0]) is is_job] for is_job in (True, False))
+
+
+@pytest.mark.parametrize(("command", "acls"), VERBS)
 def test_the_operations_are_enough_and_none_can_be_left_out(
     broker: Kafka,
     security: KafkaSecurity,
@@ -104,7 +130,7 @@ def test_the_operations_are_enough_and_none_can_be_left_out(
             f'sink = "{url}?ssl.ca.location={ca}"\nposition_store = "{store}"\n'
             f'namespaces = ["{database.name}.orders"]\ndelivery = "{"exactly" if exactly_once else "at-least"}-once"\n'
         )
-        ended = run(["--config", str(file), "produce", "--until-idle"])
+        ended = _run(command, file, url_of_root(broker))
         printed = "".join(capsys.readouterr())
         if left_out is None:
             assert ended == 0, printed
@@ -115,3 +141,33 @@ def test_the_operations_are_enough_and_none_can_be_left_out(
         lacking = printed.partition("lacks ")[2]
         assert operation in lacking, printed
         assert kind.removesuffix("s") in lacking, printed
+
+
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize(("command", "acls"), JOBS)
+def test_a_job_reads_topics_with_its_operations_and_with_none_less(
+    broker: Kafka, security: KafkaSecurity, spark: Any, tmp_path: Path, command: str, acls: list[Acl]
+) -> None:
+    """As both jobs read them; by what `supervise` makes of a failure, they end and name what is missing."""
+    topic = "jobs.orders"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, b"{}")
+    assert producer.flush(60) == 0
+
+    def read_with(granted: list[Acl], checkpoint: Path) -> list[int]:
+        user, ca = user_with(broker, granted, "jobs"), quote(str(security.certificates.ca_file), safe="")
+        url = f"kafka://{user}:{USERS[user]}@{broker.secured_servers}?ssl.ca.location={ca}"
+        counts: list[int] = []
+        records = kafka_records(spark, url, topic, format="json")
+        run_to_end(records, lambda batch, _: counts.append(batch.count()), checkpoint)
+        return counts
+
+    assert read_with(acls, tmp_path / "all") == [1]
+    for number, left_out in enumerate(acls):
+        with pytest.raises(StreamingQueryException) as failure:
+            read_with([acl for acl in acls if acl != left_out], tmp_path / str(number))
+        error = permanent_error(failure.value)
+        assert isinstance(error, NotAuthorized), failure.value
+        assert f"lacks {left_out[0]} on the topics" in error.message

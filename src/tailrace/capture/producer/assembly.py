@@ -31,7 +31,7 @@ from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.slices import Slice
 from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, Selection, make_source
 from tailrace.capture.transforms import DDL, renames_of, transformed
-from tailrace.errors import DeploymentUnsuitable, SettingsError, TailraceError
+from tailrace.errors import DeploymentUnsuitable, NotAuthorized, SettingsError, TailraceError
 from tailrace.families import Family, family_of, refuse_engine
 from tailrace.logs import get_logger
 from tailrace.monitor.metrics import ProofMetrics
@@ -179,6 +179,16 @@ class Capture:
 
         return topics_like(self._kafka(), self.topics.pattern)
 
+    def _topics_to_read(self) -> list[str]:
+        """Give the topics of this stream; none at all is no proof of anything. A broker hides what is not allowed."""
+        found = self.topic_names()
+        if not found:
+            raise NotAuthorized(
+                f"no topic like {self.topics.pattern} is there, or the user lacks Read on the topics of the stream",
+                hint="Check capture.topic_prefix, and grant the ACL; the security page has the ACLs per verb.",
+            )
+        return found
+
     def verify(
         self,
         at: Timestamp,
@@ -196,7 +206,7 @@ class Capture:
         decoder, is_followed = decoder_of(self._settings.format), self.source.selection.namespaces.contains_name
         verification = Verification(self.source.documents(), decoder, at, self._policy, is_followed)
         try:
-            verification.read(self._kafka(), list(topics) if topics else self.topic_names(), show)
+            verification.read(self._kafka(), list(topics) if topics else self._topics_to_read(), show)
             return [verification.compare(name) for name in collections or verification.namespaces()]
         finally:
             verification.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, describe
+from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, describe, unavailable
 from tailrace.errors import SinkUnavailable
 from tailrace.fold import Moment, moment_of
 from tailrace.raw.cluster_time import ClusterTime
@@ -63,7 +63,7 @@ class TopicContents:
         try:
             yield from self._read(consumer)
         except KafkaException as error:
-            raise SinkUnavailable(f"Kafka at {self._address.servers} cannot be read: {describe(error)}") from error
+            raise unavailable(self._address, error, f"Read on the topics {', '.join(self._topics)}") from error
         finally:
             consumer.close()
 

@@ -92,7 +92,10 @@ class KafkaSink(Sink):
         self._batches.append(batch)
         self._buffered += size
         self._added += len(records)
-        self._handover.send(batch, self._topics.known)
+        try:
+            self._handover.send(batch, self._topics.known)
+        except SinkUnavailable as error:
+            raise self._topics.explained(error, summary.namespaces) from error
         return self._added
 
     def acknowledged(self) -> int:
@@ -165,7 +168,11 @@ class KafkaSink(Sink):
 
     def _dead_letter_record(self, record: Record, error: KafkaError) -> None:
         if not is_refused(error):
-            raise unavailable(self._address, error, f"Write on the topic {self._topics.known[record.namespace].name}")
+            needed = f"Write on the topic {self._topics.known[record.namespace].name}"
+            failure = unavailable(self._address, error, needed)
+            raise (
+                self._topics.explained(failure, [record.namespace]) if isinstance(failure, SinkUnavailable) else failure
+            )
         topic = self._topics.known[record.namespace]
         if not topic.may_refuse(record):
             raise RecordRefused(f"Kafka refuses a record for {topic.name}: {describe(error)}")

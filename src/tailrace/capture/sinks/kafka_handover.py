@@ -18,7 +18,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import kernel
-from tailrace.capture.kafka_client import KafkaAddress
+from tailrace.capture.kafka_client import KafkaAddress, code_of
 from tailrace.capture.record import CompiledRecords, Record
 from tailrace.capture.sinks.kafka_topics import Topic
 from tailrace.errors import SettingsError, SinkUnavailable
@@ -121,7 +121,10 @@ class ClientHandover(Handover):
                     self._producer.poll(_SECONDS_FOR_CAPACITY)
                     produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)  # type: ignore[arg-type]
         except (KafkaException, BufferError) as error:
-            raise SinkUnavailable(f"Kafka at {self._address.servers} takes no records: {error}") from error
+            code = code_of(error) if isinstance(error, KafkaException) else KafkaError._QUEUE_FULL
+            raise SinkUnavailable(
+                f"Kafka at {self._address.servers} takes no records: {error}", kafka_code=code
+            ) from error
 
     def poll(self, timeout: float) -> None:
         """Let the library call `Batch.report`."""

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, TopicLimits, ensure_topic, unavailable
+from tailrace.capture.kafka_client import (
+    SECONDS_TO_ANSWER,
+    KafkaAddress,
+    TopicLimits,
+    ensure_topic,
+    is_fatal,
+    lacking,
+    may_write,
+    unavailable,
+)
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.topics import TopicRule
+from tailrace.errors import NotAuthorized, SinkUnavailable
 
 _FRAMING = 200
 """Bytes around a record in a batch, at most."""
@@ -47,6 +57,14 @@ class TopicCatalogue:
             self._admin.list_topics(timeout=SECONDS_TO_ANSWER)
         except KafkaException as error:
             raise unavailable(self._address, error) from error
+
+    def explained(self, error: SinkUnavailable, namespaces: Iterable[str]) -> SinkUnavailable | NotAuthorized:
+        """Give the error of a producer that ended; the ACL that is missing, where that is why."""
+        if is_fatal(error.details.get("kafka_code")):
+            for name in sorted({self.known[namespace].name for namespace in namespaces}):
+                if not may_write(self._admin, name):
+                    return lacking(self._address, f"Write on the topic {name}", error.message)
+        return error
 
     def learn(self, namespace: str) -> Topic:
         """Find the topic of a namespace, and make it if it is missing."""
