@@ -24,7 +24,15 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from tailrace.errors import SettingsError
 from tailrace.masking import masked as masked
 from tailrace.masking import shown
-from tailrace.settings_source import file_keys, located, located_defaults, read_toml, with_secrets_of_files
+from tailrace.settings_source import (
+    file_keys,
+    forget_files,
+    located,
+    located_defaults,
+    read_toml,
+    renewed_secrets,
+    with_secrets_of_files,
+)
 from tailrace.settings_types import (
     IDENTIFIER,
     STREAM_NAME,
@@ -475,6 +483,7 @@ class Settings(BaseSettings):
 
         A flag that is None was not given. A file that was named must exist; the default one may be missing.
         """
+        forget_files()
         environment = with_secrets_of_files(cls, _Environment(cls)(), Path())
         _refuse_unknown_variables()
         given = _nested({key: value for key, value in (flags or {}).items() if value is not None})
@@ -488,6 +497,23 @@ class Settings(BaseSettings):
         for section, name in defaults:
             getattr(loaded, section).model_fields_set.discard(name)  # it was only moved to where it begins
         return loaded
+
+    def renewed(self) -> Settings | None:
+        """Give these settings with the secrets whose files have changed; None when none has.
+
+        Raises SettingsError when a new one does not fit; it is not looked at again before it changes once more.
+        """
+        found = renewed_secrets(lambda key: getattr(getattr(self, key.split(".")[0]), key.split(".")[1]))
+        sections: dict[str, Section] = {}
+        for key, text in found.items():
+            name, field = key.split(".")
+            section: Section = sections.get(name) or getattr(self, name)
+            try:
+                made = type(section).model_validate({**dict(section), field: text})
+            except ValidationError as error:
+                raise SettingsError(_first_problem(error)) from None
+            sections[name] = section.model_copy(update={field: getattr(made, field)})
+        return self.model_copy(update=sections) if sections else None
 
     @classmethod
     def settings_customise_sources(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote
@@ -41,6 +41,33 @@ def read_toml(path: Path, hint: str) -> dict[str, Any]:
         raise SettingsError(f"{path} is not TOML: it is nested too deeply", hint="Simplify it.") from None
 
 
+_files_read: dict[str, tuple[Path, str]] = {}
+"""The files that this process has read its settings from last, and what was in them, by key."""
+
+
+def forget_files() -> None:
+    """Begin anew, before settings are read."""
+    _files_read.clear()
+
+
+def renewed_secrets(current: Callable[[str], object]) -> dict[str, str]:
+    """Give the settings, by key, whose files hold another text now; `current` gives a setting as it is in use.
+
+    One that a flag or a variable has set does not come from its file. A file that cannot be read has not changed: it
+    may be about to be replaced.
+    """
+    found: dict[str, str] = {}
+    for key, (file, before) in list(_files_read.items()):
+        try:
+            text = _secret_of(f"{key}_file", str(file), Path())
+        except SettingsError:
+            continue
+        if text != before and _plain(current(key)) == before:
+            found[key] = text
+            _files_read[key] = file, text
+    return found
+
+
 def with_secrets_of_files(model: type[BaseModel], values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Put the content of the file in the place of each `..._file` that stands for a secret."""
     read = {section: dict(given) if isinstance(given, Mapping) else given for section, given in values.items()}
@@ -51,8 +78,11 @@ def with_secrets_of_files(model: type[BaseModel], values: Mapping[str, Any], fol
             continue
         if name in given:
             raise SettingsError(f"{key} and {key}_file are both given", hint="Keep one of them.")
-        text = _secret_of(f"{key}_file", given.pop(f"{name}_file"), folder)
+        file = given.pop(f"{name}_file")
+        text = _secret_of(f"{key}_file", file, folder)
         given[name] = _table_of(f"{key}_file", text) if key in _TABLES else text
+        if key not in _TABLES:
+            _files_read[key] = folder / file, text
     return read
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
+import redis
 from cryptography.x509 import load_pem_x509_certificate
 
 from tailrace.cli.app import run
-from tailrace.stand import ReplicaSet
+from tailrace.owned import GuardedProcess
+from tailrace.stand import Redis, ReplicaSet
+from waiting import wait_until
 
 ROLES = [{"role": "readAnyDatabase", "db": "admin"}, {"role": "read", "db": "local"}]
 
@@ -97,3 +105,57 @@ def test_who_may_not_come_in_is_told_why(
     printed = capsys.readouterr().err
     assert ("Authentication failed" if wrong == "another password" else "certificate") in printed
     assert "Hunter2" not in printed
+
+
+@contextmanager
+def ended(process: GuardedProcess[Any]) -> Iterator[GuardedProcess[Any]]:
+    """End a process with the block; a clean end is code 0."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def test_a_secret_is_renewed_without_a_restart(guarded: ReplicaSet, redis_server: Redis, tmp_path: Path) -> None:
+    """New users of MongoDB and of the position store, whose old ones are then gone, while the producer runs on."""
+    rules = "~{tailrace}:* +evalsha +get +hmget +hset +lpush +lrange +sadd +script|load +set +smembers +time"
+    with redis.Redis.from_url(redis_server.url) as stores, guarded.client() as client:
+        collection = client[f"renewed{os.getpid()}"].orders
+
+        def grant(user: str) -> None:
+            """Make a user on both servers, and let the files name it."""
+            guarded.primary.command({"createUser": user, "pwd": "p", "roles": ROLES, "mechanisms": ["SCRAM-SHA-256"]})
+            stores.execute_command("ACL", "SETUSER", user, "on", ">p", *rules.split())
+            for name, text in (
+                ("uri", scram(user, "p", "SCRAM-SHA-256")(guarded)),
+                ("store", redis_server.url.replace("redis://", f"redis://{user}:p@")),
+            ):
+                (tmp_path / "new").write_text(f"{text}\n")
+                (tmp_path / "new").replace(tmp_path / name)
+
+        grant("first")
+        file, delivered = tmp_path / "tailrace.toml", tmp_path / "out"
+        file.write_text(
+            f'[mongodb]\nuri_file = "uri"\n[capture]\nname = "renewed"\nnamespaces = ["{collection.full_name}"]\n'
+            f'sink = "file:{delivered}"\nposition_store_file = "store"\nstart = "now"\n'
+        )
+        command = [sys.executable, "-m", "tailrace.cli.app", "--config", str(file), "produce"]
+        with (tmp_path / "log").open("w") as log, ended(GuardedProcess(command, stderr=log)) as process:
+
+            def is_delivered(number: int) -> bool:
+                collection.insert_one({"_id": uuid.uuid4().hex, "n": number})
+                return delivered.exists() and f'"n":{number}' in delivered.read_text().replace(" ", "")
+
+            wait_until(lambda: is_delivered(1))
+            grant("second")
+            wait_until(lambda: "secrets_renewed" in (tmp_path / "log").read_text())
+            wait_until(lambda: (tmp_path / "log").read_text().count('"starting"') == 2)
+            guarded.primary.command({"dropUser": "first"})
+            stores.execute_command("ACL", "DELUSER", "first")
+            wait_until(lambda: is_delivered(2))
+            assert process.poll() is None
+            (tmp_path / "uri").write_text("")  # as it is for a moment, while somebody writes it
+            wait_until(lambda: is_delivered(3))
+            assert "second" not in (tmp_path / "log").read_text()

@@ -21,6 +21,7 @@ from tailrace.cli.failures import error_for
 from tailrace.cli.log import configure_log
 from tailrace.cli.session import connected
 from tailrace.cli.units import shown_time
+from tailrace.errors import SettingsError
 from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
 
@@ -52,16 +53,28 @@ def run_producer(
 ) -> None:
     """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0.
 
-    Only the verb that stays answers over HTTP: a snapshot or a recovery by hand may run beside it.
+    Only the verb that stays answers over HTTP: a snapshot or a recovery by hand may run beside it. When the file of a
+    secret changes, everything is opened anew with the new one, from the position that was just saved.
     """
-    from tailrace.audit import open_audit
-    from tailrace.capture.producer.assembly import Capture
     from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
-    from tailrace.capture.producer.options import FirstStep
-    from tailrace.telemetry.configured import telemetry_of
 
     limit_malloc_arenas()
     configure_log(settings.log)
+    next_settings: Settings | None = settings
+    while next_settings is not None:
+        next_settings = _run(next_settings, as_json, stop_when_idle, first_step, metrics_port)
+        first_step = None
+
+
+def _run(
+    settings: Settings, as_json: bool, stop_when_idle: bool, first_step: FirstStep | None, metrics_port: int | None
+) -> Settings | None:
+    """Run a producer with these settings; gives the ones to go on with, if it ended for that."""
+    from tailrace.audit import open_audit
+    from tailrace.capture.producer.assembly import Capture
+    from tailrace.capture.producer.options import FirstStep
+    from tailrace.telemetry.configured import telemetry_of
+
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
         needs_oplog = settings.capture.source == "oplog"
@@ -75,6 +88,7 @@ def run_producer(
             stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON, tracing=tracing
         )
         reason = opened.enter_context(_signals(producer))
+        opened.enter_context(_renewing(settings, producer, reason))
         opened.enter_context(_observed(settings, client, producer, metrics_port, audit))
         opened.enter_context(_shown(producer.status, as_json=as_json))
         _log_start(settings)
@@ -82,6 +96,7 @@ def run_producer(
             producer.run()
     if reason.signal == signal.SIGINT:
         raise KeyboardInterrupt
+    return None if reason.signal else reason.renewed
 
 
 def _record_intent(audit: AuditLog, capture: Capture, settings: Settings, first_step: FirstStep | None) -> None:
@@ -98,9 +113,10 @@ def _record_intent(audit: AuditLog, capture: Capture, settings: Settings, first_
 
 @dataclass(slots=True)
 class _StopRequest:
-    """The signal that asked the producer to stop, if one did."""
+    """The signal that asked the producer to stop, if one did, or the settings to go on with."""
 
     signal: int | None = None
+    renewed: Settings | None = None
 
 
 @contextmanager
@@ -120,6 +136,33 @@ def _signals(producer: Producer) -> Iterator[_StopRequest]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+@contextmanager
+def _renewing(settings: Settings, producer: Producer, request: _StopRequest) -> Iterator[None]:
+    """Stop the producer when the file of a secret changes; one that cannot be used is reported, and changes nothing."""
+    stop = threading.Event()
+
+    def poll() -> None:
+        while not stop.wait(_SECONDS_BETWEEN_LINES):
+            try:
+                renewed = settings.renewed()
+            except SettingsError as error:
+                _log.warning("secret_unusable", error=error.message)
+                continue
+            if renewed is not None:
+                _log.info("secrets_renewed", stream=settings.capture.name)
+                request.renewed = renewed
+                producer.stop()
+                return
+
+    thread = OwnedThread(poll, name="tailrace-secrets", on_death=lambda _: _SECONDS_BETWEEN_LINES)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=5)
 
 
 def _log_start(settings: Settings) -> None:
@@ -146,6 +189,7 @@ def _log_stop(status: ProducerStatus, request: _StopRequest) -> Iterator[None]:
     try:
         yield
         reason = signal.Signals(request.signal).name if request.signal else "all was delivered"
+        reason = "secrets were renewed" if request.renewed and not request.signal else reason
     except Exception as error:
         known = error_for(error)
         reason = known.code if known else type(error).__name__
