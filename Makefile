@@ -85,6 +85,10 @@ canary: env      ## Random documents with marked values under random policies; n
 access: env      ## Every ACL that the security page lists for Kafka and Redis: they are enough, and none can be left out
 	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/capture/sinks/test_kafka_acls.py tests/features/test_redis_acls.py tests/spark/test_kafka_logins.py $(ARGS)
 
+.PHONY: telemetry
+telemetry: env   ## Traces by OpenTelemetry, from a write to features and tables, and lineage of the Spark jobs
+	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/telemetry $(ARGS)
+
 registry: env    ## Avro and JSON Schema with a real schema registry and Confluent's own deserializers
 	$(BIN)/pytest -m 'long or not long' tests/capture/formats/test_registered.py $(ARGS)
 

@@ -21,6 +21,7 @@ from tailrace.owned import GuardedProcess
 from tailrace.stand import Redis, ReplicaSet
 from waiting import wait_until
 
+MARKED = "a-marked-secret"
 ROLES = [{"role": "readAnyDatabase", "db": "admin"}, {"role": "read", "db": "local"}]
 
 
@@ -126,11 +127,13 @@ def test_a_secret_is_renewed_without_a_restart(guarded: ReplicaSet, redis_server
 
         def grant(user: str) -> None:
             """Make a user on both servers, and let the files name it."""
-            guarded.primary.command({"createUser": user, "pwd": "p", "roles": ROLES, "mechanisms": ["SCRAM-SHA-256"]})
-            stores.execute_command("ACL", "SETUSER", user, "on", ">p", *rules.split())
+            guarded.primary.command(
+                {"createUser": user, "pwd": MARKED, "roles": ROLES, "mechanisms": ["SCRAM-SHA-256"]}
+            )
+            stores.execute_command("ACL", "SETUSER", user, "on", f">{MARKED}", *rules.split())
             for name, text in (
-                ("uri", scram(user, "p", "SCRAM-SHA-256")(guarded)),
-                ("store", redis_server.url.replace("redis://", f"redis://{user}:p@")),
+                ("uri", scram(user, MARKED, "SCRAM-SHA-256")(guarded)),
+                ("store", redis_server.url.replace("redis://", f"redis://{user}:{MARKED}@")),
             ):
                 (tmp_path / "new").write_text(f"{text}\n")
                 (tmp_path / "new").replace(tmp_path / name)
@@ -158,4 +161,4 @@ def test_a_secret_is_renewed_without_a_restart(guarded: ReplicaSet, redis_server
             assert process.poll() is None
             (tmp_path / "uri").write_text("")  # as it is for a moment, while somebody writes it
             wait_until(lambda: is_delivered(3))
-            assert "second" not in (tmp_path / "log").read_text()
+            assert MARKED not in (tmp_path / "log").read_text()

@@ -1,4 +1,7 @@
-"""One trace from a write to features and tables, on real servers; what receives the spans is a server of the tests."""
+"""One trace from a write to features and tables, on real servers; what receives the spans is a server of the tests.
+
+`make telemetry` runs it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tailrace.telemetry import TraceContext, Tracing
 from tailrace.telemetry.configured import telemetry_of
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 _CONSUMER = 5
 
 
