@@ -13,20 +13,19 @@ import struct
 import sys
 import threading
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import bson
-from bson.codec_options import CodecOptions
 
 from gateway.frame_mutations import OP_MSG, Mutations, frame
 from gateway.wire_client import WireClient
+from tailrace import raw
 
 USERS: Final = (None, "ann") * 4
 BURST: Final = 40
 SECONDS_TO_ANSWER: Final = 1.0
 """Some frames ask to wait for weeks, and may."""
 SENTINEL: Final = 0x5EED
-_ANY_TEXT: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
 PING: Final = frame(b"\x00" * 5 + bson.encode({"ping": 1, "$db": "admin"}), SENTINEL)
 
 
@@ -41,11 +40,13 @@ class Attacker(threading.Thread):
         self._mutations = Mutations(seed, spares_others=is_open)
         self._client: WireClient | None = None
         self.bursts = self.answered = self.hung_up = self.stuck = 0
+        self.died = 1
 
     def run(self) -> None:
         try:
             while not self.is_done.is_set():
                 self._burst()
+            self.died = 0
         finally:
             self._hang_up()
 
@@ -90,10 +91,16 @@ class Attacker(threading.Thread):
         length, _, response_to, opcode = struct.unpack("<iiii", head)
         payload = client.exactly(length - 16)
         if opcode == OP_MSG and b"cursor\x00" in payload[:40]:
-            told = bson.decode(payload[5:], _ANY_TEXT)  # a server repeats what is no UTF-8
-            if told.get("ok") == 1 and told["cursor"]["id"]:
-                self._mutations.cursors = [*self._mutations.cursors[-20:], told["cursor"]["id"]]
+            self._note_cursor(payload[5:])
         return int(response_to)
+
+    def _note_cursor(self, reply: bytes) -> None:
+        """Not decoded: others have written documents that no driver can read."""
+        cursor = raw.field(reply, b"cursor")
+        found = raw.field(cursor.data, b"id") if cursor is not None and cursor.kind == raw.DOCUMENT else None
+        number = None if found is None else raw.to_python(*found)
+        if isinstance(number, int) and number:
+            self._mutations.cursors = [*self._mutations.cursors[-20:], number]
 
     def _hang_up(self) -> None:
         if self._client is not None:
@@ -108,7 +115,7 @@ def _send(peer: socket.socket, data: bytes) -> None:
 
 def totals(attackers: list[Attacker]) -> dict[str, int]:
     """What became of the frames of all of them."""
-    return {name: sum(getattr(each, name) for each in attackers) for name in ("answered", "hung_up", "stuck")}
+    return {name: sum(getattr(each, name) for each in attackers) for name in ("answered", "hung_up", "stuck", "died")}
 
 
 def _main(port: int, seed: int, is_open: bool) -> None:

@@ -40,8 +40,9 @@ COMMANDS: tuple[Document, ...] = (
     {"listDatabases": 1},
     {"logout": 1},
 )
-OF_OTHERS = ("killSessions", "killAllSessions", "killAllSessionsByPattern")
-"""What anybody may do to all others, their writes on the server too, where nobody has to log in."""
+OF_OTHERS = ("killSessions", "killAllSessions", "killAllSessionsByPattern", "insert")
+"""What anybody may do to the server and all its clients where nobody has to log in: end their writes, and make
+databases by the thousand."""
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31 - 1, -(2**31), Int64(2**63 - 1), Int64(-(2**63)), 0.5, float("nan"), -0.0,
     float("inf"),

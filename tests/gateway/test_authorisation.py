@@ -92,7 +92,8 @@ def test_nobody_becomes_the_user_of_the_gateways_own_certificate(
         refused = nobody.command(asked)
         assert (refused["code"], refused["codeName"]) == (334, "MechanismUnavailable")
         assert "MONGODB-X509" in refused["errmsg"]
-        greeting = {"hello": 1, "speculativeAuthenticate": asked | {"db": "$external"}, "$db": "admin"}
+        speculative = {"authenticate": 1, "mechanism": "MONGODB-X509", "db": "$external"}
+        greeting = {"hello": 1, "speculativeAuthenticate": speculative, "$db": "admin"}
         assert "speculativeAuthenticate" not in nobody.command(greeting)
         status = nobody.command({"connectionStatus": 1, "$db": "admin"})
         assert status["authInfo"]["authenticatedUsers"] == []

@@ -193,7 +193,7 @@ def test_a_flood_of_mutated_frames_is_hardly_noticed_by_a_watcher(
             Pair(stack, secured, "With authentication", "ben:secret@", tmp_path),
             Pair(stack, mongodb, "Without authentication", "", tmp_path),
         ]
-        became, turn, frames = dict.fromkeys(("answered", "hung_up", "stuck", "alive"), 0), 0, 0
+        became, turn, frames = dict.fromkeys(("answered", "hung_up", "stuck", "alive", "died"), 0), 0, 0
         while turn < 4 or turn % 4 or (frames < FRAMES and time.monotonic() - began < MINUTES * 60):
             pair = pairs[turn // 2 % 2]
             flooded, spared = pair.both if turn % 2 == 0 else pair.both[::-1]
@@ -214,7 +214,7 @@ def test_a_flood_of_mutated_frames_is_hardly_noticed_by_a_watcher(
             print(f"\n{page}\n{numbers}")
         if "REPORT" in os.environ:
             Path(os.environ["REPORT"]).write_text(page)
-    assert became["alive"] == 0
+    assert (became["alive"], became["died"]) == (0, 0)
     assert [each["failed_commands_total"] for each in numbers] == [0] * 4
     assert not any("Traceback" in log for log in logs)
     assert max(map(len, logs)) < 50_000 + LOG_PER_SECOND * (time.monotonic() - began)

@@ -74,6 +74,7 @@ def test_mutated_frames_cost_nobody_else_anything(
         attacker.is_done.set()
     for attacker in attackers:
         attacker.join(60)
+    assert not any(attacker.died for attacker in attackers)
     watcher.is_done.set()
     watcher.join(60)
     gc.collect()

@@ -178,3 +178,13 @@ def test_clients_count_before_their_handshake(
         with WireClient(gateway.port, certified[1]) as client:
             assert client.command(PING) == {"ok": 1}
     assert gateway.gateway.counts.dropped == 1
+
+
+def test_a_client_that_has_to_wait_before_its_handshake_is_served(
+    mongodb: ReplicaSet, start_gateway: Callable[..., RunningGateway], certified: tuple[Path, ssl.SSLContext]
+) -> None:
+    gateway = start_gateway(mongodb.uri, certificate=certified[0], accepts_per_second=0.5)
+    for _ in range(6):
+        with WireClient(gateway.port, certified[1]) as client:
+            assert client.command(PING) == {"ok": 1}
+    assert gateway.gateway.counts.dropped == 0
