@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
@@ -17,6 +18,7 @@ from tailrace.engine import Dialect
 from tailrace.engine.live import LiveImages
 from tailrace.gateway import GatewayOptions
 from tailrace.hub import Hub
+from tailrace.hub.event_log import EventLog
 from tailrace.oplog.tail import LiveOplog
 from tailrace.stand import ReplicaSet
 
@@ -87,8 +89,21 @@ def test_a_lookup_that_takes_its_time_holds_back_nobody_else(mongodb: ReplicaSet
 
 
 def test_a_watcher_whose_stages_cost_too_much_fails_alone(
-    mongodb: ReplicaSet, database: Database[Any], start_gateway: Callable[..., RunningGateway]
+    mongodb: ReplicaSet,
+    database: Database[Any],
+    start_gateway: Callable[..., RunningGateway],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Costly stages have threads of their own: however many there are, they leave all others to everybody else."""
+    threads_of_stages: set[str] = set()
+    make_events = EventLog.make_events
+
+    def noting(log: EventLog) -> None:
+        if log.is_costly:
+            threads_of_stages.add(threading.current_thread().name.partition("_")[0])
+        make_events(log)
+
+    monkeypatch.setattr(EventLog, "make_events", noting)
     gateway = start_gateway(mongodb.uri, stage_seconds=0.5)
     costly = [
         [{"$match": {"fullDocument.s": {"$regex": "(?s)a*.[yz]"}}}],
@@ -115,3 +130,4 @@ def test_a_watcher_whose_stages_cost_too_much_fails_alone(
                 error = failed.exception(_PATIENCE)
                 assert isinstance(error, OperationFailure)
                 assert error.code == 50
+    assert threads_of_stages == {"stages"}

@@ -281,6 +281,14 @@ def test_a_stopping_gateway_lets_clients_go_on_elsewhere(
 
 
 def test_fail_points_are_the_gateways_own(gateway: RunningGateway, database: Database[Document]) -> None:
+    """The server has none, so that what the gateway reads for itself does not use it up."""
+
+    def on_the_server() -> Document:
+        return dict(database.client.admin.command({"getParameter": 1, "failpoint.failCommand": 1}))[
+            "failpoint.failCommand"
+        ]
+
+    before = on_the_server()
     with gateway.client(retryReads=False) as client:
         fail = {"failCommands": ["getMore"], "errorCode": 10107}
         with client[database.name].c.watch(max_await_time_ms=200) as stream:
@@ -289,6 +297,7 @@ def test_fail_points_are_the_gateways_own(gateway: RunningGateway, database: Dat
             assert next(stream)["documentKey"] == {"_id": 1}
         fail = {"failCommands": ["ping"], "closeConnection": True}
         client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": fail})
+        assert on_the_server() == before
         with pytest.raises(PyMongoError):
             client.admin.command("ping")
         client.admin.command("ping")
