@@ -215,6 +215,11 @@ def _dates() -> list[Case]:
                 _compute({"$dateTrunc": {"date": "$d", "unit": unit, "binSize": 2, **at}}, documents),
                 _compute({"$dateDiff": {"startDate": "$d", "endDate": _DAY, "unit": unit, **at}}, documents),
             ]
+    early = _with("d", [DatetimeMS(-(2**power) - rest) for power in (51, 53, 58, 61, 62) for rest in (0, 137, 863)])
+    arithmetic += [
+        _compute({"$dateAdd": {"startDate": "$d", "unit": unit, "amount": 3, **zone}}, early)
+        for unit in units[:-1] for zone in ({}, {"timezone": "Europe/Berlin"})
+    ]  # fmt: skip
     parsed = [_compute({"$dateFromString": {"dateString": "$v"}}, _with("v", strings))]
     parsed += [
         _compute({"$dateFromString": {"dateString": "$v", "timezone": zone}}, _with("v", strings))

@@ -51,7 +51,7 @@ def add_to_date(millis: int, unit: str, amount: int, zone: Zone) -> int:
     # The server splits off milliseconds towards zero and seconds downwards: before 1970 a date with
     # milliseconds loses a second.
     seconds = millis // 1000
-    rest = millis - int(millis / 1000) * 1000 if abs(millis) < 2**52 else millis % 1000
+    rest = millis % 1000 if millis >= 0 else -(-millis % 1000)
     if unit in _CLOCK_SECONDS:
         moved = seconds + amount * _CLOCK_SECONDS[unit]
     else:
