@@ -73,7 +73,7 @@ def prove(
     Of a cluster, the events of each shard are compared with the shard's own stream; how a mongos merges them is not.
     """
     from tailrace.capture.source.oplog import OplogSource
-    from tailrace.capture.source.source import ChangeStreamSource, ClusterAccess, Selection, Start
+    from tailrace.capture.source.source import ClusterAccess, ComparableSource, Selection, Start
     from tailrace.owned import run_together
     from tailrace.policy.configured import policy_of
     from tailrace.proof import Trial, TrustLedger, build_name, report
@@ -85,7 +85,7 @@ def prove(
         ledger = TrustLedger(build_name(client.server_info()), settings.engine.matches, policy=policy_of(settings))
         trials = [
             Trial(
-                ChangeStreamSource(each, selection).open,
+                ComparableSource(each, selection).open,
                 OplogSource(each, selection, unproved=True).open,
                 Start,
                 ledger,

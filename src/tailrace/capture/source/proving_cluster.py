@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingStream, Side
-from tailrace.capture.source.source import ChangeStreamSource, Selection, Start
+from tailrace.capture.source.source import ComparableSource, Selection, Start
 from tailrace.cluster import ClusterHub
 from tailrace.cluster.merged import ShardPart
 from tailrace.cluster.topology import CONFIG
@@ -63,11 +63,11 @@ class ProvingClusterHub(ClusterHub):
         client = self.client(shard)
         stream = ProvingStream(
             _start_of(spec),
-            ChangeStreamSource(client, self._selection, _EVENTS).open,
+            ComparableSource(client, self._selection, _EVENTS).open,
             lambda start: _EngineSide(self.hub(shard).subscribe(self._begun(spec, start), latest=latest, now=now)),
             self._ledger,
             self._proof,
-            sample=ChangeStreamSource(client, self._selection, SAMPLE).open,
+            sample=ComparableSource(client, self._selection, SAMPLE).open,
             on_side=lambda side: self._changed(shard, side),
         )
         return _ProvingPart(stream, spec)

@@ -10,7 +10,7 @@ from pymongo import MongoClient
 
 from tailrace.capture.source.oplog import OplogSource
 from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingStream, Side
-from tailrace.capture.source.source import ChangeStreamSource, ClusterAccess, Selection, Start
+from tailrace.capture.source.source import ClusterAccess, ComparableSource, Selection, Start
 from tailrace.engine.dialect import is_compared
 from tailrace.errors import StreamRefused
 from tailrace.event import EventStream
@@ -78,7 +78,7 @@ class ProvingSource(OplogSource):
             if not ledger.presumes:
                 self._check_unknown_cluster(one_by_one or without_images)
             return super().open(start, one_by_one=one_by_one, without_images=without_images)
-        server = ChangeStreamSource(self.client, self.selection)
+        server = ComparableSource(self.client, self.selection)
         if one_by_one or without_images:
             if ledger.presumes and not ledger.has_doubts:
                 return super().open(start, one_by_one=one_by_one, without_images=without_images)
@@ -92,7 +92,7 @@ class ProvingSource(OplogSource):
             ledger,
             self._options,
             looks_up=self.selection.full_document == _LOOKS_UP,
-            sample=ChangeStreamSource(self.client, self.selection, SAMPLE).open,
+            sample=ComparableSource(self.client, self.selection, SAMPLE).open,
             on_side=self._on_side,
         )
         return self._stream

@@ -213,9 +213,26 @@ class ChangeStreamSource(EventSource):
             max_await_time_ms=chosen.max_await_ms,
             show_expanded_events=True if chosen.expanded else None,
             batch_size=1 if one_by_one else self._events_per_batch,
-            split_large_events=not without_images,
+            split_large_events=self._splits and not without_images,
         )
         return stream
+
+    @property
+    def _splits(self) -> bool:
+        """Whether events over 16 MB are asked for in parts, where the server can do that."""
+        return True
+
+
+class ComparableSource(ChangeStreamSource):
+    """The server's own change streams as the engine gives them.
+
+    Seen on 6.0.27: a stream that splits large events has tokens of version 2, and any other one of version 1; 7.0 has
+    version 2 in both.
+    """
+
+    @property
+    def _splits(self) -> bool:
+        return bool(self.client.server_info()["versionArray"][0] >= 7)
 
 
 def make_source(
