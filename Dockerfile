@@ -1,6 +1,6 @@
 # The image of every tailrace process: `docker build -t tailrace .`, then `docker run tailrace produce ...`.
-# It has no Spark: jobs are submitted to a Spark cluster (deploy/spark), or built with
-# `--build-arg EXTRAS=all` on a base image that has Java 17.
+# It has no Spark: jobs are submitted to a Spark cluster (deploy/spark), or run in an image built with
+# `--build-arg EXTRAS=all`, which downloads Java at its first start (compose.yaml).
 
 ARG PYTHON=3.11-slim-bookworm
 
@@ -11,7 +11,7 @@ COPY kernel ./kernel
 RUN maturin build --release --locked --manifest-path kernel/Cargo.toml --out /wheels
 
 FROM python:${PYTHON} AS build
-ARG EXTRAS=kafka,redis,postgres,dashboard
+ARG EXTRAS=kafka,redis,postgres,iceberg,dashboard
 WORKDIR /build
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY src ./src
