@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tailrace.errors import Outcome, QueryFailed
 from tailrace.logs import get_logger
 from tailrace.retry import RetryPolicy
+from tailrace.spark.checkpoint import QueryCheckpoint
 from tailrace.spark.failures import cause_of, error_of, permanent_error
 from tailrace.spark.offset import Offset
 
@@ -24,13 +26,19 @@ _FOR_PEOPLE: Final = {Outcome.STOP, Outcome.RECOVER}
 _log = get_logger("tailrace.spark")
 
 
-def drain(frame: DataStreamWriter, until: Offset, *, should_stop: Callable[[], bool] = lambda: False) -> None:
+def drain(
+    writer: DataStreamWriter, until: Offset, checkpoint: str, *, should_stop: Callable[[], bool] = lambda: False
+) -> None:
     """Run a query of `format("tailrace")` in limited batches until it has done everything up to a position.
+
+    A checkpoint that is there already is left alone: Spark would make no batch, and report nothing.
 
     It is what AvailableNow is to sources with admission control. Spark 4.0 and 4.1 have none for Python sources: that
     trigger asks once where everything ends and makes one batch of it.
     """
-    supervise(frame.start, should_stop=should_stop, until=until)
+    spark = SparkSession.active()
+    if not QueryCheckpoint(spark, checkpoint).has_done(until):
+        supervise(writer.option("checkpointLocation", checkpoint).start, should_stop=should_stop, until=until)
 
 
 def has_done(query: StreamingQuery, until: Offset) -> bool:
