@@ -82,6 +82,27 @@ def test_a_cell_is_watched_from_after_it_was_read_to_before_it_was_read_again(cl
     assert observed.seconds_unchanged("orders") == 10
 
 
+def test_time_in_which_the_store_did_not_answer_does_not_count(clock: Clock) -> None:
+    """The holder could not renew its lease then; it has the rest of its term to do so."""
+    observed = ObservedCells(clock)
+
+    def fails(_: str) -> bytes:
+        raise StoreUnavailable("nobody answers")
+
+    def read(seconds: float, answer: Callable[[str], bytes] = lambda _: b"cell") -> float:
+        clock.now += seconds
+        observed.read("orders", answer)
+        return observed.seconds_unchanged("orders")
+
+    assert read(0) == 0
+    assert read(10) == 10
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            read(20, fails)
+    assert read(5) == 10
+    assert read(5) == 15
+
+
 def test_how_long_an_older_cell_was_watched_says_nothing_of_what_was_written_since(
     store: PositionStore, clock: Clock, leader: Leader
 ) -> None:

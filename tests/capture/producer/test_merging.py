@@ -9,7 +9,9 @@ from bson.timestamp import Timestamp
 
 from tailrace.capture.producer.merging import Merge, cut, event_time
 from tailrace.capture.snapshot import Chunk, Rows
-from tailrace.capture.source.reader import ReadBatch
+from tailrace.capture.source.reader import ReadBatch, split
+from tailrace.capture.source.source import UnfinishedBatch
+from tailrace.driver import Batch
 from tailrace.token import ResumeToken, TokenData
 
 KEYS = 8
@@ -127,6 +129,18 @@ def test_in_any_interleaving_nothing_is_lost_and_no_key_ever_goes_back() -> None
             assert version >= rebuilt.get(key, 0), f"seed {seed}: key {key} goes back"
             rebuilt[key] = version
         assert rebuilt == state, f"seed {seed}"
+
+
+def test_a_batch_of_which_nothing_is_left_is_not_the_end_of_its_time() -> None:
+    """A transaction begins with the events of others: a run that ends by itself would end before its own ones."""
+    time = Timestamp(5, 1)
+    token = ResumeToken.high_water_mark(time).to_bson()
+    merge = Merge(None)
+    for found, has_passed in ((Batch([], token, time), False), (UnfinishedBatch(token, time), False),
+                              (Batch([], token, time), True)):  # fmt: skip
+        (batch,) = split(found)
+        merge.delivered(batch)
+        assert merge.has_passed(time) is has_passed
 
 
 def test_a_portion_is_cut_behind_all_events_of_a_time() -> None:

@@ -77,6 +77,17 @@ def test_a_restart_goes_on_at_the_position_without_a_snapshot(
     assert seen == [("read", 1), ("insert", 2), ("insert", 3)]
 
 
+def test_the_rows_of_a_snapshot_count(database: Database[dict[str, Any]], harness: Harness) -> None:
+    """Also when nothing comes behind them that moves the position."""
+    database.orders.insert_many([{"_id": key} for key in range(10)])
+    harness.selection["max_await_ms"] = 1_500
+    producer = harness.run_until_idle()
+    with open_store(f"file:{harness.folder / 'positions'}") as store:
+        position = store.load("orders")
+    assert position is not None
+    assert position.counts.events == producer.delivered == 10
+
+
 def test_the_position_of_a_filtered_stream_moves_while_nothing_is_delivered(
     database: Database[dict[str, Any]], harness: Harness
 ) -> None:

@@ -16,7 +16,7 @@ import orjson
 import pytest
 from pymongo.database import Database
 
-from capture_harness import Harness, run_in_background
+from capture_harness import Harness, ListSink, run_in_background
 from crash_process import start_capture
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store, this_process
@@ -213,3 +213,15 @@ def test_a_broker_that_is_away_is_no_reason_for_a_takeover(
                 wait_until(lambda: holder.delivered >= 20, "the holder goes on")
                 changes = onlooker.history(settings.capture.name)
         assert [change.what for change in changes if change.what != "moved"] == ["acquired"]
+
+
+def test_a_sink_is_told_how_long_its_producer_has_the_lease(
+    database: Database[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that writes in a thread of its own asks before each write (`test_worker.py`)."""
+    bound: list[Callable[[], float]] = []
+    monkeypatch.setattr(ListSink, "bind", lambda _, seconds_left: bound.append(seconds_left))
+    harness = Harness(database.client, tmp_path, [f"{database.name}.orders"], options={"lease_seconds": 50.0})
+    harness.run_until_idle()
+    (seconds_left,) = bound
+    assert 50 >= seconds_left() > seconds_left() > 0

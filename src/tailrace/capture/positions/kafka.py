@@ -24,6 +24,7 @@ from tailrace.capture.kafka_client import (
     once_leader_known,
 )
 from tailrace.errors import LeaseLost, NotAuthorized, StoreUnavailable
+from tailrace.logs import get_logger
 
 DEFAULT_TOPIC = "tailrace-positions"
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024), "min.cleanable.dirty.ratio": "0.1"}
@@ -37,6 +38,7 @@ _SECONDS_TO_READ = 2.0
 """How long one who only looks waits for them: a commit's marker is there in milliseconds, a dead writer's never."""
 
 
+_log = get_logger("tailrace.capture")
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -63,8 +65,9 @@ class KafkaCells:
     inside `finishing` commits records and cell together.
     """
 
-    def __init__(self, address: KafkaAddress) -> None:
+    def __init__(self, address: KafkaAddress, isolation_level: str = "read_committed") -> None:
         self._address = address
+        self._isolation_level = isolation_level
         self.topic = address.topic or DEFAULT_TOPIC
         self._partition = TopicPartition(self.topic, 0, 0)
         self._written: dict[str, list[bytes]] = {}
@@ -74,6 +77,8 @@ class KafkaCells:
         self._consumer: Consumer | None = None
         self._end_finder: Consumer
         self._read_to = 0
+        self._known_end = 0
+        """Where the topic ended when it was read last. It ends earlier only when it was deleted and made again."""
         self._producers: dict[str, Producer] = {}
         self._open: set[str] = set()
         self._in_transaction: set[str] = set()
@@ -133,10 +138,15 @@ class KafkaCells:
         for name in list(self._producers):
             self.abort(name)
             self._drop(name)
-        if self._consumer:
-            self._consumer.close()
-            self._end_finder.close()
-            self._consumer = None
+        self._unsubscribe()
+
+    def holds_records(self, name: str) -> bool:
+        """Whether a transaction of this name is open, or on its way to be committed."""
+        return name in self._in_transaction
+
+    def separate(self) -> KafkaCells:
+        """Give the same cells over connections of their own, and not held up by a commit that waits for its records."""
+        return KafkaCells(self._address, isolation_level="read_uncommitted")
 
     @_in_turn
     def begin_transaction(self, name: str) -> Producer:
@@ -240,17 +250,34 @@ class KafkaCells:
 
         A commit returns before its marker is in the topic, and until then its records, and all after them, are not
         readable. So they are waited for. Gives whether the end was reached.
+
+        After an error the topic is read anew by other consumers: what these know of the cluster may be what was wrong.
         """
         with self._answering():
-            consumer = self._consumer or self._subscribe()
-            _, end = once_leader_known(
-                lambda: self._end_finder.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER)
-            )
-            deadline = time.monotonic() + timeout
-            while self._read_to < end and time.monotonic() < deadline:
-                message = consumer.poll(0.1)
-                if message:
-                    self._take(message)
+            try:
+                return self._read_on(timeout)
+            except KafkaException:
+                self._unsubscribe()
+                raise
+
+    def _read_on(self, timeout: float) -> bool:
+        consumer = self._consumer or self._subscribe()
+        _, end = once_leader_known(lambda: self._end_finder.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER))
+        is_another = end < self._known_end
+        if is_another:
+            _log.warning("positions_lost", topic=self.topic, records=self._known_end, left=end)
+            self._table.clear()
+            self._trails.clear()
+            self._unsubscribe()
+            consumer = self._subscribe()
+        deadline = time.monotonic() + (_SECONDS_TO_BE_SURE if is_another else timeout)
+        while self._read_to < end and time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message:
+                self._take(message)
+        if is_another and self._read_to < end:
+            raise StoreUnavailable(f"{self.topic} was made again, and cannot be read to its end")
+        self._known_end = end
         return self._read_to >= end
 
     def _be_sure(self, name: str) -> None:
@@ -266,7 +293,7 @@ class KafkaCells:
         consumer = Consumer(
             self._address.config(
                 group_id=_GROUP,
-                isolation_level="read_committed",
+                isolation_level=self._isolation_level,
                 enable_auto_commit=False,
                 enable_partition_eof=True,
                 fetch_wait_max_ms=10,
@@ -276,6 +303,13 @@ class KafkaCells:
         consumer.assign([self._partition])
         self._consumer = consumer
         return consumer
+
+    def _unsubscribe(self) -> None:
+        if self._consumer:
+            self._consumer.close()
+            self._end_finder.close()
+            self._consumer = None
+            self._read_to = 0
 
     def _take(self, message: Message) -> None:
         error = message.error()

@@ -9,16 +9,20 @@ whose machine was suspended, finds the term over when it goes on, and gives noth
 The thread that reads and delivers renews the lease by the way. While it waits for a broker or a server that is away, a
 thread of the leader's own does: a lease that ends in such a call would pass to and fro between producers, none of which
 can do anything. It renews no lease that has ended, and none for a thread that was not heard of for longer than any of
-its calls may take: a process that hangs loses its stream.
+its calls may take: a process that hangs loses its stream. With a transaction open, or in a commit that waits, it keeps
+the lease beside its cell, by connections of its own.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 
 from tailrace.capture.positions import Lease, Position, PositionStore, boot_time, this_process
+from tailrace.capture.positions.side_cell import SideCell
+from tailrace.capture.positions.store import RENEWAL, TransactionalCells
 from tailrace.errors import LeaseExpired, TailraceError
 from tailrace.owned import OwnedThread
 
@@ -119,8 +123,16 @@ class Leader:
             is_heard = self._clock() - self._heard_at < _LONGEST_CALL
             if is_heard and 0 < self.seconds_left() < margin_of(self.lease.seconds):
                 try:
-                    renewed = self.store.renew(self.lease)
+                    renewed = self._renew_meanwhile(self.lease)
                 except TailraceError:
                     continue  # the other thread meets it too, and answers it
                 if renewed.asked_at > self.lease.asked_at:
                     self.lease = renewed
+
+    def _renew_meanwhile(self, lease: Lease) -> Lease:
+        cells, renewals = self.store.cells, self.store.renewals
+        if renewals is None or not isinstance(cells, TransactionalCells) or not cells.holds_records(lease.name):
+            return self.store.renew(lease)
+        asked_at = self._clock()
+        SideCell(renewals, RENEWAL, lease.name).update(lambda _: {"epoch": lease.epoch, "owner": lease.owner})
+        return replace(lease, asked_at=asked_at)

@@ -23,12 +23,15 @@ class _Watch:
     """When the first read that gave this cell had ended."""
     until: float
     """When the last one that gave it had begun."""
+    is_interrupted: bool = False
+    """Whether a read has failed since."""
 
 
 class ObservedCells:
     """Notes what was read of each name; a cell that is read again unchanged was the same all the time between.
 
-    That is so because every change raises the counter of a cell.
+    That is so because every change raises the counter of a cell. Time in which the store did not answer does not count:
+    the holder of a lease could not renew it then either.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -38,10 +41,16 @@ class ObservedCells:
     def read(self, name: str, read: Callable[[str], bytes | None]) -> bytes | None:
         """Read a cell and note when."""
         began = self._clock()
-        cell = read(name)
         known = self._watches.get(name)
+        try:
+            cell = read(name)
+        except Exception:
+            if known is not None:
+                self._watches[name] = replace(known, is_interrupted=True)
+            raise
         if known is not None and known.cell == cell:
-            self._watches[name] = replace(known, until=max(known.until, began))
+            unseen = began - known.until if known.is_interrupted else 0.0
+            self._watches[name] = _Watch(cell, known.since + unseen, max(known.until, began))
         else:
             now = self._clock()
             self._watches[name] = _Watch(cell, now, now)

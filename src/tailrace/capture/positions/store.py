@@ -6,7 +6,10 @@ acquisition of a lease raises its epoch; a writer whose epoch is not the current
 whatever its clock says. Clocks decide only when a silent writer may be replaced, and never those of two machines
 together. A lease has expired when its cell has not changed for the length of the lease: by the clock of the store where
 it has one (PostgreSQL, MongoDB, Redis), else by that of the challenger, which has then watched it for so long itself
-(files, Kafka). The holder counts from before it asked for the lease (`producer/lease.py`), so it is done first.
+(files, Kafka). The holder counts from before it asked for the lease (`leader.py`), so it is done first.
+
+Where records wait for a commit together with their cell, the cell cannot be written meanwhile. The lease is kept by a
+cell beside it then (`RENEWAL`), which counts as long as it is of the same epoch; the fence is that of the cell.
 
 The audit trail holds every acquisition, release and every change that has a reason, with who, when, what and why.
 A stream that simply goes on leaves no line per save: the acquisitions and releases around it say from where to where.
@@ -20,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
@@ -33,6 +36,8 @@ from tailrace.owned.closeable import Closeable
 DEFAULT_LEASE_SECONDS = 30.0
 BESIDE = "~"
 """How names begin of cells that lie beside the positions: the ledger of gaps, snapshot plans."""
+RENEWAL = "renewal"
+"""The kind of the cells that keep a lease whose own cell waits for a commit."""
 _CONFLICTS_BEFORE_GIVING_UP = 20
 
 
@@ -66,6 +71,20 @@ class Cells(Protocol):
 
     def close(self) -> None:
         """Give connections back."""
+
+
+@runtime_checkable
+class TransactionalCells(Cells, Protocol):
+    """Cells that are committed together with records."""
+
+    def holds_records(self, name: str) -> bool:
+        """Whether records wait for a commit together with the cell. Answers at once, whatever other threads do."""
+
+    def separate(self) -> Cells:
+        """Give the same cells over connections of their own, which answer while a commit waits.
+
+        They may give what is not committed yet.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +179,8 @@ class PositionStore(Closeable):
         self._observed = ObservedCells(lease_clock)
         self._known: dict[str, bytes | None] = {}
         self._turn = threading.RLock()
+        self.renewals = cells.separate() if isinstance(cells, TransactionalCells) else None
+        """Where leases are kept whose cells wait for a commit."""
 
     @property
     def cells(self) -> Cells:
@@ -284,6 +305,8 @@ class PositionStore(Closeable):
 
     def close(self) -> None:
         """Give connections back; leases stay until they are released or expire."""
+        if self.renewals is not None:
+            self.renewals.close()
         self._cells.close()
 
     def _update(self, name: str, change: Callable[[_Cell], tuple[_Cell, Change | None]]) -> _Cell:
@@ -327,10 +350,20 @@ class PositionStore(Closeable):
         """
         if not cell.owner or has_ended(cell.owner):
             return 0.0
-        age = self._observed.seconds_unchanged(name)
+        age = min(self._observed.seconds_unchanged(name), self._seconds_since_renewal(name, cell))
         if age < cell.seconds:
             age = max(age, self._cells.seconds_since_written(name, self._observed.last(name)) or 0.0)
         return max(0.0, cell.seconds - age)
+
+    def _seconds_since_renewal(self, name: str, cell: _Cell) -> float:
+        """Give for how long the cell beside has been seen unchanged that keeps the same lease, where there is one."""
+        if self.renewals is None:
+            return math.inf
+        beside = f"{BESIDE}{RENEWAL}~{name}"
+        found = self._observed.read(beside, self.renewals.read)
+        kept = orjson.loads(found)["document"] if found else {}
+        is_same = (kept.get("epoch"), kept.get("owner")) == (cell.epoch, cell.owner)
+        return self._observed.seconds_unchanged(beside) if is_same else math.inf
 
     def _check_writer(self, cell: _Cell, lease: Lease) -> None:
         if (cell.epoch, cell.owner) != (lease.epoch, lease.owner):

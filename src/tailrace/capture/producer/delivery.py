@@ -156,10 +156,16 @@ class Delivery:
             self._commit_position(now)
 
     def finish(self, timeout: float) -> None:
-        """Wait until all is acknowledged and move the position to the end."""
+        """Wait until all is acknowledged and move the position to the end.
+
+        The rows of a snapshot move no position, but they count: so the last position is saved again with their counts.
+        """
         self._check_lease()
         self._sink.flush(timeout)
         self.commit(now=True)
+        if self.committed is not None and not self.transactional and self.committed.counts != self.counts:
+            self._uncommitted = replace(self.committed, counts=self.counts)
+            self.commit(now=True)
 
     def _records(self, events: Sequence[bytes]) -> Sequence[Record]:
         try:

@@ -120,7 +120,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedBatch:
-    """A batch without events although more may be there: nothing was left of what was read, or a shard is awaited."""
+    """A batch without events although more may be there: nothing was left of what was read, or a shard is awaited.
+
+    More of its very cluster time, too: a transaction has many events of one.
+    """
 
     token: bytes
     operation_time: Timestamp | None
