@@ -61,7 +61,7 @@ pythons:         ## The core's tests with the oldest and the newest Python that 
 
 cluster: env     ## Clusters of one, two and three shards through the gateway, and 500 watchers for a minute
 	$(BIN)/pytest -m 'long or not long' tests/gateway/test_sharded.py tests/gateway/test_proving_clusters.py tests/gateway/test_many_watchers.py \
-		tests/gateway/test_hostile_clients.py tests/hub tests/cluster tests/engine/test_sharded_differential.py $(ARGS)
+		tests/gateway/test_hostile_clients.py tests/hub tests/cluster tests/proof/test_clusters.py tests/engine/test_sharded_differential.py $(ARGS)
 
 fuzz-gateway: env ## Mutated frames at a gateway beside a watcher who must lose nothing: FRAMES=1000000 SEED=1
 	FRAMES=$(or $(FRAMES),1000000) SEED=$(or $(SEED),1) $(if $(MINUTES),MINUTES=$(MINUTES)) $(if $(REPORT),REPORT=$(REPORT)) \

@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 from tailrace.capture.source.cluster import ClusterStream
 from tailrace.capture.source.proving import ProofOptions, Side
 from tailrace.capture.source.proving_source import ProvingSource
+from tailrace.capture.source.sampling import SAMPLE
 from tailrace.capture.source.source import ClusterAccess, Selection, Start
 from tailrace.cli.app import app
-from tailrace.errors import HistoryLost, StreamRefused
+from tailrace.errors import ChangeStreamError, HistoryLost, StreamRefused
 from tailrace.event import EventStream
+from tailrace.hub import Subscription
 from tailrace.owned import OwnedThread
 from tailrace.proof import TrustLedger
 from tailrace.stand import ShardedCluster
@@ -146,6 +148,60 @@ def check_round(reader: Reader, order: str) -> None:
     if order == "strict":
         tokens = [each["_id"]["_data"] for each in reader.events]
         assert tokens == sorted(tokens)
+
+
+@pytest.mark.long
+def test_samples_of_each_shard_end_what_a_wrong_engine_serves(
+    cluster: ShardedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a known release: first with a right engine, then with one whose events are wrong, of which none comes out.
+
+    `make cluster` runs it.
+    """
+    with cluster.config.client() as client:
+        ledger = TrustLedger("6.0.5", 20, presumes=True)
+        source = unknown_source(cluster, client, ledger)
+        source._options = ProofOptions(20, sample_one_in=1)
+        position, _ = source.now()
+        numbers = iter(range(400_000, 500_000))
+
+        def insert(count: int) -> list[int]:
+            found = [next(numbers) for _ in range(count)]
+            for number in found:
+                cluster.insert(NAMESPACE, {"_id": number, "user": number % 20})
+            return found
+
+        written = insert(3 * SAMPLE)
+        stream = source.open(Start(position))
+        found, position = read(stream, len(written), lambda: True)
+        stream.close()
+        assert numbers_of(found) == written
+        assert sum(record.identical for record in ledger.kinds().values()) >= SAMPLE
+        assert not ledger.has_doubts
+
+        make = Subscription.poll
+
+        def poll(self: Any, *arguments: Any) -> Any:
+            batch = make(self, *arguments)
+            batch.events[:] = [event._replace(raw=event.raw.replace(b"orders", b"ORDERS")) for event in batch.events]
+            return batch
+
+        monkeypatch.setattr(Subscription, "poll", poll)
+        written = insert(3 * SAMPLE)
+        stream = source.open(Start(position))
+        with pytest.raises(ChangeStreamError, match="goes on with what the shards give"):
+            read(stream, len(written), lambda: True)
+        stream.close()
+        assert ledger.has_doubts
+        stream = source.open(Start(position))
+        found, position = read(stream, len(written), lambda: True)
+        stream.close()
+        assert numbers_of(found) == written
+        assert {bson.decode(event)["ns"]["coll"] for event in found} == {"orders"}
+
+
+def numbers_of(events: list[bytes]) -> list[int]:
+    return [bson.decode(event)["documentKey"]["_id"] for event in events]
 
 
 def test_what_an_unknown_cluster_cannot_give_is_refused_and_a_shard_that_joined_unseen_is_lost_history(

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from tailrace.capture.source.sampling import Sampler
 from tailrace.capture.source.source import Start, token_time
 from tailrace.driver import Batch, token_of
 from tailrace.event import EventBatch, EventStream
 from tailrace.logs import get_logger
-from tailrace.proof import MARK, Beside, Comparator, Comparison, Kind, TrustLedger
+from tailrace.proof import Beside, Kind, TrustLedger
 
 _log: Final = get_logger("tailrace.capture")
-SAMPLE: Final = 100
-"""Events that are compared together: opening a stream for each alone would cost the server more than it saves."""
-_BATCHES_FOR_A_SAMPLE: Final = 20
 
 Open = Callable[[Start], EventStream]
 
@@ -65,13 +63,12 @@ class ProvingStream:
         self._start = start
         self._open_server = server
         self._open_engine = engine
-        self._open_sample = sample or server
+        self._sampler = Sampler(sample or server, ledger, options.sample_one_in, looks_up=looks_up)
         self._ledger = ledger
         self._options = options
         self._looks_up = looks_up
         self._opened: EventStream | None = None
         self._beside: Beside | None = None
-        self._unsampled = 0
         self.side = Side.SERVER
         if ledger.may_serve:
             self._open_first_on_engine()
@@ -180,58 +177,10 @@ class ProvingStream:
 
     def _untrusted_at(self, start: Start, batch: EventBatch) -> int | None:
         index = self._ledger.untrusted_at(batch.events)
-        if index is None and self._is_sample_due(batch.events) and not self._sample_matches(start, batch.events):
-            return 0
-        return index
-
-    def _is_sample_due(self, events: Sequence[bytes]) -> bool:
-        one_in = self._options.sample_one_in
-        if not one_in or not events:
-            return False
-        self._unsampled += len(events)
-        return self._unsampled >= one_in * SAMPLE
-
-    def _sample_matches(self, start: Start, batch: Sequence[bytes]) -> bool:
-        """Read the first of the events from the server's own stream too, opened at the same place."""
-        events = batch[:SAMPLE]
-        if start.token is None and start.time is None:
-            return True
-        self._unsampled = max(0, self._unsampled - len(events) * self._options.sample_one_in)
-        try:
-            stream = self._open_sample(start)
-            try:
-                server = _first_events(stream, len(events))
-            finally:
-                stream.close()
-        except Exception as error:
-            _log.warning("sample_failed", error=repr(error))
-            return True
-        found = list(_sampled(server, events, Comparator(looks_up=self._looks_up)))
-        self._ledger.note(found)
-        return all(each.is_same for each in found)
+        return 0 if index is None and self._sampler.finds_difference(start, batch.events) else index
 
 
 def _before(batch: EventBatch, index: int | None) -> Start:
     """Give where the first batch of a stream that began now stands, up to an event, or up to its own position."""
     token = batch.token if index is None else token_of(batch.events[index])
     return Start() if token is None else Start(time=token_time(token))
-
-
-def _first_events(stream: EventStream, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    for _, batch in zip(range(_BATCHES_FOR_A_SAMPLE), stream.batches(), strict=False):
-        found += batch.events
-        if len(found) >= count:
-            break
-    return found[:count]
-
-
-def _sampled(server: Sequence[bytes], engine: Sequence[bytes], comparator: Comparator) -> Iterator[Comparison]:
-    """Compare event by event, up to the first difference: what follows it may be moved by it."""
-    for left, right in zip(server, engine, strict=False):
-        comparison = comparator.pair(left, right)
-        yield comparison
-        if not comparison.is_same:
-            if token_of(left) != token_of(right):  # one of them may be missing on the other side
-                yield Comparison(MARK, token_of(left), token_of(right), False)
-            return

@@ -12,7 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingStream, Side
+from tailrace.capture.source.proving import ProofOptions, ProvingStream, Side
+from tailrace.capture.source.sampling import SAMPLE
 from tailrace.capture.source.source import ComparableSource, Selection, Start
 from tailrace.cluster import ClusterHub
 from tailrace.cluster.merged import ShardPart

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pymongo import MongoClient
 
 from tailrace.capture.source.oplog import OplogSource
-from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingStream, Side
+from tailrace.capture.source.proving import ProofOptions, ProvingStream, Side
+from tailrace.capture.source.sampling import SAMPLE
 from tailrace.capture.source.source import ClusterAccess, ComparableSource, Selection, Start
 from tailrace.engine.dialect import is_compared
 from tailrace.errors import StreamRefused
@@ -56,12 +57,21 @@ class ProvingSource(OplogSource):
 
     @property
     def _compares_shards(self) -> bool:  # type: ignore[override]
-        return self.is_cluster and not self.ledger.presumes
+        return self.is_cluster and not self._is_believed
+
+    @property
+    def _is_believed(self) -> bool:
+        """Whether the release was compared, and no sample was different."""
+        return self.ledger.presumes and not self.ledger.has_doubts
 
     def _cluster_hub(self, uri: str, **options: Any) -> ClusterHub:
         """Make the hub of all shards, with their own streams beside the engine where nobody has compared them."""
         if not self._compares_shards:
-            return super()._cluster_hub(uri, **options)
+            if not self._options.sample_one_in:
+                return super()._cluster_hub(uri, **options)
+            from tailrace.capture.source.sampled_cluster import SampledClusterHub
+
+            return SampledClusterHub(uri, self.ledger, self._options, **options)
         from tailrace.capture.source.proving_cluster import ProvingClusterHub
 
         return ProvingClusterHub(uri, self.selection, self.ledger, self._options, self._on_side, **options)
@@ -75,15 +85,15 @@ class ProvingSource(OplogSource):
         """Open a stream that compares; that of a cluster does so shard by shard, on releases that nobody compared."""
         ledger = self.ledger
         if self.is_cluster:
-            if not ledger.presumes:
+            if not self._is_believed:
                 self._check_unknown_cluster(one_by_one or without_images)
             return super().open(start, one_by_one=one_by_one, without_images=without_images)
         server = ComparableSource(self.client, self.selection)
         if one_by_one or without_images:
-            if ledger.presumes and not ledger.has_doubts:
+            if self._is_believed:
                 return super().open(start, one_by_one=one_by_one, without_images=without_images)
             return server.open(start, one_by_one=one_by_one, without_images=without_images)
-        if ledger.presumes and not ledger.has_doubts and not self._options.sample_one_in:
+        if self._is_believed and not self._options.sample_one_in:
             return super().open(start)
         self._stream = ProvingStream(
             start,
