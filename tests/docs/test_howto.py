@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pymongo.collection import Collection
 
 import tailrace
@@ -116,3 +119,24 @@ def test_a_program_goes_on_where_it_was(
     first = written.index(once[0])
     assert written[first : first + len(once)] == once
     assert Path("orders.pos").exists()
+
+
+def test_tables_are_read_without_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program of `howto/engines.md` on a folder of tables as the job leaves it: the newest metadata file counts."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("shop")
+    schema = pa.schema([("status", pa.string()), ("amount", pa.float64())])
+    orders = catalog.create_table(("shop", "orders"), schema, location=f"{tmp_path}/warehouse/shop/orders")
+    for version, amounts in ((9, [5.0]), (10, [20.0, 7.5])):
+        orders.append(pa.Table.from_pylist([{"status": "paid", "amount": amount} for amount in amounts], schema))
+        newest = Path(orders.metadata_location.removeprefix("file://"))
+        shutil.copy(newest, newest.with_name(f"v{version}.metadata.json"))
+    catalog.close()
+    monkeypatch.chdir(tmp_path)
+    exec(program("howto/engines.md"), {})
+    shown = capsys.readouterr().out
+    assert "32.5" in shown
+    assert "20.0" in shown
+    assert "│      3 │" in shown
