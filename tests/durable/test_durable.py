@@ -313,3 +313,11 @@ def test_killed_again_and_again_it_handles_every_event(
     position = open_store(store).load("orders")
     assert position
     assert position.counts.events >= 1_000
+
+
+def test_what_is_written_once_it_is_open_is_delivered(database: Database[Any], store: str) -> None:
+    """As with a driver's stream: it begins when it is made, not when its thread has come that far."""
+    with tailrace.watch(database.orders, store=store, name="orders") as stream:
+        database.orders.insert_one({"_id": 1})
+        database.orders.insert_one({"_id": 2})
+        assert ids([next(stream), next(stream)]) == [1, 2]

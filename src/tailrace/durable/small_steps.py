@@ -23,9 +23,20 @@ class SmallSteps(ChangeStreamSource):
     """The server's own change streams, in batches of at most `step` events."""
 
     step = 1
+    _first: tuple[bytes, Timestamp] | None = None
+
+    def begin_here(self) -> None:
+        """Have a stream without a position begin at this moment, not when its producer has come that far."""
+        self._first = super().now()
+
+    def now(self) -> tuple[bytes, Timestamp]:
+        """Give the newest position; before a stream was opened, that of `begin_here`."""
+        return self._first or super().now()
 
     def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> EventStream:
         """Open a change stream."""
+        if start != Start():
+            self._first = None
         return _Cut(super().open(start, one_by_one=one_by_one, without_images=without_images), self.step)
 
 

@@ -14,7 +14,7 @@ from pymongo import AsyncMongoClient, MongoClient
 
 from tailrace.capture.dead_letters.dead_letters import NoDeadLetters
 from tailrace.capture.formats.bson import BsonFormat
-from tailrace.capture.positions import open_store
+from tailrace.capture.positions import PositionStore, open_store
 from tailrace.capture.producer.options import ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.producer.status import ProducerStatus
@@ -27,6 +27,7 @@ from tailrace.driver.target import AsyncTarget, Target, Watched
 from tailrace.durable.handoff import Handoff, HandoffSink, Step
 from tailrace.durable.options import DurableOptions
 from tailrace.durable.small_steps import SmallSteps
+from tailrace.errors import StoreUnavailable
 from tailrace.owned import OwnedThread
 from tailrace.retry import RetryPolicy
 
@@ -58,6 +59,8 @@ class Feed:
             self.name = options.name or ".".join(part for part in (database, collection) if part) or "cluster"
             source = SmallSteps(client, _selection(database, collection, options))
             source.step = options.batch_size
+            if options.start == "now" and _has_no_position(store, self.name):
+                source.begin_here()
             self.producer = Producer(
                 source,
                 store,
@@ -111,6 +114,14 @@ class Feed:
             self._handoff.finish(error)
         else:
             self._handoff.finish()
+
+
+def _has_no_position(store: PositionStore, name: str) -> bool:
+    """Whether a stream is new; a store that does not answer is asked again by the producer."""
+    try:
+        return store.load(name) is None
+    except StoreUnavailable:
+        return False
 
 
 class DurableStream:
