@@ -25,7 +25,7 @@ def console_for_tables() -> Console:
 
 
 def print_json(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Print one JSON object a row."""
+    """Print one JSON object per row."""
     for row in rows:
         typer.echo(json.dumps(dict(zip(columns, row, strict=True)), default=_plain, ensure_ascii=False))
 

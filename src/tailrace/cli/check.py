@@ -38,17 +38,18 @@ def check(
         typer.Option(help="Replica set, config server or mongos; repeat for several. Default mongodb.uri."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="A position that no store keeps: ISO 8601, epoch seconds or `seconds,increment`.")
+        str | None,
+        typer.Option(help="A position outside any store: ISO 8601, epoch seconds or `seconds,increment`."),
     ] = None,
     over: Annotated[float, typer.Option(help="Observe for this many seconds first, to see the trend.", min=0)] = 0,
-    watch: Annotated[bool, typer.Option("--watch", help="Poll until it is stopped; alerts go to the log.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep polling until stopped; alerts go to the log.")] = False,
     polls: Annotated[
         int | None, typer.Option("--polls", "--looks", help="End --watch after this many polls.", min=1)
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(help="Serve metrics there, for --watch; none unless given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; one line a look with --watch.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; one line per poll with --watch.")] = False,
 ) -> None:
     """Show the oplog window, each stream's position in it, and when history would be lost.
 

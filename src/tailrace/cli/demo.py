@@ -66,7 +66,7 @@ def _what_changed(event: Mapping[str, Any]) -> Text:
 
 
 def demo(
-    seconds: Annotated[float | None, typer.Option(help="End by itself after this long.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop after this many seconds.", min=1)] = None,
     rate: Annotated[float, typer.Option(help="Writes per second.", min=1)] = 50,
     mongodb_version: Annotated[str, typer.Option(help="MongoDB version to fetch and start.")] = "6.0.5",
 ) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SOCKET_MS = 20_000
 
-app = typer.Typer(help="The engine that makes change events of the oplog.", no_args_is_help=True)
+app = typer.Typer(help="The engine that turns oplog entries into change events.", no_args_is_help=True)
 
 
 @app.command()

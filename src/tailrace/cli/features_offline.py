@@ -31,13 +31,13 @@ def export(
     definition: DefinitionName,
     output: Annotated[Path, typer.Option("--output", "-o", help="The Parquet file to write.")],
     as_of: Annotated[
-        list[str] | None, typer.Option(help="Every entity at this time: ISO 8601 (UTC), or 2h ago; again for more.")
+        list[str] | None, typer.Option(help="Every entity at this time: ISO 8601 (UTC), or 2h ago; repeat for several.")
     ] = None,
     spine: Annotated[
         Path | None, typer.Option(help="Parquet or CSV with entities and times (column `at`): a row for each.")
     ] = None,
 ) -> None:
-    """Write features as they were at past moments, from the history tables: training data that knows no future.
+    """Write features as of past moments, from the history tables: training data without leakage.
 
     An event counts from its own time on; what happened later to a document has no part in a row.
     """
@@ -64,9 +64,9 @@ def try_(
     limit: Annotated[int, typer.Option(help="Read at most this many documents of each collection.", min=1)] = 100_000,
     entities: Annotated[int, typer.Option(help="Show this many entities, most documents first.", min=1)] = 10,
     at: Annotated[str | None, typer.Option(help="The moment of the windows: ISO 8601 (UTC), or 2h ago.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an entity.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per entity.")] = False,
 ) -> None:
-    """Show what the features of a definition would be, from the documents as they are; nothing is written."""
+    """Show what the features of a definition would be, from the current documents; nothing is written."""
     from tailrace.features import load_definition
     from tailrace.features.replay import Replay
 

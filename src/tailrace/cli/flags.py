@@ -112,7 +112,7 @@ FORMAT: Final = Flag("format", "capture.format", "Record format: json, canonical
 STREAM: Final = (URI, Flag("name", "capture.name", "Name of the stream"), SINK, FORMAT, STORE)
 """A stream from MongoDB to a sink."""
 NAMESPACES: Final = Flag(
-    "namespaces", "capture.namespaces", "db.collection, db or /regex/; none is all", list[str], is_argument=True
+    "namespaces", "capture.namespaces", "db.collection, db or /regex/; default: all", list[str], is_argument=True
 )
 METRICS_PORT: Final = Flag("metrics_port", "monitor.metrics_port", "Serve Prometheus metrics", int)
 REDIS: Final = Flag("redis", "features.redis_url", "Redis with the features")

@@ -66,7 +66,7 @@ def init(
     chosen_uri = ask("MongoDB", uri, session.settings().mongodb.uri.get_secret_value())
     with connected(session.settings(mongodb__uri=chosen_uri)) as client:
         found = _collections(client)
-    typer.echo(f"found {len(found)} collections: {', '.join(found[:8])}" if found else "found no collections", err=True)
+    typer.echo(f"collections found: {', '.join(found[:8])}" if found else "no collections found", err=True)
     listed = ask("Capture, with commas; nothing is everything", ",".join(namespace or ()) or None, "")
     values = {
         "uri": chosen_uri,

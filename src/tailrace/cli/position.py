@@ -25,9 +25,9 @@ from tailrace.settings import Settings
 if TYPE_CHECKING:
     from tailrace.capture.positions import Lease, Position, PositionStore
 
-app = typer.Typer(help="See and set where streams stand; every change is kept.", no_args_is_help=True)
+app = typer.Typer(help="Show and set the positions of streams; every change is recorded.", no_args_is_help=True)
 
-Reason = Annotated[str, typer.Option(help="Why; it is kept in the history.")]
+Reason = Annotated[str, typer.Option(help="Why; recorded in the history.")]
 Wait = Annotated[
     float, typer.Option(help="Wait this many seconds for the lease of a process that may have died.", min=0)
 ]
@@ -65,7 +65,7 @@ def set_position(
     reason: Reason,
     token: Annotated[str | None, typer.Option(help="A resume token: its `_data`, or the whole as JSON.")] = None,
     at: Annotated[str | None, typer.Option(help="A time: ISO 8601, epoch seconds, or `seconds,increment`.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the position of a stream that has none.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the position of a stream that has none.")] = False,
     wait: Wait = 0.0,
 ) -> None:
     """Move a stopped stream to a token or a time. Events in between are skipped, or delivered again."""
@@ -149,7 +149,7 @@ def import_positions(
 def history(
     settings: Settings,
     name: Annotated[str, typer.Argument(help="The stream.")],
-    limit: Annotated[int, typer.Option(min=1, help="How many changes, the newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="How many changes, newest first.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show who changed a position, when, how and why."""

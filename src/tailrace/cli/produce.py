@@ -16,7 +16,7 @@ from tailrace.settings import Settings
     METRICS_PORT,
     Flag("source", "capture.source", "change-stream or oplog"),
     Flag("delivery", "capture.delivery", "at-least-once or exactly-once"),
-    Flag("slice", "capture.slice", "Part of them, like 2/4"),
+    Flag("slice", "capture.slice", "Share of the documents, such as 2/4"),
     Flag("start", "capture.start", "snapshot or now"),
 )
 def produce(
@@ -24,7 +24,7 @@ def produce(
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when everything up to now was delivered.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON line a second.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON line per second.")] = False,
 ) -> None:
     """Deliver every change of the selected collections, starting at the stored position.
 

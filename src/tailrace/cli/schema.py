@@ -17,7 +17,7 @@ from tailrace.settings import Settings
 if TYPE_CHECKING:
     from tailrace.warehouse import TableState
 
-app = typer.Typer(help="Look at the columns of the warehouse's tables.", no_args_is_help=True)
+app = typer.Typer(help="Show the columns of the warehouse's tables.", no_args_is_help=True)
 
 
 @app.callback()

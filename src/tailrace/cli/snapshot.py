@@ -18,7 +18,7 @@ from tailrace.settings import Settings
 )
 def snapshot(
     settings: Settings,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the progress as one JSON line a second.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the progress as one JSON line per second.")] = False,
 ) -> None:
     """Read the selected collections once, in chunks, and deliver every document with the time it was read.
 

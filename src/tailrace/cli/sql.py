@@ -33,9 +33,9 @@ class Engine(StrEnum):
 def sql(
     settings: Settings,
     query: Annotated[str, typer.Argument(help="A query, such as 'SELECT count(*) FROM shop.orders'.")],
-    limit: Annotated[int, typer.Option(help="Print at most this many rows; 0 is all.", min=0)] = 100,
+    limit: Annotated[int, typer.Option(help="Print at most this many rows; 0 means all.", min=0)] = 100,
     as_of: Annotated[str | None, typer.Option(help="The tables as of a time: ISO 8601 (UTC), or 10m, 2h ago.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     describe: Annotated[
         bool, typer.Option("--describe", help="Print columns and types of a table or a query.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tailrace.token import ResumeToken
 
-app = typer.Typer(help="Look inside resume tokens, or make one at a time.", no_args_is_help=True)
+app = typer.Typer(help="Decode resume tokens, or make one for a point in time.", no_args_is_help=True)
 
 
 @app.command()
@@ -45,7 +45,7 @@ def decode(
 @app.command()
 def encode(
     at: Annotated[str, typer.Option(help="ISO 8601, epoch seconds, or a cluster time `seconds,increment`.")],
-    version: Annotated[int, typer.Option(min=1, max=2, help="1: for servers to 6.0; 2: 7.0 on.")] = 1,
+    version: Annotated[int, typer.Option(min=1, max=2, help="1 for servers up to 6.0, 2 for 7.0 and later.")] = 1,
 ) -> None:
     """Make a high-water mark: a token that starts a stream at a point in time."""
     from tailrace.token import ResumeToken

@@ -32,10 +32,10 @@ def up(
     rate: Annotated[float, typer.Option(help="Writes per second of the demo.", min=0.1)] = 50,
     config: Annotated[Path | None, typer.Option(help="Settings file; default tailrace.toml.")] = None,
     features: Annotated[
-        list[str] | None, typer.Option(help="A definition to keep, TOML file or module:name (up.features).")
+        list[str] | None, typer.Option(help="Feature definition, a TOML file or module:name (up.features).")
     ] = None,
     folder: Annotated[Path | None, typer.Option(help="Logs and state; emptied at each start (up.folder).")] = None,
-    seconds: Annotated[float | None, typer.Option(help="End by itself, this long after all is up.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop this many seconds after everything is up.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what happens as JSON lines.")] = False,
 ) -> None:
     """Start everything on one machine and keep it running."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Keep collections as Iceberg tables: a history and a mirror each.", no_args_is_help=True)
 
-Namespaces = Annotated[list[str] | None, typer.Argument(help="db.collection, db or /pattern/; none is all.")]
+Namespaces = Annotated[list[str] | None, typer.Argument(help="db.collection, db or /pattern/; default: all.")]
 _SERVERS = Flag("servers", "warehouse.kafka_servers", "Kafka")
 
 
@@ -126,11 +126,11 @@ def compact(settings: Settings, namespaces: Namespaces = None) -> None:
 
 
 @app.command()
-@with_settings(FOLDER, Flag("keep_hours", "warehouse.keep_hours", "Keep snapshots of these hours", float))
+@with_settings(FOLDER, Flag("keep_hours", "warehouse.keep_hours", "Keep snapshots for this many hours", float))
 def expire(
     settings: Settings,
     namespaces: Namespaces = None,
-    orphans: Annotated[bool, typer.Option("--orphans", help="Remove files that killed jobs left behind, too.")] = False,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Also remove files left behind by killed jobs.")] = False,
 ) -> None:
     """Remove old snapshots and the files only they use."""
     from tailrace.warehouse.maintenance import expire as expire_table

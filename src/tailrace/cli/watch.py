@@ -35,11 +35,11 @@ def watch(
     ] = None,
     full_document: Annotated[str | None, typer.Option(help="updateLookup, whenAvailable or required.")] = None,
     full_document_before_change: Annotated[str | None, typer.Option(help="whenAvailable or required.")] = None,
-    show_expanded_events: Annotated[bool, typer.Option("--show-expanded-events", help="DDL too (6.0).")] = False,
+    show_expanded_events: Annotated[bool, typer.Option("--show-expanded-events", help="DDL events too (6.0).")] = False,
     count: Annotated[int | None, typer.Option(min=1, help="End after this many events.")] = None,
-    save_token: Annotated[Path | None, typer.Option(help="Keep the newest resume token in this file.")] = None,
+    save_token: Annotated[Path | None, typer.Option(help="Save the newest resume token to this file.")] = None,
     canonical: Annotated[bool, typer.Option("--canonical", help="Canonical Extended JSON: no type is lost.")] = False,
-    resume_for: Annotated[float, typer.Option(min=0, help="Seconds to go on trying in an outage.")] = 60,
+    resume_for: Annotated[float, typer.Option(min=0, help="Seconds to keep retrying during an outage.")] = 60,
 ) -> None:
     """Print change events: formatted on a terminal, one JSON document per line in a pipe."""
     from pymongo.errors import OperationFailure
