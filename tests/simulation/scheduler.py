@@ -217,7 +217,10 @@ class Substitutes:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.time = SimpleNamespace(
-            monotonic=lambda: scheduler.now, time=self.wall_clock, sleep=lambda seconds: scheduler.wait(None, seconds)
+            monotonic=lambda: scheduler.now,
+            time=self.wall_clock,
+            time_ns=lambda: round(self.wall_clock() * 1e9),
+            sleep=lambda seconds: scheduler.wait(None, seconds),
         )
         self.threading = SimpleNamespace(Event=self.event, Condition=self.condition, Lock=_NoLock,
                                          RLock=lambda: _Turn(scheduler))  # fmt: skip
