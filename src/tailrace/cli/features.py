@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,6 +75,7 @@ def features(
     from tailrace.features.job import EVENTS_PER_BATCH, FeatureJob
     from tailrace.spark import supervise
     from tailrace.spark.checkpoint import QueryCheckpoint
+    from tailrace.spark.lineage import collection_datasets, lineage_of, redis_dataset, topic_datasets
     from tailrace.spark.options import own_options
     from tailrace.spark.planner import available_now
     from tailrace.spark.session import is_submitted
@@ -93,7 +95,17 @@ def features(
         uri=settings.mongodb.uri.get_secret_value(),
     )
     location = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
-    with telemetry_of(settings.telemetry) as tracing, spark_session(settings.spark) as spark:
+    with ExitStack() as opened:
+        tracing = opened.enter_context(telemetry_of(settings.telemetry))
+        spark = opened.enter_context(spark_session(settings.spark))
+        lineage = opened.enter_context(lineage_of(spark, f"tailrace.features.{declared.name}"))
+        if lineage.is_on:
+            lineage.uses(
+                topic_datasets(settings.features.kafka_servers, topics)
+                if topics
+                else collection_datasets(settings.mongodb.uri.get_secret_value(), declared.namespaces),
+                [redis_dataset(settings.features.redis_url.get_secret_value(), declared.name)],
+            )
         job = replace(job, tracing=tracing)
         until = None
         if topics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,6 +67,7 @@ def run(
     from tailrace.cli.spark_session import spark_session, stoppable
     from tailrace.spark import supervise
     from tailrace.spark.checkpoint import QueryCheckpoint
+    from tailrace.spark.lineage import lineage_of, topic_datasets
     from tailrace.spark.planner import available_now
     from tailrace.telemetry.configured import telemetry_of
     from tailrace.warehouse.job import WarehouseJob
@@ -80,9 +81,14 @@ def run(
         check_mongodb(settings, settings.warehouse)
     location = checkpoint or f"{settings.spark.checkpoints}/warehouse"
     until = None
-    with telemetry_of(settings.telemetry) as tracing, spark_session(settings.spark) as spark:
-        job = WarehouseJob(settings.warehouse, selection, uri=source, format=chosen, tracing=tracing)
+    with ExitStack() as opened:
+        tracing = opened.enter_context(telemetry_of(settings.telemetry))
+        spark = opened.enter_context(spark_session(settings.spark))
+        lineage = opened.enter_context(lineage_of(spark, "tailrace.tables"))
+        job = WarehouseJob(settings.warehouse, selection, uri=source, format=chosen, tracing=tracing, lineage=lineage)
         if topics:
+            if lineage.is_on:
+                lineage.uses(topic_datasets(settings.warehouse.kafka_servers, topics))
             events = topic_events(spark, settings.warehouse, topics, chosen or "")
         else:
             kept = QueryCheckpoint(spark, location)

@@ -31,6 +31,7 @@ from tailrace.spark.checkpoint import QueryCheckpoint, Recorded
 from tailrace.spark.failures import explained
 from tailrace.spark.from_kafka import check_format, from_dead_letters
 from tailrace.spark.jvm import java_session
+from tailrace.spark.lineage import NO_LINEAGE, Lineage, collection_datasets, location_dataset
 from tailrace.spark.options import own_options
 from tailrace.spark.parts import connected
 from tailrace.telemetry import NO_TRACING, SampledEvent, TraceContext, Tracing
@@ -44,7 +45,7 @@ from tailrace.warehouse.lifecycle import KnownEnds, follow, locations
 from tailrace.warehouse.maintenance import Maintenance
 from tailrace.warehouse.mirror import Mirror, Staged
 from tailrace.warehouse.mirrors import Mirrors
-from tailrace.warehouse.names import DEAD_LETTERS_TABLE, TableKind
+from tailrace.warehouse.names import DEAD_LETTERS_TABLE, TableKind, history_table
 from tailrace.warehouse.summary import Part, Summary, summarise
 from tailrace.warehouse.tables import Snapshot, TableState
 
@@ -79,6 +80,7 @@ class WarehouseJob:
         uri: str | None = None,
         format: str | None = None,
         tracing: Tracing = NO_TRACING,
+        lineage: Lineage = NO_LINEAGE,
     ) -> None:
         """`uri` is that of a source that is read directly (see `_Batch`), `format` that of topics."""
         self._settings = settings
@@ -87,6 +89,7 @@ class WarehouseJob:
         self._uri = uri
         self._format = format
         self._tracing = tracing
+        self._lineage = lineage
         self._checkpoint = ""
         self._newest: int | None = None
         self._opened: tuple[Lake, Mirrors, Maintenance, KnownEnds] | None = None
@@ -127,6 +130,7 @@ class WarehouseJob:
             chosen = FoldedEnds() if policy is Policy.KEEP else ends.all
             _Batch(lake, mirrors, found, summary, commit, may_be_replay, policy, chosen).write()
             self._trace(found, began_ns)
+        self._tell(lake, mirrors, summary)
         self._newest = commit.batch
         _log.info(
             "batch_applied",
@@ -136,6 +140,16 @@ class WarehouseJob:
             seconds=round(time.monotonic() - began, 1),
         )
         maintenance.after_batch(summary)
+
+    def _tell(self, lake: Lake, mirrors: Mirrors, summary: Summary) -> None:
+        """Tell of the collections and tables of a batch, where lineage is wanted."""
+        if not self._lineage.is_on:
+            return
+        tables = [history_table(part.namespace) for part in summary.parts]
+        tables += [mirrors.get(part.namespace).table for part in summary.parts if part.changes]
+        outputs = [location_dataset(lake.java(table).location()) for table in tables if lake.exists(table)]
+        namespaces = [part.namespace for part in summary.parts]
+        self._lineage.uses(collection_datasets(self._uri, namespaces) if self._uri else (), outputs)
 
     def _trace(self, written: DataFrame, began: int) -> None:
         """Tell of the sampled events that are in the tables now."""
