@@ -27,6 +27,7 @@ from bench.contestant import Contestant
 from bench.scenario import Claim, Scenario, main
 from tailrace import kernel
 from tailrace.capture.formats import make_format
+from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS
@@ -120,6 +121,16 @@ def chosen(wanted: str) -> Iterator[None]:
             os.environ[kernel.VARIABLE] = before
 
 
+class _RegistryInMemory(SchemaRegistry):
+    """Takes every schema: what is measured is the writing, and a registry is asked only for new schemas."""
+
+    def latest(self, subject: str) -> tuple[int, str] | None:
+        return None
+
+    def register(self, subject: str, schema: str, kind: str, *, is_first: bool) -> int:
+        return 1
+
+
 def body(scenario: Scenario) -> None:
     """Formats, the hand-over, then the merge."""
     events = [make_event(number) for number in range(scenario["events"])]
@@ -130,6 +141,8 @@ def body(scenario: Scenario) -> None:
             with chosen(wanted):
                 writers[text] = make_format(name, fields=FLAT_FIELDS if name == "flat" else ()).batch
         scenario.claims += [Claim(name, peer, "tool_us", group=FORMATS) for peer in (name + IN_PYTHON, JSON_UTIL)]
+    for name in ("avro", "jsonschema"):
+        writers[name] = make_format(name, registry=_RegistryInMemory("http://nowhere", "BACKWARD")).batch
     scenario.claims.append(Claim("kernel", "record by record", "tool_us", group=HANDOVER))
     scenario.claims.append(Claim(OURS, HEAP, "tool_us", group=MERGE))
     made = [
