@@ -1,24 +1,34 @@
-"""OpenLineage: what jobs tell of their datasets, beside what its own listener tells; the receiver is of the tests."""
+"""OpenLineage: what jobs tell of their datasets, beside what its own listener tells; the receiver is of the tests.
+
+`make telemetry` runs the jobs, with OpenLineage's listener from Maven.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace.owned import OwnedThread
+from tailrace.cli.spark_session import fetched_connectors
+from tailrace.owned import OwnedThread, run_guarded
 from tailrace.spark.lineage import (
     Lineage,
     collection_datasets,
-    lineage_of,
     location_dataset,
     redis_dataset,
     topic_datasets,
 )
+from tailrace.stand import Redis, ReplicaSet
+from tailrace.stand.java import java_home
+from tailrace.stand.maven import fetch_jars
 
 LISTENER = "io.openlineage:openlineage-spark_2.13:1.53.0"
 CHECKSUMS = {
@@ -120,7 +130,56 @@ def test_a_receiver_that_is_away_stops_nothing() -> None:
         lineage.uses(topic_datasets("a:1", "t"))
 
 
+def job_of(folder: Path, mongodb: ReplicaSet, redis_server: Redis, receiver: LineageReceiver, *words: str) -> None:
+    """Run a job in a process of its own, with the listener."""
+    jars = [*fetched_connectors(), *fetch_jars("openlineage", (LISTENER,), CHECKSUMS)]
+    config = {
+        "spark.extraListeners": "io.openlineage.spark.agent.OpenLineageSparkListener",
+        "spark.openlineage.transport.type": "http",
+        "spark.openlineage.transport.url": receiver.url,
+        "spark.openlineage.namespace": "shop",
+    }
+    file = folder / "tailrace.toml"
+    file.write_text(
+        f'[mongodb]\nuri = "{mongodb.uri}"\n[features]\nredis_url = "{redis_server.url}"\n'
+        f'[warehouse]\nfolder = "{folder}/lake"\n[spark]\njars = {json.dumps([str(jar) for jar in jars])}\n'
+        f'checkpoints = "{folder}/checkpoints"\n[spark.config]\n'
+        + "".join(f'"{key}" = "{value}"\n' for key, value in config.items())
+    )
+    command = [sys.executable, "-m", "tailrace.cli.app", "--config", str(file), *words]
+    ended = run_guarded(command, capture_output=True, text=True, timeout=900, env={**os.environ, **java()})
+    assert ended.returncode == 0, ended.stderr
+
+
+def java() -> dict[str, str]:
+    return {"JAVA_HOME": str(java_home())}
+
+
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.xdist_group("spark")
-def test_without_a_listener_nobody_is_told(spark: Any) -> None:
-    assert not lineage_of(spark, "job").is_on
+def test_jobs_tell_what_the_listener_does_not_see(
+    mongodb: ReplicaSet, redis_server: Redis, database: Any, tmp_path: Path
+) -> None:
+    """The listener has the tables, and nothing of where their rows come from; both name a table alike."""
+    database.tx.insert_one({"_id": 1, "user": "u", "amount": 5.0, "at": datetime.now(UTC)})
+    source = {(f"mongodb://{mongodb.nodes[0].address}", f"{database.name}.tx")}
+    tables = {("file", f"{tmp_path}/lake/{database.name}/{name}") for name in ("tx", "tx_history")}
+    definition = tmp_path / "spending.toml"
+    definition.write_text(
+        f'name = "spending"\nnamespace = "{database.name}.tx"\nentity = "user"\ntime = "at"\n'
+        '[[feature]]\nname = "spent"\nkind = "sum"\nof = "amount"\nwindow = "1h"\n'
+    )
+    with LineageReceiver.serve() as receiver:
+        work = tmp_path, mongodb, redis_server, receiver
+        job_of(*work, "warehouse", "run", f"{database.name}.tx", "--backfill", "--once")
+        told = receiver.of_job("tailrace.tables")
+        assert [kind for kind, *_ in told] == ["START", "RUNNING", "COMPLETE"]
+        assert told[-1] == ("COMPLETE", source, tables)
+        others = [event for _, _, event in receiver.events if event["job"]["name"] != "tailrace.tables"]
+        seen = {(each["namespace"], each["name"]) for event in others for each in event["outputs"]}
+        assert tables <= seen
+        assert not source & {(each["namespace"], each["name"]) for event in others for each in event["inputs"]}
+        job_of(*work, "features", str(definition), "--backfill", "--once")
+        told = receiver.of_job("tailrace.features.spending")
+        assert told[-1] == ("COMPLETE", source, {(f"redis://{redis_server.address}", "spending")})

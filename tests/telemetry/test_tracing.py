@@ -21,9 +21,11 @@ from otlp_receiver import OtlpReceiver, attributes_of
 from tailrace.capture.formats import make_format
 from tailrace.capture.formats.made_events import snapshot_event
 from tailrace.capture.record import CompiledRecords
+from tailrace.cli.app import run
 from tailrace.errors import MissingExtra, SettingsError
 from tailrace.policy import Action, Kind, Policy, Rule
 from tailrace.settings import Settings, TelemetrySettings
+from tailrace.stand import ReplicaSet
 from tailrace.telemetry import NO_TRACING, TRACEPARENT, Sampler, TraceContext, Tracing
 from tailrace.telemetry.configured import telemetry_of
 from tailrace.token import ResumeToken
@@ -204,3 +206,24 @@ def test_a_missing_extra_and_a_bad_address_are_named(monkeypatch: pytest.MonkeyP
     with pytest.raises(MissingExtra, match=r"telemetry\.endpoint") as missing, telemetry_of(settings):
         pass
     assert "tailrace[otel]" in (missing.value.hint or "")
+
+
+def test_a_verb_traces_as_the_settings_say(mongodb: ReplicaSet, database: Any, tmp_path: Path) -> None:
+    with OtlpReceiver.serve() as receiver:
+        file = tmp_path / "tailrace.toml"
+        file.write_text(
+            f'[mongodb]\nuri = "{mongodb.uri}"\n[telemetry]\nendpoint = "{receiver.url}"\nsample_ratio = 1\n'
+            f'service_name = "shop"\n[capture]\nname = "traced"\nnamespaces = ["{database.name}.orders"]\n'
+            f'start = "now"\nsink = "file:{tmp_path}/out"\nposition_store = "file:{tmp_path}/positions"\n'
+        )
+        produce = ["--config", str(file), "produce", "--until-idle"]
+        assert run(produce) == 0
+        database.orders.insert_one({"_id": 1})
+        assert run(produce) == 0
+        assert [span.name for span in receiver.spans] == [
+            f"insert {database.name}.orders",
+            f"publish {database.name}.orders",
+        ]
+        assert receiver.services == {"shop"}
+        events = [attributes_of(point) for point in receiver.metric("tailrace_events").sum.data_points]
+        assert {"stream": "traced", "op": "insert", "namespace": f"{database.name}.orders"} in events
