@@ -16,7 +16,10 @@ import pytest
 import redis
 from cryptography.x509 import load_pem_x509_certificate
 
+from dashboard_site import free_port
 from tailrace.cli.app import run
+from tailrace.errors import ServerUnreachable
+from tailrace.http_client import fetch
 from tailrace.owned import GuardedProcess
 from tailrace.stand import Redis, ReplicaSet
 from waiting import wait_until
@@ -139,13 +142,22 @@ def test_a_secret_is_renewed_without_a_restart(guarded: ReplicaSet, redis_server
                 (tmp_path / "new").replace(tmp_path / name)
 
         grant("first")
-        file, delivered = tmp_path / "tailrace.toml", tmp_path / "out"
+        file, delivered, port = tmp_path / "tailrace.toml", tmp_path / "out", free_port()
+        endpoint = f"http://127.0.0.1:{port}"
         file.write_text(
             f'[mongodb]\nuri_file = "uri"\n[capture]\nname = "renewed"\nnamespaces = ["{collection.full_name}"]\n'
             f'sink = "file:{delivered}"\nposition_store_file = "store"\nstart = "now"\n'
+            f'[monitor]\nmetrics_port = {port}\ncontrol_token = "{MARKED}-token"\n'
         )
         command = [sys.executable, "-m", "tailrace.cli.app", "--config", str(file), "produce"]
         with (tmp_path / "log").open("w") as log, ended(GuardedProcess(command, stderr=log)) as process:
+
+            def answered(field: str) -> Any:
+                """A field of the producer's state; None while its endpoint is opened anew."""
+                try:
+                    return fetch(endpoint, "/state").json().get(field)
+                except ServerUnreachable:
+                    return None
 
             def is_delivered(number: int) -> bool:
                 collection.insert_one({"_id": uuid.uuid4().hex, "n": number})
@@ -159,6 +171,11 @@ def test_a_secret_is_renewed_without_a_restart(guarded: ReplicaSet, redis_server
             stores.execute_command("ACL", "DELUSER", "first")
             wait_until(lambda: is_delivered(2))
             assert process.poll() is None
+            assert fetch(endpoint, "/pause", post={}, bearer=f"{MARKED}-token").status == 202
+            grant("third")
+            wait_until(lambda: (tmp_path / "log").read_text().count('"starting"') == 3)
+            wait_until(lambda: answered("state") == "paused", "the pause is kept")
+            assert fetch(endpoint, "/resume", post={}, bearer=f"{MARKED}-token").status == 202
             (tmp_path / "uri").write_text("")  # as it is for a moment, while somebody writes it
             wait_until(lambda: is_delivered(3))
             assert MARKED not in (tmp_path / "log").read_text()

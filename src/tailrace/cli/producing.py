@@ -60,21 +60,23 @@ def run_producer(
 
     limit_malloc_arenas()
     configure_log(settings.log)
-    next_settings: Settings | None = settings
-    while next_settings is not None:
-        next_settings = _run(next_settings, as_json, stop_when_idle, first_step, metrics_port)
+    before = _StopRequest(renewed=settings)
+    while before.renewed is not None:
+        before = _run(before, as_json, stop_when_idle, first_step, metrics_port)
         first_step = None
 
 
 def _run(
-    settings: Settings, as_json: bool, stop_when_idle: bool, first_step: FirstStep | None, metrics_port: int | None
-) -> Settings | None:
-    """Run a producer with these settings; gives the ones to go on with, if it ended for that."""
+    before: _StopRequest, as_json: bool, stop_when_idle: bool, first_step: FirstStep | None, metrics_port: int | None
+) -> _StopRequest:
+    """Run a producer with the settings to go on with; gives why it ended. A pause outlives a renewal."""
     from tailrace.audit import open_audit
     from tailrace.capture.producer.assembly import Capture
     from tailrace.capture.producer.options import FirstStep
     from tailrace.telemetry.configured import telemetry_of
 
+    settings = before.renewed
+    assert settings is not None
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
         needs_oplog = settings.capture.source == "oplog"
@@ -87,6 +89,8 @@ def _run(
         producer = capture.producer(
             stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON, tracing=tracing
         )
+        if before.is_paused:
+            producer.pause()
         reason = opened.enter_context(_signals(producer))
         opened.enter_context(_renewing(settings, producer, reason))
         opened.enter_context(_observed(settings, client, producer, metrics_port, audit))
@@ -96,7 +100,7 @@ def _run(
             producer.run()
     if reason.signal == signal.SIGINT:
         raise KeyboardInterrupt
-    return None if reason.signal else reason.renewed
+    return _StopRequest() if reason.signal else reason
 
 
 def _record_intent(audit: AuditLog, capture: Capture, settings: Settings, first_step: FirstStep | None) -> None:
@@ -117,6 +121,8 @@ class _StopRequest:
 
     signal: int | None = None
     renewed: Settings | None = None
+    is_paused: bool = False
+    """Whether somebody has paused the producer, in this process."""
 
 
 @contextmanager
@@ -152,7 +158,7 @@ def _renewing(settings: Settings, producer: Producer, request: _StopRequest) -> 
                 continue
             if renewed is not None:
                 _log.info("secrets_renewed", stream=settings.capture.name)
-                request.renewed = renewed
+                request.renewed, request.is_paused = renewed, producer.is_paused
                 producer.stop()
                 return
 

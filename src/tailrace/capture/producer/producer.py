@@ -93,6 +93,11 @@ class Producer:
         delivery = self._attempt.delivery if self._attempt else None
         return delivery.counts.events if delivery else 0
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody has paused it."""
+        return self._controls.paused
+
     def stop(self) -> None:
         """Ask `run` to end."""
         self._controls.stop()
