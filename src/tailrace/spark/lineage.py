@@ -86,13 +86,13 @@ class Lineage:
         self._outputs: set[Dataset] = set()
 
     def __enter__(self) -> Lineage:
-        self._tell("START")
+        self._emit("START")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tell("COMPLETE" if kind is None or kind is KeyboardInterrupt else "FAIL")
+        self._emit("COMPLETE" if kind is None or kind is KeyboardInterrupt else "FAIL")
 
     @property
     def is_on(self) -> bool:
@@ -105,9 +105,9 @@ class Lineage:
         self._inputs.update(inputs)
         self._outputs.update(outputs)
         if len(self._inputs) + len(self._outputs) > before:
-            self._tell("RUNNING")
+            self._emit("RUNNING")
 
-    def _tell(self, kind: str) -> None:
+    def _emit(self, kind: str) -> None:
         try:
             answer = fetch(
                 self._url, self._path, post=self._event(kind), bearer=self._api_key, timeout=_SECONDS_TO_ANSWER
@@ -142,7 +142,7 @@ class NoLineage(Lineage):
     def __init__(self) -> None:
         super().__init__("", "", "", "")
 
-    def _tell(self, kind: str) -> None:
+    def _emit(self, kind: str) -> None:
         """Do nothing."""
 
 

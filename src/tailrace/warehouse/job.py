@@ -130,7 +130,7 @@ class WarehouseJob:
             chosen = FoldedEnds() if policy is Policy.KEEP else ends.all
             _Batch(lake, mirrors, found, summary, commit, may_be_replay, policy, chosen).write()
             self._trace(found, began_ns)
-        self._tell(lake, mirrors, summary)
+        self._emit_lineage(lake, mirrors, summary)
         self._newest = commit.batch
         _log.info(
             "batch_applied",
@@ -141,7 +141,7 @@ class WarehouseJob:
         )
         maintenance.after_batch(summary)
 
-    def _tell(self, lake: Lake, mirrors: Mirrors, summary: Summary) -> None:
+    def _emit_lineage(self, lake: Lake, mirrors: Mirrors, summary: Summary) -> None:
         """Tell of the collections and tables of a batch, where lineage is wanted."""
         if not self._lineage.is_on:
             return
