@@ -24,6 +24,7 @@ from waiting import wait_until as until
 
 MARK = "Hunter2-Hunter2-Hunter2"
 OTHER_SECRETS = {
+    "telemetry.endpoint": f"http://u:{MARK}@127.0.0.1:9",
     "capture.shards": {"rs0": f"mongodb://u:{MARK}@h/?tlsCertificateKeyFilePassword={MARK}"},
     "capture.sink": f"kafka://u:{MARK}@h:9092/t?sasl.password={MARK}&ssl.key.pem={MARK}",
     "capture.position_store": f"postgresql://u:{MARK}@h/db?password={MARK}",
@@ -157,13 +158,14 @@ def test_secrets_of_files_are_not_shown_either(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", list(file_keys(Settings)))
 def test_every_setting_that_may_hold_a_secret_can_be_a_file(tmp_path: Path, key: str) -> None:
     table = key in ("capture.shards", "gateway.shards", "spark.config", "warehouse.catalog_config")
-    (tmp_path / "secret").write_text(f'"name" = "{MARK}"\n' if table else f"{MARK}\n")
+    text = f"http://{MARK}" if key == "telemetry.endpoint" else MARK
+    (tmp_path / "secret").write_text(f'"name" = "{MARK}"\n' if table else f"{text}\n")
     section, name = key.split(".")
     loaded = Settings.load(write(tmp_path / "tailrace.toml", {f"{key}_file": "secret"}))
     found = getattr(getattr(loaded, section), name)
     plain = found.get_secret_value() if hasattr(found, "get_secret_value") else found
     if key != "capture.sink" and key != "capture.position_store" and key != "audit.log":
-        assert plain == ({"name": MARK} if table else MARK)
+        assert plain == ({"name": MARK} if table else text)
     assert MARK in str(plain)
 
 
