@@ -15,6 +15,7 @@ from tailrace.capture.kafka_client import ensure_topic
 from tailrace.capture.positions import Position, open_store
 from tailrace.errors import LeaseLost, StoreUnavailable
 from tailrace.stand import Kafka
+from waiting import wait_until
 
 pytestmark = pytest.mark.long
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def test_a_topic_that_was_deleted_holds_what_was_written_since(kafka: Kafka, mad
         admin.delete_topics([topic])[topic].result(60)
         if made_again_by == "somebody":
             answered(lambda: ensure_topic(admin, topic, 1, {}))
-        assert answered(lambda: onlooker.load("orders")) is None
+        wait_until(lambda: answered(lambda: onlooker.load("orders")) is None, "the broker has forgotten it")
         # Whoever still has its fence writes down again where it is; one whose producer had to be replaced begins anew.
         try:
             answered(lambda: store.save(Position(None, Timestamp(7, 1)), lease))
