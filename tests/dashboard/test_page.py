@@ -226,6 +226,6 @@ def test_nothing_can_be_reached(browser: Browser, tmp_path: Path) -> None:
         boxes = {box["id"]: box["condition"]["reason"] for box in site.get("/api/flow")["boxes"]}
         assert all(boxes.values())
         assert "hunter2" not in site.http.get("/api/state").text
-        browser.until(lambda: "nobody answers" in browser.text("#looks-list"), "the reasons")
+        browser.until(lambda: "no server answers" in browser.text("#looks-list"), "the reasons")
         assert "hunter2" not in browser.run("return document.documentElement.innerHTML")
         browser.picture("nothing-reachable")
