@@ -11,7 +11,11 @@ import pytest
 
 from capture_harness import Harness
 from tailrace.capture.document_key import BY_ID, KeyFields, key_fields
+from tailrace.capture.formats import decoder_of
 from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.recovery.rebuilt_state import RebuiltState
+from tailrace.event import ChangeEvent
+from tailrace.fold import moment_of
 from tailrace.stand import ShardedCluster
 
 SHARD_KEYS: dict[str, dict[str, object]] = {
@@ -36,6 +40,19 @@ def keys(harness: Harness, *operations: str) -> dict[tuple[str, Any], bytes]:
         for event in harness.events()
         if event["operationType"] in operations
     }
+
+
+def alive(harness: Harness, id_: Any) -> set[str]:
+    """The collections in which a document is, to readers that go by `_id` and cluster time."""
+    state, decoder = RebuiltState(), decoder_of("bson")
+    for record in harness.delivered:
+        event = ChangeEvent(record.event)
+        if bson.decode(event.document_key or b"")["_id"] == id_:
+            moment = moment_of(event.cluster_time, event.token_text.decode())
+            state.apply(decoder.read(b"", record.event), moment)
+    found = {name.partition(".")[2] for name in state.namespaces() if list(state.keys(name))}
+    state.close()
+    return found
 
 
 @pytest.mark.parametrize("version", ["6.0.5", pytest.param("4.2.6", marks=pytest.mark.long)])
@@ -64,6 +81,17 @@ def test_rows_and_recovered_deletes_have_the_keys_of_the_servers_own_events(
     by_snapshot.run_until_idle(first_step=FirstStep.RECOVER)
     deleted = {place: key for place, key in keys(by_stream, "insert").items() if place[1] == 1}
     assert keys(by_snapshot, "delete") == deleted
+    old, new = DOCUMENTS[3], {**DOCUMENTS[3], "z": 7, "x": 8, "h": 9, "a": {"b": 2}}
+    for name in SHARD_KEYS:
+        cluster.delete(f"shop.{name}", dict(old), shard="s0")
+        cluster.insert(f"shop.{name}", dict(new), shard="s0")
+
+    def time_goes_on(step: str) -> None:
+        if step == "rows":
+            client.admin.command({"appendOplogNote": 1, "data": {}})
+
+    by_snapshot.run_until_idle(first_step=FirstStep.RECOVER, hook=time_goes_on)
+    assert alive(by_snapshot, 4) == set(SHARD_KEYS), "a row is not older than the delete of the old key"
     with cluster.config.client() as config:
         asked = {name: key_fields(client, f"shop.{name}") for name in SHARD_KEYS}
         catalogue = {

@@ -12,6 +12,7 @@ from bson import Decimal128, Int64, ObjectId
 
 from feature_changes import version
 from tailrace import raw
+from tailrace.capture.formats import recovered_delete, snapshot_event
 from tailrace.features import Definition, FeatureStore, read
 from tailrace.features.changes import Collected
 from tailrace.features.declaration import parse_definition
@@ -121,3 +122,23 @@ def test_a_text_that_is_no_utf8_is_left_out_and_nothing_else(client):
     store.begin()
     store.apply([Change("1", version(1), document)])
     assert (counted(client, "u"), read(client, "u", "ids", at=NOON / 1000)["kinds"]) == (1, 0)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_row_outlives_the_recovered_delete_of_its_old_shard_key(client, order):
+    """A shard key changed in a gap: the delete under the old one may be of the time of the row, in another batch."""
+    time = bson.Timestamp(NOON // 1000, 7)
+    token = ResumeToken.high_water_mark(time).to_bson()
+    row = {"_id": 1, "user": "u", "at": datetime.fromtimestamp(NOON / 1000 - 1, UTC), "what": "a"}
+    events = [
+        snapshot_event("shop.tx", bson.encode(row), token, time),
+        recovered_delete("shop.tx", bson.encode({"shard": 5, "_id": 1}), token, time),
+    ]
+    store = FeatureStore(client, definition(), clock=lambda: NOON / 1000)
+    store.begin()
+    store.apply(changes({**row, "user": "u"}))
+    for place in order:
+        collected = Collected(definition())
+        collected._take(events[place])
+        store.apply(collected.changes)
+    assert counted(client, "u") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 from tailrace import raw
@@ -11,6 +13,9 @@ from tailrace.features.store import Change
 from tailrace.fold import END_OPERATIONS, End, Ends, end_of, id_of_value
 from tailrace.telemetry import Sampler
 from tailrace.telemetry.tracing import written_at
+
+TIME_ENDS: Final = 18
+"""Where the cluster time ends in the digits of a token."""
 
 
 class Collected:
@@ -63,8 +68,11 @@ class Collected:
             namespace = "" if view.namespace == self._first else view.namespace
             if self._sampler is not None and operation != "read" and self._sampler.takes(token):
                 self.sampled.append((token, view.namespace, operation, written_at(view.wall_time, as_of)))
+            # A delete that recovery found is older than a row of its time, which the document may have under another
+            # shard key: the digits of the time alone sort before every token of that time.
+            version = token[:TIME_ENDS] if view.is_recovered else token
             self.changes.append(
-                Change(id_text(key), token, document, update, is_delete, as_of, view.wall_time, namespace)
+                Change(id_text(key), version, document, update, is_delete, as_of, view.wall_time, namespace)
             )
 
 

@@ -81,6 +81,11 @@ class Gap:
         )
         return begin, end
 
+    @property
+    def newest_lost(self) -> Timestamp | None:
+        """The last cluster time whose events are missing: those of `first_known` itself are read."""
+        return None if self.first_known is None else ClusterTime(self.times[1] - 1).timestamp
+
     def to_json(self) -> dict[str, Any]:
         """Give the form that is stored and shown."""
         return {

@@ -294,7 +294,7 @@ class Recovery:
         for namespace, found in groupby(self._inventory.keys(unseen, lost), key=itemgetter(0)):
             keys = (key for _, key in found)
             while some := tuple(islice(keys, _KEYS_PER_CHECK)):
-                yield KeyCheck(namespace, some)
+                yield KeyCheck(namespace, some, None if gap is None else gap.newest_lost)
         if renames:
             yield FoundEvents(tuple(map(_event_of, renames)))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import bson
 from bson import json_util
+from bson.timestamp import Timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class KeyCheck:
     namespace: str
     keys: tuple[bytes, ...]
     """documentKeys, as BSON documents."""
+    newest_lost: Timestamp | None = None
+    """The last time whose events are missing. The deletes were made by then, and are told as of then: a document whose
+    shard key changed in the gap is there under another key, and the row that says so must not look older."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,10 @@ class ChunkReader:
         for document in self._find(check.namespace, at, filter=query, projection=fields.projection):
             known = (self._policy.document(check.namespace, key.of(document)) for key in (fields, BY_ID))
             there |= {_comparable(key) for key in known}
-        token = ResumeToken.high_water_mark(at).to_bson()
+        as_of = check.newest_lost or at
+        token = ResumeToken.high_water_mark(as_of).to_bson()
         gone = (key for key in ids if _comparable(key) not in there)
-        return [recovered_delete(check.namespace, key, token, at) for key in gone]
+        return [recovered_delete(check.namespace, key, token, as_of) for key in gone]
 
     def _find(self, namespace: str, at: Timestamp, **command: Any) -> Iterator[bytes]:
         with self._cursor(namespace, at, command) as cursor:
