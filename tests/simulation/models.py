@@ -258,10 +258,9 @@ class Mongod:
     def deletes(self, check: KeyCheck, at: Timestamp) -> list[bytes]:
         self._before("find")
         state = self.state_at(at.inc)
-        as_of = check.newest_lost or at
-        token = ResumeToken.high_water_mark(as_of).to_bson()
+        token = ResumeToken.high_water_mark(at).to_bson()
         gone = (key for key in check.keys if (check.namespace, bson.decode(key)["_id"]) not in state)
-        return [recovered_delete(check.namespace, key, token, as_of) for key in gone]
+        return [recovered_delete(check.namespace, key, token, at) for key in gone]
 
     def _reply(self, number: int, events: Sequence[bytes], upto: str) -> Reply:
         token = ResumeToken.from_hex(upto).to_bson()

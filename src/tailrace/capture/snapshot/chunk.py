@@ -32,8 +32,7 @@ class KeyCheck:
     keys: tuple[bytes, ...]
     """documentKeys, as BSON documents."""
     newest_lost: Timestamp | None = None
-    """The last time whose events are missing. The deletes were made by then, and are told as of then: a document whose
-    shard key changed in the gap is there under another key, and the row that says so must not look older."""
+    """The last time whose events are missing: when a document got another shard key without an event."""
 
 
 @dataclass(frozen=True, slots=True)

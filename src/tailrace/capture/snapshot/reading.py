@@ -64,7 +64,8 @@ class ChunkReader:
     def deletes(self, check: KeyCheck, at: Timestamp) -> list[bytes]:
         """Give a delete event for each of the keys whose document does not exist as of a time.
 
-        In a sharded collection a document with another shard key is another one, although its `_id` may be the same.
+        In a sharded collection a document with another shard key is another one, although its `_id` may be the same:
+        then the delete is as of the gap, so that to readers by `_id` the document's row is not older.
         A key that was captured before the collection was sharded is its `_id` alone.
         """
         ids = {key: value for key in check.keys if (value := raw.field(key, b"_id")) is not None}
@@ -75,10 +76,12 @@ class ChunkReader:
         for document in self._find(check.namespace, at, filter=query, projection=fields.projection):
             known = (self._policy.document(check.namespace, key.of(document)) for key in (fields, BY_ID))
             there |= {_comparable(key) for key in known}
-        as_of = check.newest_lost or at
-        token = ResumeToken.high_water_mark(as_of).to_bson()
-        gone = (key for key in ids if _comparable(key) not in there)
-        return [recovered_delete(check.namespace, key, token, as_of) for key in gone]
+        deletes = []
+        for key, value in ids.items():
+            if _comparable(key) not in there:
+                has_moved = _comparable(_by_id(value)) in there
+                deletes.append(_delete(check.namespace, key, (check.newest_lost or at) if has_moved else at))
+        return deletes
 
     def _find(self, namespace: str, at: Timestamp, **command: Any) -> Iterator[bytes]:
         with self._cursor(namespace, at, command) as cursor:
@@ -113,6 +116,14 @@ class ChunkReader:
         database, _, collection = namespace.partition(".")
         found = self._client[database].list_collections(filter={"name": collection})
         return any(info["options"].get("capped", False) for info in found)
+
+
+def _by_id(value: raw.Value) -> bytes:
+    return raw.document(raw.element(value.kind, b"_id", value.data))
+
+
+def _delete(namespace: str, key: bytes, as_of: Timestamp) -> bytes:
+    return recovered_delete(namespace, key, ResumeToken.high_water_mark(as_of).to_bson(), as_of)
 
 
 def _with_ids(ids: list[raw.Value]) -> RawBSONDocument:
