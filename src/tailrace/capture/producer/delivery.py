@@ -156,16 +156,10 @@ class Delivery:
             self._commit_position(now)
 
     def finish(self, timeout: float) -> None:
-        """Wait until all is acknowledged and move the position to the end.
-
-        The rows of a snapshot move no position, but they count: so the last position is saved again with their counts.
-        """
+        """Wait until all is acknowledged and move the position to the end."""
         self._check_lease()
         self._sink.flush(timeout)
         self.commit(now=True)
-        if self.committed is not None and not self.transactional and self.committed.counts != self.counts:
-            self._uncommitted = replace(self.committed, counts=self.counts)
-            self.commit(now=True)
 
     def _records(self, events: Sequence[bytes]) -> Sequence[Record]:
         try:
@@ -239,8 +233,10 @@ class Delivery:
             self._metrics.batch(batch.events, batch.size, time.monotonic() - batch.read_at)
             if batch.sampled:
                 self._tracing.published(batch.sampled, self._stream, batch.read_ns)
-            if batch.position is not None:
-                self._uncommitted = replace(batch.position, counts=self.counts)
+            # The rows of a snapshot move no position, but they count: the last one is saved again with their counts.
+            position = batch.position or self._uncommitted or self.committed
+            if position is not None:
+                self._uncommitted = replace(position, counts=self.counts)
             if batch.records:
                 self._inventory.note(batch.records)
             self._hook("acknowledged")

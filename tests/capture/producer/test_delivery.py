@@ -1,0 +1,70 @@
+"""What is saved of acknowledged records, and when: a real store, a sink in memory."""
+
+from __future__ import annotations
+
+import bson
+from bson.timestamp import Timestamp
+
+from capture_harness import ListSink
+from tailrace.capture.formats import make_format
+from tailrace.capture.positions import Position, open_store
+from tailrace.capture.positions.leader import Leader
+from tailrace.capture.producer.delivery import Delivery, no_hook
+from tailrace.capture.recovery.inventory import NoInventory
+from tailrace.errors import EventUnconvertible
+from tailrace.monitor import StreamMetrics
+from tailrace.token import ResumeToken
+
+
+def at(seconds: int) -> Position:
+    return Position(None, Timestamp(seconds, 1))
+
+
+def event(key: int) -> bytes:
+    token = bson.decode(ResumeToken.high_water_mark(Timestamp(5, key + 1)).to_bson())
+    return bson.encode(
+        {
+            "_id": token,
+            "operationType": "insert",
+            "clusterTime": Timestamp(5, key + 1),
+            "ns": {"db": "shop", "coll": "orders"},
+            "documentKey": {"_id": key},
+            "fullDocument": {"_id": key},
+        }
+    )
+
+
+def refuse(_: bytes, error: EventUnconvertible) -> None:
+    raise error
+
+
+def delivery_of(leader: Leader) -> Delivery:
+    return Delivery(
+        make_format("bson"),
+        ListSink([], lambda: True),
+        refuse,
+        leader,
+        NoInventory(),
+        StreamMetrics("orders"),
+        commit_interval=0.0,
+        hook=no_hook,
+        pause=lambda _: None,
+    )
+
+
+def test_the_rows_of_a_snapshot_are_counted_by_the_attempt_that_delivered_them(tmp_path) -> None:
+    """Nothing reads them again when it fails before anything behind them moves the position."""
+    with (
+        open_store(f"file:{tmp_path / 'positions'}") as store,
+        Leader(store, store.acquire("orders", "here/1", seconds=600)) as leader,
+    ):
+        leader.save(at(5))
+        delivery = delivery_of(leader)
+        delivery.deliver([event(1), event(2)], None)
+        delivery.commit(now=True)
+        again = delivery_of(leader)
+        assert (again.committed.cluster_time, again.counts.events) == (Timestamp(5, 1), 2)
+        again.deliver([event(3)], at(6))
+        again.deliver([event(4)], None)
+        again.commit(now=True)
+        assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(6, 1), 4)
