@@ -20,6 +20,8 @@ import redis
 from bson import Timestamp
 
 from tailrace.capture.positions import Lease, Position, PositionStore, open_store
+from tailrace.capture.positions.kafka import KafkaCells
+from tailrace.capture.positions.leader import Leader
 from tailrace.errors import LeaseHeld, LeaseLost
 from tailrace.owned import GuardedProcess
 
@@ -54,7 +56,10 @@ class Clocks:
     def store(self, wall_clock: Callable[[], float] = time.time) -> PositionStore:
         """Open the store as another process would, one whose wall clock may be wrong."""
         opened = self._opened.enter_context(open_store(self._url))
-        return PositionStore(opened.cells, wall_clock, lambda: self.now)
+        made = PositionStore(opened.cells, wall_clock, lambda: self.now)
+        if made.renewals is not None:
+            self._opened.callback(made.renewals.close)
+        return made
 
     def later(self, seconds: float, *, by_server: bool = True) -> None:
         """Let time pass; what the server wrote before becomes older by as much."""
@@ -184,6 +189,27 @@ def test_a_wall_clock_that_jumps_to_and_fro_changes_nothing(clocks: Clocks) -> N
     moved = [change.position for change in holder.history("orders") if change.what == "moved"]
     assert [each.cluster_time.time for each in moved if each] == [4, 3, 2, 1]
     assert take_over(clocks, challenger, 30.5).epoch == 2
+
+
+@pytest.mark.parametrize("owner", ["host/1", "host/2"], ids=["the same process", "another one"])
+@pytest.mark.parametrize("store_url", ["kafka"], indirect=True)
+def test_a_lease_is_kept_beside_its_cell_by_renewals_of_its_own_epoch_alone(clocks: Clocks, owner: str) -> None:
+    """One that had the stream before may still hold records, and say so."""
+    holder, challenger = clocks.store(), clocks.store()
+    old = holder.acquire("orders", "host/1", seconds=10)
+    holder.release(old)
+    new = holder.acquire("orders", owner, seconds=10)
+    leader = Leader(holder, new, lambda: clocks.now)
+    assert isinstance(holder.cells, KafkaCells)
+    holder.cells.begin_transaction("orders")
+    for renewed in (None, new, new):
+        if renewed is not None:
+            leader._renew_meanwhile(renewed)
+        with pytest.raises(LeaseHeld):
+            challenger.acquire("orders", "host/3")
+        clocks.later(8)
+    leader._renew_meanwhile(old)
+    assert challenger.acquire("orders", "host/3").epoch == new.epoch + 1
 
 
 def test_processes_in_different_time_zones_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
