@@ -27,7 +27,10 @@ def told(collection: Any, start: bson.Timestamp) -> list[bytes]:
 
 
 def test_records_that_come_batches_after_the_end_of_their_collection(spark, database, redis_server, client):
-    """Documents that were not known when their collection was dropped do not come back with late records."""
+    """Documents that were not known when their collection was dropped do not come back with late records.
+
+    Then the batch of the drop again, as after a crash.
+    """
     start: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
     load = Load(database.tx, 5)
     load.run(20)
@@ -40,7 +43,7 @@ def test_records_that_come_batches_after_the_end_of_their_collection(spark, data
     job.prepare()
     for number, batch in enumerate(([drop], others[:12], others[12:], [drop])):
         job.apply(spark.createDataFrame([(event,) for event in batch], COLUMNS), number)
-    assert equal_now(client, database.tx, "late")
+        assert number < 2 or equal_now(client, database.tx, "late"), number
 
 
 def test_another_collection_in_place_of_this_one(spark, mongodb, database, redis_server, client, tmp_path):
