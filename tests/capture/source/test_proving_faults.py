@@ -15,7 +15,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from hiding_proxy import HidingProxy
 from tailrace.capture.source.proving import ProofOptions, Side
 from tailrace.capture.source.proving_source import ProvingSource
-from tailrace.capture.source.source import ChangeStreamSource, ClusterAccess, Selection, Start
+from tailrace.capture.source.source import ClusterAccess, ComparableSource, Selection, Start
 from tailrace.errors import TailraceError
 from tailrace.owned import OwnedThread
 from tailrace.proof import LedgerFile, TrustLedger
@@ -165,7 +165,7 @@ def _drain(producer: Producer, admin: MongoClient[Any]) -> None:
 
 def _served_by(admin: MongoClient[Any], start: bytes, count: int) -> list[bytes]:
     """Give what the server's own stream has behind a position."""
-    stream = ChangeStreamSource(admin, Selection(max_await_ms=100)).open(Start(start))
+    stream = ComparableSource(admin, Selection(max_await_ms=100)).open(Start(start))
     found: list[bytes] = []
     for batch in stream.batches():
         found += batch.events
