@@ -21,7 +21,6 @@ OTHERS = {
     "capture/kafka_address.py": "librdkafka's client takes a logger of Python's",
     "capture/sinks/kafka_handover.py": "what librdkafka logs keeps the level it has there",
     "cli/log.py": "brings what libraries log into the same form",
-    "cli/warehouse.py": "py4j is silenced",
     "dashboard/web/serving.py": "uvicorn is silenced",
     "logs.py": "where nobody has configured structlog",
 }
