@@ -124,19 +124,20 @@ def _has_no_position(store: PositionStore, name: str) -> bool:
         return False
 
 
-class DurableStream:
-    """A change stream that resumes by itself, in this process and in the next one. Made by `watch(..., store=...)`.
+class _Handed:
+    """What the streams for threads and for asyncio have in common: the step whose events were given out."""
 
-    An event counts as done when the next one is asked for, or when the `with` block ends without an error. Whatever
-    was not done comes again after a restart: at least once, in order. One process of a name delivers; others stand by
-    and take over when it ends or dies.
-    """
-
-    def __init__(self, target: Target, options: DurableOptions) -> None:
-        self._feed = Feed(target, options)
+    def __init__(self) -> None:
+        self._opened: Feed | None = None
         self._step: Step | None = None
         self._remaining: list[bytes] = []
         self._stopping = False
+
+    @property
+    def _feed(self) -> Feed:
+        if self._opened is None:
+            raise RuntimeError("the stream is not open: use `async with`")
+        return self._opened
 
     @property
     def name(self) -> str:
@@ -151,6 +152,25 @@ class DurableStream:
     def decode(self, event: bytes) -> Any:
         """Decode an event as the target does."""
         return self._feed.decode(event)
+
+    def acknowledge(self) -> None:
+        """Count the events that were given out as done, without asking for the next one."""
+        if self._step is not None and not self._remaining:
+            self._feed.acknowledge(self._step)
+            self._step = None
+
+
+class DurableStream(_Handed):
+    """A change stream that resumes by itself, in this process and in the next one. Made by `watch(..., store=...)`.
+
+    An event counts as done when the next one is asked for, or when the `with` block ends without an error. Whatever
+    was not done comes again after a restart: at least once, in order. One process of a name delivers; others stand by
+    and take over when it ends or dies.
+    """
+
+    def __init__(self, target: Target, options: DurableOptions) -> None:
+        super().__init__()
+        self._opened = Feed(target, options)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -172,12 +192,6 @@ class DurableStream:
         """Give the same as BSON."""
         while (events := self._next_events()) is not None:
             yield events
-
-    def acknowledge(self) -> None:
-        """Count the events that were given out as done, without asking for the next one."""
-        if self._step is not None and not self._remaining:
-            self._feed.acknowledge(self._step)
-            self._step = None
 
     def stop(self) -> None:
         """End the iteration after the event that is being worked on; from any thread or signal handler."""
@@ -212,34 +226,17 @@ class DurableStream:
         return None
 
 
-class AsyncDurableStream:
+class AsyncDurableStream(_Handed):
     """The same for asyncio: `async with watch(...) as stream: async for event in stream: ...`.
 
     The store and the lease are looked after by a thread; the application's code runs in its event loop alone.
     """
 
     def __init__(self, target: AsyncTarget, options: DurableOptions) -> None:
+        super().__init__()
         self._target = target
         self._options = options
-        self._opened: Feed | None = None
-        self._step: Step | None = None
-        self._remaining: list[bytes] = []
-        self._stopping = False
         self._data_available = asyncio.Event()
-
-    @property
-    def status(self) -> ProducerStatus:
-        """What goes on underneath: liveness, position, counts and errors."""
-        return self._feed.status
-
-    @property
-    def name(self) -> str:
-        """The stream's name in the store."""
-        return self._feed.name
-
-    def decode(self, event: bytes) -> Any:
-        """Decode an event as the target does."""
-        return self._feed.decode(event)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -261,12 +258,6 @@ class AsyncDurableStream:
         """Give the same as BSON."""
         while (events := await self._next_events()) is not None:
             yield events
-
-    def acknowledge(self) -> None:
-        """Count the events that were given out as done, without asking for the next one."""
-        if self._step is not None and not self._remaining:
-            self._feed.acknowledge(self._step)
-            self._step = None
 
     def stop(self) -> None:
         """End the iteration after the event that is being worked on."""
@@ -291,12 +282,6 @@ class AsyncDurableStream:
         if error is None:
             self.acknowledge()
         await self.close()
-
-    @property
-    def _feed(self) -> Feed:
-        if self._opened is None:
-            raise RuntimeError("the stream is not open: use `async with`")
-        return self._opened
 
     async def _open(self) -> None:
         if self._opened is None:
