@@ -6,7 +6,7 @@ The shard's tail says when it is worth asking: whatever its stream can give has 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from bson.codec_options import CodecOptions
@@ -101,26 +101,17 @@ def _reply(reply: RawBSONDocument, name: str) -> Reply:
     return Reply([event.raw for event in cursor[name]], None if token is None else token.raw)
 
 
-class ShardStreamPart:
-    """A shard's own stream as part of a merge."""
+class ServersPart:
+    """A part of a merge that stands at its last token: the stream of a server says no more than that."""
 
     is_catching_up = False
 
-    def __init__(
-        self, client: MongoClient[Any], hub: Hub, spec: StreamSpec, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Open it where the options of the spec say, which is a token of this shard or a time."""
+    def __init__(self, spec: StreamSpec) -> None:
+        """Begin where the options of the spec say, which is a token of this shard or a time."""
         after, since = spec.options.start_after, spec.options.start_at_operation_time
         if after is None and since is None:
             raise ValueError("a shard's part begins somewhere")
         self.position = after or ResumeToken.high_water_mark(since)  # type: ignore[arg-type]
-        self.channel: EventLog | None = _Wakes(self.position)
-        self._stream = ServerStream(client, spec)
-        self._hub = hub
-        self._clock = clock
-        self._asked_at_time = -1
-        """How far the tail was when the stream had nothing more to give."""
-        self._next_poll = 0.0
 
     @property
     def position_time(self) -> ClusterTime:
@@ -129,8 +120,31 @@ class ShardStreamPart:
 
     @property
     def high_water_mark(self) -> ResumeToken:
-        """The position: the server says no more than that."""
+        """The position."""
         return self.position
+
+    def _batch(self, events: Sequence[bytes], token: bytes | None) -> Batch:
+        """Move on to the token of a batch."""
+        if token is not None:
+            self.position = max(self.position, ResumeToken.parse(token))
+        return Batch(list(map(_event, events)), self.position)
+
+
+class ShardStreamPart(ServersPart):
+    """A shard's own stream as part of a merge."""
+
+    def __init__(
+        self, client: MongoClient[Any], hub: Hub, spec: StreamSpec, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Open it."""
+        super().__init__(spec)
+        self.channel: EventLog | None = _Wakes(self.position)
+        self._stream = ServerStream(client, spec)
+        self._hub = hub
+        self._clock = clock
+        self._asked_at_time = -1
+        """How far the tail was when the stream had nothing more to give."""
+        self._next_poll = 0.0
 
     @property
     def has_data(self) -> bool:
@@ -147,11 +161,8 @@ class ShardStreamPart:
         reply = self._stream.next(_AWAIT_MS)
         self._asked_at_time = -1 if reply.events else reached
         self._next_poll = self._clock() + _SECONDS_BETWEEN_POLLS
-        events = [_event(event) for event in reply.events]
-        behind = reply.token or (events[-1].token if events else None)
-        if behind is not None:
-            self.position = max(self.position, ResumeToken.parse(behind))
-        return Batch(events, self.position)
+        behind = reply.token or (_event(reply.events[-1]).token if reply.events else None)
+        return self._batch(reply.events, behind)
 
     def close(self) -> None:
         """Free the cursor."""

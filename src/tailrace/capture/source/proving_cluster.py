@@ -17,16 +17,15 @@ from tailrace.capture.source.sampling import SAMPLE
 from tailrace.capture.source.source import ComparableSource, Selection, Start
 from tailrace.cluster import ClusterHub
 from tailrace.cluster.merged import ShardPart
+from tailrace.cluster.shard_stream import ServersPart
 from tailrace.cluster.topology import CONFIG
 from tailrace.driver import Batch
-from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec, read_token
-from tailrace.event import ChangeEvent, EventBatch
+from tailrace.event import EventBatch
 from tailrace.hub.batch import Batch as HubBatch
 from tailrace.hub.event_log import EventLog
 from tailrace.hub.subscription import Subscription
 from tailrace.proof import TrustLedger
-from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 
 _AWAIT_MS: Final = 50
@@ -109,42 +108,21 @@ class _EngineSide:
         self._subscription.close()
 
 
-class _ProvingPart:
+class _ProvingPart(ServersPart):
     """One shard's part, read from whichever side may be believed."""
 
-    is_catching_up = False
     has_data = True
     channel: EventLog | None = None
 
     def __init__(self, stream: ProvingStream, spec: StreamSpec) -> None:
+        super().__init__(spec)
         self._stream = stream
         self._batches = stream.batches()
-        start = _start_of(spec)
-        if start.token is not None:
-            self.position = ResumeToken.parse(start.token)
-        elif start.time is not None:
-            self.position = ResumeToken.high_water_mark(start.time)
-        else:
-            raise ValueError("a shard's part begins somewhere")
-
-    @property
-    def position_time(self) -> ClusterTime:
-        """The cluster time of the position."""
-        return ClusterTime.from_timestamp(self.position.cluster_time)
-
-    @property
-    def high_water_mark(self) -> ResumeToken:
-        """The position: the streams of both sides say no more than that."""
-        return self.position
 
     def poll(self, max_events: int | None) -> HubBatch:
         """Give the next batch of either side; it has as many events as that side gives at once."""
         batch = next(self._batches, None)
-        if batch is None:
-            return HubBatch([], self.position)
-        if batch.token is not None:
-            self.position = max(self.position, ResumeToken.parse(batch.token))
-        return HubBatch(list(map(_event, batch.events)), self.position)
+        return self._batch([], None) if batch is None else self._batch(batch.events, batch.token)
 
     def close(self) -> None:
         """Free the cursors of both sides."""
@@ -154,9 +132,3 @@ class _ProvingPart:
 def _start_of(spec: StreamSpec) -> Start:
     token = spec.options.start_after
     return Start(None if token is None else token.to_bson(), spec.options.start_at_operation_time)
-
-
-def _event(raw: bytes) -> Event:
-    """Make an event of a shard's own bytes; nobody asks for its namespace, as both sides have chosen by it."""
-    change = ChangeEvent(raw)
-    return Event(raw, change.token_time, b"", change.operation_type)

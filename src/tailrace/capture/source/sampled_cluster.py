@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tailrace import server_codes
 from tailrace.capture.source.proving import ProofOptions
@@ -20,9 +20,7 @@ from tailrace.engine.options import StreamSpec
 from tailrace.errors import ChangeStreamError
 from tailrace.event import EventBatch
 from tailrace.hub.batch import Batch as HubBatch
-from tailrace.hub.event_log import EventLog
 from tailrace.proof import TrustLedger
-from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 
 _AWAIT_MS: Final = 50
@@ -53,7 +51,7 @@ class SampledClusterHub(ClusterHub):
             self._proof.sample_one_in,
             looks_up=spec.options.full_document == "updateLookup",
         )
-        return _SampledPart(part, sampler)
+        return cast(ShardPart, _SampledPart(part, sampler))
 
 
 class _Sample:
@@ -79,35 +77,9 @@ class _SampledPart:
         self._part = part
         self._sampler = sampler
 
-    @property
-    def position(self) -> ResumeToken:
-        """That of the part."""
-        return self._part.position
-
-    @property
-    def position_time(self) -> ClusterTime:
-        """That of the part."""
-        return self._part.position_time
-
-    @property
-    def high_water_mark(self) -> ResumeToken:
-        """That of the part."""
-        return self._part.high_water_mark
-
-    @property
-    def channel(self) -> EventLog | None:
-        """That of the part."""
-        return self._part.channel
-
-    @property
-    def is_catching_up(self) -> bool:
-        """As the part is."""
-        return self._part.is_catching_up
-
-    @property
-    def has_data(self) -> bool:
-        """As the part has."""
-        return self._part.has_data
+    def __getattr__(self, name: str) -> Any:
+        """Be the part in everything but `poll`."""
+        return getattr(self._part, name)
 
     def poll(self, max_events: int | None) -> HubBatch:
         """Give the part's next batch; a difference in it ends the whole stream, which goes on with the shards' own."""
@@ -117,10 +89,6 @@ class _SampledPart:
             message = "the engine's events are not those of a shard; the stream goes on with what the shards give"
             raise ChangeStreamError(message, server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
         return batch
-
-    def close(self) -> None:
-        """Close the part."""
-        self._part.close()
 
 
 def _behind(spec: StreamSpec, start: Start) -> StreamSpec:
