@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect, NetworkTimeout, NotPrimaryError, OperationFailure, ServerSelectionTimeoutError
 
 from tailrace import errors
-from tailrace.capture.classifier import Remedy, classify
-from tailrace.capture.error_rules import SERVER_RULES, as_markdown, every_rule
+from tailrace.capture.classifier import SERVER_RULES, Remedy, as_markdown, classify, every_rule
 from tailrace.errors import Outcome, TailraceError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

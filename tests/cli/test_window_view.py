@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tailrace.cli.check import bar_of, forecast_line, line_of, view_of
 from tailrace.cli.units import duration, size
-from tailrace.cli.window_view import bar_of, forecast_line, line_of, view_of
 from tailrace.monitor import (
     Forecast,
     Lag,

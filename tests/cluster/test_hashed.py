@@ -10,7 +10,7 @@ import pytest
 from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from pymongo.database import Database
 
-from tailrace.cluster.hashed import hash_of
+from tailrace.cluster.placement import hash_of
 
 VALUES = [
     0, 1, -7, Int64(1), 1.0, 1.9, -1.9, 1e300, float("inf"), float("nan"), 2**53 + 1, Decimal128("12.5"), "", "text",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from odd_events import change_events, mutated
 from tailrace.errors import TailraceError
 from tailrace.policy import Action, Kind, Policy, Rule
-from tailrace.policy.compiled import _MOST_STATES, tables_of
+from tailrace.policy.policy import _MOST_STATES, tables_of
 
 pytest.importorskip("tailrace_kernel")
 

@@ -30,7 +30,7 @@ import tailrace.capture.producer.status as status_module
 import tailrace.capture.recovery.inventory as inventory_module
 import tailrace.capture.recovery.recovery as recovery_module
 import tailrace.capture.snapshot.backfill as backfill_module
-import tailrace.capture.source.byte_queue as byte_queue_module
+import tailrace.capture.source.reader as byte_queue_module
 import tailrace.capture.source.reader as reader_module
 from simulation.models import (
     CAPTURED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import sys
 import traceback
@@ -38,11 +39,10 @@ from tailrace.cli import (
     watch,
 )
 from tailrace.cli import help as groups
-from tailrace.cli.command_line import hide_secrets_of_arguments
 from tailrace.cli.failures import error_for
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
-from tailrace.settings import masked
+from tailrace.masking import masked
 from tailrace.settings_types import plain_reason
 
 HELP = """Change data capture for MongoDB, from the oplog to the lakehouse.
@@ -191,3 +191,34 @@ def _report_error(code: str, message: str, hint: str) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+_ARG_START, _ARG_END = 47, 48
+"""Where the memory of the arguments begins and ends: fields of /proc/self/stat, counted from 0."""
+
+
+def hide_secrets_of_arguments() -> None:
+    """Overwrite secrets in this process's own arguments with stars; does nothing where there is no /proc.
+
+    They are seen there from the start of the process until this is called: secrets belong in files.
+    """
+    shown = [masked(argument) for argument in sys.argv]
+    if shown == sys.argv:
+        return
+    try:
+        arguments = Path("/proc/self/cmdline").read_bytes()
+        # The second field is the program's name, in brackets, and may have spaces in it.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = (int(fields[index - 2]) for index in (_ARG_START, _ARG_END))
+    except (OSError, ValueError, IndexError):
+        return
+    hidden = without_secrets(arguments)
+    if 0 < len(hidden) <= end - start:
+        ctypes.memmove(start, hidden, len(hidden))
+
+
+def without_secrets(arguments: bytes) -> bytes:
+    """Give the arguments, each ended by a zero, with secrets hidden and of the same length altogether."""
+    kept = b"\0".join(masked(each.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+                      for each in arguments.split(b"\0"))  # fmt: skip
+    return kept[: len(arguments)].ljust(len(arguments), b"\0")

@@ -20,7 +20,6 @@ from typing import Any, Final
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, PyMongoError
 
-from tailrace.cluster.channel import MergedChannel
 from tailrace.cluster.lookup import ShardedImages
 from tailrace.cluster.merge import Order
 from tailrace.cluster.merged import MergedStream, ShardPart
@@ -28,7 +27,7 @@ from tailrace.cluster.placement import Placements
 from tailrace.cluster.sequencing import ByToken, ByTokenWithPositions, PerKey, PerKeyWithPositions
 from tailrace.cluster.shard import ShardHub
 from tailrace.cluster.shard_stream import ShardStreamPart
-from tailrace.cluster.subscription import MergedReading
+from tailrace.cluster.subscription import MergedChannel, MergedReading
 from tailrace.cluster.topology import CONFIG, Document, Shard, read_shards, time_of
 from tailrace.engine.dialect import is_compared
 from tailrace.engine.images import ImageStore

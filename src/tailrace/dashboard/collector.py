@@ -23,13 +23,12 @@ from tailrace.dashboard.sources.topics import TopicsSource
 from tailrace.dashboard.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
 from tailrace.dashboard.view import conditions
 from tailrace.dashboard.view.flow import Parts, flow_of
-from tailrace.dashboard.view.history import HistoryBook
+from tailrace.dashboard.view.history import HistoryBook, points_of
 from tailrace.dashboard.view.job_view import drift_of, feature_sets_of, gaps_of, gateways_of, newest_time, tables_of
 from tailrace.dashboard.view.latencies import LatencyBook
 from tailrace.dashboard.view.live_events import EventRing
 from tailrace.dashboard.view.observed import Observed
 from tailrace.dashboard.view.passing import PassedEvents
-from tailrace.dashboard.view.points import points_of
 from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
 from tailrace.logs import get_logger
 from tailrace.monitor import Consumer, DashboardMetrics, Thresholds

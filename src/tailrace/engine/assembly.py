@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from tailrace.engine.compiled import compiled_events
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import AddSortKey, Stage
 from tailrace.engine.images import AddImages, ImageStore
 from tailrace.engine.invalidate import Invalidate
-from tailrace.engine.make_events import EventsOfEntries, MakeEvents
+from tailrace.engine.make_events import EventsOfEntries, MakeEvents, compiled_events
 from tailrace.engine.match import Relevant
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.prefilter import prefilter_of

@@ -4,11 +4,10 @@
 them knows a server: who reads them hands in the streams (`capture.source.proving`, `tailrace engine prove`).
 """
 
-from tailrace.proof.beside import Beside
 from tailrace.proof.comparator import Comparator, Comparison
 from tailrace.proof.kind import MARK, Kind, NamespaceKind
 from tailrace.proof.ledger import Difference, KindRecord, LedgerFile, Trust, TrustLedger, build_name
-from tailrace.proof.trial import Calm, Trial
+from tailrace.proof.trial import Beside, Calm, Trial
 
 __all__ = [
     "MARK",

@@ -5,8 +5,7 @@ The stand fetches servers from package registries, starts them on loopback and e
 knows nothing of change events: no other package imports it, except the demo verbs of the CLI.
 """
 
-from tailrace.stand.kafka import Kafka
-from tailrace.stand.kafka_security import KafkaSecurity
+from tailrace.stand.kafka import Kafka, KafkaSecurity
 from tailrace.stand.mongod_binary import VERSIONS as MONGODB_VERSIONS
 from tailrace.stand.node import Credentials, Node
 from tailrace.stand.postgres import Postgres

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from odd_events import TOKEN, change_events, mutated
 from tailrace.capture.formats import Format, FormatOptions
-from tailrace.capture.formats.compiled import CompiledFormat
+from tailrace.capture.formats.make import CompiledFormat
 from tailrace.capture.record import Record
 from tailrace.errors import TailraceError
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tailrace.capture.source.byte_queue import ByteQueue, Closed
+from tailrace.capture.source.reader import ByteQueue, Closed
 
 
 def test_a_writer_waits_when_the_bytes_are_used_up_and_goes_on_when_there_is_room() -> None:

@@ -5,7 +5,7 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.capture.source.delivered import DeliveredFilter
+from tailrace.capture.producer.attempt import DeliveredFilter
 from tailrace.token import ResumeToken, TokenData, event_identifier
 
 

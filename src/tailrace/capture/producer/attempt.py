@@ -25,15 +25,16 @@ from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
-from tailrace.capture.source.delivered import DeliveredFilter
 from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.reader import ReadBatch, StreamReader
 from tailrace.capture.source.source import EventSource, Start
+from tailrace.driver import token_of
 from tailrace.errors import GapOpen
 from tailrace.event import ChangeEvent
 from tailrace.logs import get_logger
 from tailrace.monitor import StreamMetrics
 from tailrace.retry import Backoff
+from tailrace.token import ResumeToken
 
 _log = get_logger("tailrace.capture")
 _LONGEST_WAIT = 0.05
@@ -283,3 +284,35 @@ class Attempt:
         self._status.buffered = buffered
         self._status.beat()
         self._parts.metrics.state(self._status.liveness().state)
+
+
+class DeliveredFilter:
+    """Lets through only what comes after a position.
+
+    Tokens of one version compare as their keys do. Those of another version (after an up- or downgrade of the
+    server) are compared by time alone, and events of the very same time are let through: twice is better than never.
+    """
+
+    def __init__(self, delivered: bytes) -> None:
+        self._last = ResumeToken.parse(delivered)
+        self.dropped = 0
+        self.passed = False
+        """Whether the stream is past what was delivered before: nothing has to be dropped from there on."""
+
+    def keep(self, events: list[bytes], position: bytes | None = None) -> list[bytes]:
+        """Give the events that were not delivered before; `position` is where the stream stands after them."""
+        if self.passed:
+            return events
+        for index, event in enumerate(events):
+            if not self._is_delivered(ResumeToken.parse(token_of(event))):
+                self.passed = True
+                self.dropped += index
+                return events[index:]
+        self.dropped += len(events)
+        self.passed = position is not None and ResumeToken.parse(position).cluster_time > self._last.cluster_time
+        return []
+
+    def _is_delivered(self, token: ResumeToken) -> bool:
+        if token.key[9:11] == self._last.key[9:11]:  # the version, which follows the time
+            return token <= self._last
+        return token.cluster_time < self._last.cluster_time

@@ -1,21 +1,31 @@
-"""Read a stream in a thread of its own, a bounded number of bytes ahead of what is delivered."""
+"""Read a stream in a thread of its own, a bounded number of bytes ahead of what is delivered.
+
+Servers that cannot split an event over 16 MB (before 6.0.9) cannot give it: every resume would meet the same error. So
+it is read once more without its images, and the document is fetched by its key instead, as it is now. An `_id` of 6 MB
+makes an event that no form fits: its token has the `_id` in hexadecimal digits, and the documentKey has it too. 4.2,
+4.4, 5.0 and 6.0.5 answer 10334 then, for ever, so that history is lost (`EventUnreadable`).
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
+from pymongo import MongoClient
 
+from tailrace import raw
 from tailrace.capture.classifier import Remedy, classify
-from tailrace.capture.source.byte_queue import ByteQueue, Closed
-from tailrace.capture.source.large_events import read_past_large_event
+from tailrace.capture.snapshot.planner import RAW
 from tailrace.capture.source.quarantine import Quarantine
 from tailrace.capture.source.source import EVENTS_PER_BATCH, EventSource, Start, UnfinishedBatch, token_time
-from tailrace.driver import token_of
-from tailrace.errors import Outcome
-from tailrace.event import EventBatch
+from tailrace.driver import Batch, token_of
+from tailrace.errors import EventUnreadable, Outcome
+from tailrace.event import ChangeEvent, EventBatch
 from tailrace.owned import OwnedThread
 
 _OVERHEAD: Final = 100
@@ -141,3 +151,124 @@ def _whole(batch: EventBatch) -> ReadBatch:
 
 def _size(events: list[bytes]) -> int:
     return sum(map(len, events)) + _OVERHEAD * (len(events) + 1)
+
+
+T = TypeVar("T")
+
+
+class Closed(Exception):
+    """The queue was closed: nothing goes in any more."""
+
+
+class ByteQueue(Generic[T]):
+    """Holds items until their sizes add up to the limit; one item always fits, however large.
+
+    The reader may also be given an error, which it meets after everything that was put in before.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._items: deque[tuple[int, T]] = deque()
+        self._buffered = 0
+        self._error: BaseException | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that wait to be taken."""
+        return self._buffered
+
+    def put(self, item: T, size: int) -> None:
+        """Wait for room and add an item; raises Closed when nobody will take it."""
+        with self._changed:
+            while self._items and self._buffered + size > self.limit and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                raise Closed
+            self._items.append((size, item))
+            self._buffered += size
+            self._changed.notify_all()
+
+    def get(self, timeout: float) -> T | None:
+        """Take the oldest item, or None when there is none in time; raises the error that ended the writer."""
+        with self._changed:
+            if not self._items and self._error is None:
+                self._changed.wait(timeout)
+            if self._items:
+                size, item = self._items.popleft()
+                self._buffered -= size
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            return None
+
+    def fail(self, error: BaseException) -> None:
+        """Let the reader meet an error after all items."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuse further items and let a waiting writer go."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._buffered = 0
+            self._changed.notify_all()
+
+
+_WITH_DOCUMENT = ("insert", "replace", "update")
+
+
+def read_past_large_event(source: EventSource, start: Start) -> Iterator[EventBatch]:
+    """Give what lies before the large event, one by one, and then the event itself in a smaller form."""
+    try:
+        for batch in _batches(source, start):
+            yield batch if batch.events else _unfinished(batch)
+            if batch.token is not None:
+                start = Start(batch.token)
+    except Exception as error:
+        if classify(error).remedy is not Remedy.READ_SMALLER:
+            raise
+    try:
+        for batch in _batches(source, start, without_images=True):
+            if batch.events:
+                event = _with_document(source.documents(), batch.events[0])
+                yield Batch([event], batch.token, batch.operation_time)
+                return
+    except Exception as error:
+        if classify(error).remedy is not Remedy.READ_SMALLER:
+            raise
+        raise EventUnreadable("an event is over 16 MB without its images too, so the stream cannot pass it") from error
+
+
+def _unfinished(batch: EventBatch) -> EventBatch:
+    """Say of an empty batch that more is to come: the large event is, whatever the server gives before it."""
+    return batch if batch.token is None else UnfinishedBatch(batch.token, batch.operation_time)
+
+
+def _batches(source: EventSource, start: Start, *, without_images: bool = False) -> Iterator[EventBatch]:
+    stream = source.open(start, one_by_one=True, without_images=without_images)
+    try:
+        yield from stream.batches()
+    finally:
+        stream.close()
+
+
+def _with_document(client: MongoClient[Any], event: bytes) -> bytes:
+    """Add the document as it is now, where the event would have had one; a deleted one stays out.
+
+    `imageFetched` says that it may be newer than the event.
+    """
+    view = ChangeEvent(event)
+    key, (database, name) = view.document_key, view.database_and_collection
+    if key is None or database is None or name is None or view.operation_type not in _WITH_DOCUMENT:
+        return event
+    found = client[database].get_collection(name, codec_options=RAW).find_one(RawBSONDocument(key))
+    marks = [raw.element(raw.BOOL, b"imageFetched", raw.boolean(True))]
+    if found is not None:
+        marks.append(raw.element(raw.DOCUMENT, b"fullDocument", bytes(found.raw)))
+    return raw.append(event, *marks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.engine.expression.failures import EXCEEDED_MEMORY_LIMIT, check, fail
-from tailrace.engine.expression.introsort import introsort
 from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
@@ -30,7 +29,7 @@ from tailrace.engine.expression.parsing import (
     parser,
 )
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.sort_pattern import parse_sort_pattern
+from tailrace.engine.expression.sort_pattern import introsort, parse_sort_pattern
 from tailrace.engine.expression.strings import bound
 from tailrace.engine.expression.values import (
     MISSING,

@@ -1,7 +1,7 @@
 """Searching with PCRE2, under the limits that MongoDB compiles into its PCRE: used here, and as a process of its own.
 
 The binding keeps the interpreter's lock during a search, and the limits hold for each place where a match may begin, so
-that a search of a long text can take its time: those run in a process (`pattern_processes`), which ends itself when its
+that a search of a long text can take its time: those run in a process (`pattern.py`), which ends itself when its
 time is up. This module imports nothing of the package, so that the process starts quickly.
 """
 
