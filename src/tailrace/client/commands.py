@@ -50,21 +50,6 @@ class UncutBatch(NamedTuple):
     start: int
     end: int
 
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        return self.end - self.start
-
-    def cut(self) -> list[bytes]:
-        """Give the events."""
-        reply = self.reply
-        if isinstance(reply, bytes):
-            return raw.cut_documents(reply, self.start)
-        first = self.start + 7  # behind the array's length, a type byte and the name "0"
-        if first + 4 < self.end and _int32_at(reply, first)[0] >= _LARGE_EVENT:
-            return [bytes(event) for event in raw.cut_documents(reply, self.start)]
-        return raw.cut_documents(bytes(reply), self.start)
-
 
 class DecodedBatch(Sequence[bytes]):
     """The events of a small reply, decoded in one go with the rest of it; as bytes only when somebody asks.
@@ -108,10 +93,18 @@ class Reply(NamedTuple):
     @property
     def events(self) -> Sequence[bytes]:
         """The events, cut out now if they were not."""
-        return self.batch.cut() if isinstance(self.batch, UncutBatch) else self.batch
+        if not isinstance(self.batch, UncutBatch):
+            return self.batch
+        reply, start, end = self.batch
+        if isinstance(reply, bytes):
+            return raw.cut_documents(reply, start)
+        first = start + 7  # behind the array's length, a type byte and the name "0"
+        if first + 4 < end and _int32_at(reply, first)[0] >= _LARGE_EVENT:
+            return [bytes(event) for event in raw.cut_documents(reply, start)]
+        return raw.cut_documents(bytes(reply), start)
 
     @property
     def has_more(self) -> bool:
         """Whether the batch is so large that the stream is behind: the next getMore will not have to wait."""
         batch = self.batch
-        return isinstance(batch, UncutBatch) and batch.size >= LARGE_BATCH and self.cursor_id != 0
+        return isinstance(batch, UncutBatch) and batch.end - batch.start >= LARGE_BATCH and self.cursor_id != 0

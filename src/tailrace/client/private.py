@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any, Final
 
 import bson
+import pymongo
 from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
 from pymongo import AsyncMongoClient, MongoClient, _csot
 from pymongo.asynchronous.command_cursor import AsyncCommandCursor
@@ -41,7 +42,6 @@ from pymongo.synchronous.cursor_base import _ConnectionManager as _Awaited
 from pymongo.synchronous.pool import Connection, Pool
 
 from tailrace import raw
-from tailrace.client import shared
 from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.client.reply import ReplyReader
 from tailrace.client.shared import AsyncHandle, Handle, client_of, opened, plain_errors, raw_codec
@@ -288,9 +288,9 @@ def is_time_limited() -> bool:
     return _csot.get_timeout() is not None
 
 
-def time_limit(timeout_ms: int | None, handle: Handle | AsyncHandle) -> AbstractContextManager[Any]:
+def time_limit(seconds: float) -> AbstractContextManager[Any]:
     """Limit what happens inside, unless a `pymongo.timeout()` around it does already."""
-    return nullcontext() if is_time_limited() else shared.time_limit(timeout_ms, handle)
+    return nullcontext() if is_time_limited() else pymongo.timeout(seconds)
 
 
 def _request(handle: Handle | AsyncHandle, command: Aggregate, read_preference: Any, session: Any) -> dict[str, Any]:
@@ -390,7 +390,10 @@ class CursorConnection:
             data = bytes(reply.raw_command_response())
             if data[4:12] != _CURSOR_FIRST:
                 _check_command_response(bson.decode(data), self._connection.max_wire_version)
-        self._learn_time(data)
+        time = raw.find(data, b"$clusterTime")
+        if time is not None and self._client._topology is not None:
+            # Other commands of the client never seem to come from the past.
+            self._client._topology.receive_cluster_time(bson.decode(data[time[1] : time[2]]))
         if not self._server.description.is_writable:
             # It would go on answering, cut off from the others for ever perhaps.
             raise AutoReconnect("the node is no primary any more")
@@ -417,10 +420,3 @@ class CursorConnection:
             if not self._is_closed:
                 handler.handle(type(error), error)
             raise
-
-    def _learn_time(self, reply: bytes) -> None:
-        """Pass the cluster's time on, so that other commands of the client never seem to come from the past."""
-        span = raw.find(reply, b"$clusterTime")
-        topology = self._client._topology
-        if span is not None and topology is not None:
-            topology.receive_cluster_time(bson.decode(reply[span[1] : span[2]]))

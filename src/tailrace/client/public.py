@@ -8,9 +8,10 @@ cursor, lets the stream resume.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
+import pymongo
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient, MongoClient
@@ -19,7 +20,6 @@ from pymongo.errors import AutoReconnect, ConnectionFailure, PyMongoError
 from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.client.reply import ReplyReader
 from tailrace.client.shared import AsyncHandle, Handle, client_of, opened, plain_errors, raw_codec
-from tailrace.client.shared import time_limit as time_limit
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 
@@ -134,6 +134,11 @@ def end_session(session: Any) -> Awaitable[None] | None:
 def is_time_limited() -> bool:
     """Whether a time limit is in force here: not to be known, and of no interest where nothing is asked for ahead."""
     return True
+
+
+def time_limit(seconds: float) -> AbstractContextManager[Any]:
+    """Limit what happens inside; a `pymongo.timeout()` around it that ends earlier still does."""
+    return pymongo.timeout(seconds)
 
 
 class CursorConnection:

@@ -40,18 +40,35 @@ class ReplyReader:
         """The last reply that was no error."""
 
     def read(self, payload: bytes | memoryview) -> dict[str, Any]:
-        """Take one reply apart, and give what pymongo looks at: all but the events."""
+        """Take one reply apart, and give what pymongo looks at: all but the events.
+
+        These are neither decoded nor copied: the next getMore waits for this. Servers put the cursor first, in it the
+        batch, then the token: a few comparisons find them.
+        """
         if self.decodes and self._is_plain and len(payload) < SMALL_REPLY:
             try:
-                answer: dict[str, Any] = bson.decode(payload, self._codec)
+                return self._read_whole(payload)
             except InvalidBSON:
                 pass  # the user will hear of it when that event's turn has come
-            else:
-                return self._noted_decoded(answer, payload)
-        return self._read_large(payload)
+        if len(payload) < _BEGINNING.size + _TOKEN.size:
+            return self._read_any(bytes(payload))
+        cursor_name, cursor_size, batch_name, batch_size = _BEGINNING.unpack_from(payload)
+        if cursor_name != b"\x03cursor\x00" or batch_name != b"\x04nextBatch\x00":
+            return self._read_any(bytes(payload))
+        batch_end = _BATCH_START + batch_size
+        token_name, token_size = _TOKEN.unpack_from(payload, batch_end)
+        if token_name != b"\x03postBatchResumeToken\x00":
+            return self._read_any(bytes(payload))
+        token_start = batch_end + _TOKEN.size - 4
+        token_end = token_start + token_size
+        cursor_end = _CURSOR_START + cursor_size
+        answer = _decoded_document(bytes(payload[cursor_end:]))
+        answer["cursor"] = _decoded_document(bytes(payload[token_end:cursor_end]))
+        return self._noted(answer, UncutBatch(payload, _BATCH_START, batch_end), bytes(payload[token_start:token_end]))
 
-    def _noted_decoded(self, answer: dict[str, Any], payload: bytes | memoryview) -> dict[str, Any]:
-        """Keep a reply that was decoded as a whole."""
+    def _read_whole(self, payload: bytes | memoryview) -> dict[str, Any]:
+        """Decode a small reply with its events."""
+        answer: dict[str, Any] = bson.decode(payload, self._codec)
         cursor = answer.get("cursor")
         if cursor is not None:
             batch = DecodedBatch(cursor["nextBatch"], payload)
@@ -60,27 +77,6 @@ class ReplyReader:
                 cursor["id"], cursor.get("ns", ""), batch, token, answer.get("operationTime"), self._max_wire_version
             )
         return answer
-
-    def _read_large(self, data: bytes | memoryview) -> dict[str, Any]:
-        """Take a reply apart without decoding or copying its events: the next getMore waits for this.
-
-        Servers put the cursor first, in it the batch, then the token: a few comparisons find them.
-        """
-        if len(data) < _BEGINNING.size + _TOKEN.size:
-            return self._read_any(bytes(data))
-        cursor_name, cursor_size, batch_name, batch_size = _BEGINNING.unpack_from(data)
-        if cursor_name != b"\x03cursor\x00" or batch_name != b"\x04nextBatch\x00":
-            return self._read_any(bytes(data))
-        batch_end = _BATCH_START + batch_size
-        token_name, token_size = _TOKEN.unpack_from(data, batch_end)
-        if token_name != b"\x03postBatchResumeToken\x00":
-            return self._read_any(bytes(data))
-        token_start = batch_end + _TOKEN.size - 4
-        token_end = token_start + token_size
-        cursor_end = _CURSOR_START + cursor_size
-        answer = _decoded_document(bytes(data[cursor_end:]))
-        answer["cursor"] = _decoded_document(bytes(data[token_end:cursor_end]))
-        return self._noted(answer, UncutBatch(data, _BATCH_START, batch_end), bytes(data[token_start:token_end]))
 
     def _read_any(self, data: bytes) -> dict[str, Any]:
         """Take a reply apart whose elements may come in any order: an error's, or another server's."""

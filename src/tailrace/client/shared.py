@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import bson
-import pymongo
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.asynchronous.collection import AsyncCollection
@@ -67,9 +66,3 @@ def opened(handle: Any, answer: Any, max_wire_version: int) -> tuple[Any, dict[s
         max_wire_version,
     )
     return collection, {"id": found["id"], "firstBatch": [], "ns": namespace}, reply
-
-
-def time_limit(timeout_ms: int | None, handle: Handle | AsyncHandle) -> AbstractContextManager[Any]:
-    """Limit what happens inside; a `pymongo.timeout()` around it that ends earlier still does."""
-    seconds = client_of(handle).options.timeout if timeout_ms is None else timeout_ms / 1000
-    return nullcontext() if seconds is None else pymongo.timeout(seconds)

@@ -151,8 +151,13 @@ class ResumableStream:
             yield from self._resume()
             if self._must_open or self.has_events or not self.alive:
                 return
+        options = self._options
         try:
-            reply = yield self._get_more()
+            database, _, collection = self._namespace.partition(".")
+            comment = options.comment if self._max_wire_version >= WIRE_VERSION_4_4 else None
+            reply = yield GetMore(
+                database, collection, self._cursor_id, options.batch_size, options.max_await_time_ms, comment
+            )
         except PyMongoError as error:
             self._lose_cursor()
             if self._closed:
@@ -173,18 +178,6 @@ class ResumableStream:
         self._closed = True
 
     # --- commands
-
-    def _get_more(self) -> GetMore:
-        database, _, collection = self._namespace.partition(".")
-        options = self._options
-        return GetMore(
-            database,
-            collection,
-            self._cursor_id,
-            options.batch_size,
-            options.max_await_time_ms,
-            options.comment if self._max_wire_version >= WIRE_VERSION_4_4 else None,
-        )
 
     def _aggregate(self) -> Aggregate:
         position = self._resume_position() if self._opened_before else original_position(self._options)

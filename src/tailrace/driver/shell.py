@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +31,9 @@ class Shell(Generic[D, C]):
     ) -> None:
         self._watched = Watched.of(target, options)
         self._options = options
+        timeout = self._watched.client.options.timeout
+        self._seconds: float | None = timeout if options.timeout_ms is None else options.timeout_ms / 1000
+        """How long one call may take."""
         budget = ResumeBudget(options.resume_budget, time.monotonic, random.random)
         self._stream = ResumableStream(self._watched.scope, pipeline, options, budget)
         self._session = options.session or start_session(self._watched.client)
@@ -52,7 +55,7 @@ class Shell(Generic[D, C]):
         return self._stream.alive
 
     def _time_limit(self) -> AbstractContextManager[Any]:
-        return time_limit(self._options.timeout_ms, self._watched.handle)
+        return nullcontext() if self._seconds is None else time_limit(self._seconds)
 
     def _may_read_ahead(self, cursor: C) -> bool:
         """Whether the server may work on the next batch while the user works on this one.

@@ -110,14 +110,12 @@ class ChangeStream(Shell[D, RawCursor], Closeable):
         """Carry out what the logic asks for, until it asks for nothing more."""
         self._working = True
         try:
-            step = proceed(steps, None)
-            while step is not None:
-                outcome: Reply | PyMongoError | None
+            outcome: Reply | PyMongoError | None = None
+            while (step := proceed(steps, outcome)) is not None:
                 try:
                     outcome = self._execute(step)
                 except PyMongoError as error:
                     outcome = error
-                step = proceed(steps, outcome)
         except PyMongoError:
             raise
         except BaseException:
@@ -129,23 +127,20 @@ class ChangeStream(Shell[D, RawCursor], Closeable):
                 self.close()
 
     def _execute(self, step: Step) -> Reply | None:
+        """Run a command, or wait; behind a large batch the next one is asked for before this one is even cut."""
         if isinstance(step, GetMore):
-            return self._get_more(step)
+            cursor = self._cursor
+            assert cursor is not None
+            reply = cursor.get_more(step)
+            if reply.has_more and self._may_read_ahead(cursor):
+                cursor.read_ahead(step)
+            return reply
         if isinstance(step, Aggregate):
             self._log_reconnect()
             self._cursor, reply = open_cursor(self._watched.handle, step, self._session)
             return reply
         time.sleep(step.seconds)
         return None
-
-    def _get_more(self, command: GetMore) -> Reply:
-        """Get the next batch; when that is large, ask for the one after it before it is even cut."""
-        cursor = self._cursor
-        assert cursor is not None
-        reply = cursor.get_more(command)
-        if reply.has_more and self._may_read_ahead(cursor):
-            cursor.read_ahead(command)
-        return reply
 
     def _server_splits(self) -> bool:
         return splits_large_events(self._watched.client.server_info()["versionArray"])

@@ -95,7 +95,7 @@ class OplogChangeStream(Closeable):
 
     def batches(self) -> Iterator[EventBatch]:
         """Give all events, some at a time; empty batches come too, because their position is news."""
-        while self.alive:
+        while not self._stream.is_closed:
             yield self.next_batch()
 
     def next_batch(self) -> EventBatch:

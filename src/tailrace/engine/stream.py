@@ -61,12 +61,21 @@ class EngineStream:
         self._dialect = dialect
         self._source = source
         self._assembly = Assembly(spec, dialect, images, self._entry_at, latest=latest, now=now)
-        self._position, self._position_time = self._start(latest)
+        self.token_version = self._assembly.token_version
+        """The version of the tokens that this stream makes behind its start."""
+        self.post_batch_resume_token, self._position_time = self._start(latest)
+        """The position after the last batch: of its last event, or of what was read beyond it."""
         self._reader = source.open(self._position_time)
-        self._reached = self._position_time
+        self.reached = self._position_time
+        """The time until which the oplog was read."""
         self._operation_time = 0
         self._latest = latest
-        self._is_at_end = False
+        self.is_at_end = False
+        """Whether the server had nothing more to give when it was asked last.
+
+        It then waited for entries in vain; or it gave all that a majority had, which was no less than what there was
+        when the stream was opened: a server that is busy with other collections never waits.
+        """
         self._ready: deque[Event] = deque()
         self._read = OplogBatch([], self._position_time)
         self._made: Iterator[Events] | None = None
@@ -78,28 +87,9 @@ class EngineStream:
         self._events_at_once = self._assembly.events_at_once
 
     @property
-    def post_batch_resume_token(self) -> ResumeToken:
-        """The position after the last batch: of its last event, or of what was read beyond it."""
-        return self._position
-
-    @property
-    def reached(self) -> int:
-        """The time until which the oplog was read."""
-        return self._reached
-
-    @property
     def operation_time(self) -> int:
         """How far the server was when it gave what was read last."""
-        return max(self._operation_time, self._reached)
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the server had nothing more to give when it was asked last.
-
-        It then waited for entries in vain; or it gave all that a majority had, which was no less than what there was
-        when the stream was opened: a server that is busy with other collections never waits.
-        """
-        return self._is_at_end
+        return max(self._operation_time, self.reached)
 
     @property
     def is_caught_up(self) -> bool:
@@ -109,11 +99,6 @@ class EngineStream:
         """
         check = self._assembly.position_check
         return self._is_drained and (check is None or check.is_found)
-
-    @property
-    def token_version(self) -> int:
-        """The version of the tokens that this stream makes behind its start."""
-        return self._assembly.token_version
 
     def next_batch(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> list[Event]:
         """Give the next events as a list; see `next_events`."""
@@ -149,7 +134,7 @@ class EngineStream:
             if self.is_closed or self._assembly.invalidate.token is not None or not self._has_oplog_batch(max_events):
                 self.close()
                 break
-            made = self._next_made()
+            made = None if self._made is None else next(self._made, None)
             if made is None:
                 self._finish_oplog_batch()
                 break
@@ -181,7 +166,7 @@ class EngineStream:
 
     def _move_to_last(self, batch: Events) -> None:
         if batch:
-            self._position = ResumeToken.parse(batch[-1].token)
+            self.post_batch_resume_token = ResumeToken.parse(batch[-1].token)
             self._position_time = batch[-1].cluster_time
 
     def _move_beyond(self, batch: Events) -> None:
@@ -192,11 +177,11 @@ class EngineStream:
         self._move_to_last(batch)
         if self.is_closed:
             if self._dialect.ends_at_invalidate:
-                self._position = self._assembly.invalidate.token or self._position
-        elif self._reached > self._position_time:
-            time = ClusterTime(self._reached).timestamp
-            self._position = ResumeToken.high_water_mark(time, self.token_version)
-            self._position_time = self._reached
+                self.post_batch_resume_token = self._assembly.invalidate.token or self.post_batch_resume_token
+        elif self.reached > self._position_time:
+            time = ClusterTime(self.reached).timestamp
+            self.post_batch_resume_token = ResumeToken.high_water_mark(time, self.token_version)
+            self._position_time = self.reached
 
     # --- events
 
@@ -213,34 +198,33 @@ class EngineStream:
         self._made = self._events_of(read.entries, at_once)
         return True
 
-    def _next_made(self) -> Events | None:
-        """Give the next events of the oplog batch, None when that was all; an error ends the stream."""
-        try:
-            return next(self._made, None) if self._made is not None else None
-        except Exception:
-            self.close()
-            raise
-
     def _finish_oplog_batch(self) -> None:
         """Note what a batch of the oplog says when all its events are given: a reader may wait before the next one."""
         read, self._made = self._read, None
         self._is_drained = True
-        self._reached = read.reached
-        self._is_at_end = not read.entries or (0 < read.operation_time <= read.reached and self._latest <= read.reached)
+        self.reached = read.reached
+        self.is_at_end = not read.entries or (0 < read.operation_time <= read.reached and self._latest <= read.reached)
 
     def _events_of(self, entries: list[bytes], at_once: int) -> Iterator[Events]:
-        """Run the stages on entries, some at a time; an error is raised when all events before it were taken."""
-        for begin in range(0, len(entries), at_once):
-            for events in self._assembly.make_events(entries[begin : begin + at_once]):
-                if isinstance(events, EventColumns) and events.size <= MAX_EVENT and self._assembly.is_passed_through:
-                    yield events
-                    continue
-                step = self._events_at_once or len(events) or 1
-                for first in range(0, len(events), step):
-                    made, error = run_stages(self._assembly.stages, events[first : first + step])
-                    yield made
-                    if error is not None:
-                        raise error
+        """Run the stages on entries, some at a time; an error ends the stream when all events before it were taken."""
+        try:
+            for begin in range(0, len(entries), at_once):
+                for events in self._assembly.make_events(entries[begin : begin + at_once]):
+                    yield from self._staged(events)
+        except Exception:
+            self.close()
+            raise
+
+    def _staged(self, events: Events) -> Iterator[Events]:
+        if isinstance(events, EventColumns) and events.size <= MAX_EVENT and self._assembly.is_passed_through:
+            yield events
+            return
+        step = self._events_at_once or len(events) or 1
+        for first in range(0, len(events), step):
+            made, error = run_stages(self._assembly.stages, events[first : first + step])
+            yield made
+            if error is not None:
+                raise error
 
     def _with_server_prefix(self, error: ChangeStreamError) -> ChangeStreamError:
         """Put before the message what the server puts there, which is another for the first batch."""

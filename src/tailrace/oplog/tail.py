@@ -193,16 +193,10 @@ class OplogTail(Closeable):
         """
         if self._closed:
             raise StopIteration
-        retry = _Retry(self._oplog.retry_seconds)
-        while True:
-            try:
-                entries = self._read()
-                break
-            except PyMongoError as error:
-                if self._closed:
-                    raise StopIteration from None
-                self._drop_cursor()
-                retry.pause_after(error)
+        try:
+            entries = self._read()
+        except PyMongoError as error:
+            entries = self._read_again(error)
         if entries:
             self._last = entries[-1]
             self._reached = time_of(self._last)
@@ -232,6 +226,19 @@ class OplogTail(Closeable):
         self._cursor = cursor
         self._operation_time = reply.operation_time
         return entries
+
+    def _read_again(self, error: PyMongoError) -> list[bytes]:
+        """Read on with a new cursor once the set has a primary again."""
+        retry = _Retry(self._oplog.retry_seconds)
+        while True:
+            if self._closed:
+                raise StopIteration from None
+            self._drop_cursor()
+            retry.pause_after(error)
+            try:
+                return self._read()
+            except PyMongoError as another:
+                error = another
 
     def _continue(self, entries: list[bytes]) -> list[bytes]:
         """Leave out the entry that was given last; it must be there, for nothing may be skipped."""
@@ -266,21 +273,17 @@ class _Cursor:
         self._query = oplog.query(since, after=since if last is not None else 0)
         self._query |= {"tailable": True, "awaitData": True, "batchSize": oplog.batch_entries}
         self._connection = CursorConnection(oplog.client)
-        self._id = 0
+        self._id: int | None = None
 
     def open(self) -> CursorReply:
         """Open the cursor and give its first entries."""
         self._connection.ask(self._query)
-        return self._receive()
+        return self.next_reply()
 
     def next_reply(self) -> CursorReply:
-        """Wait for the batch that is on its way."""
-        if not self._id:  # the server closed the cursor, as it does when the oplog is empty
+        """Wait for the batch that is on its way, and see to it that another one is."""
+        if self._id == 0:  # the server closed the cursor, as it does when the oplog is empty
             raise AutoReconnect("the server closed the cursor")
-        return self._receive()
-
-    def _receive(self) -> CursorReply:
-        """Give the next reply, and see to it that another one is on its way."""
         reply = read_batch(self._connection.receive())
         self._id = reply.cursor_id
         if self._id and not self._connection.is_answering:
