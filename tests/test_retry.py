@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-@given(st.floats(0, 1), st.integers(1, 200))
+@given(st.floats(0, 1), st.integers(1, 200) | st.just(1_100))
 def test_pauses_grow_to_the_longest_and_never_beyond(chance: float, failures: int) -> None:
     backoff = Backoff(RetryPolicy(first=0.1, longest=5, budget=1e9), clock=Clock(), chance=lambda: chance)
     pauses = [backoff.failed() for _ in range(failures)]

@@ -81,6 +81,7 @@ def test_a_source_that_fails_for_days_is_still_looked_at() -> None:
         until(lambda: source.looks > 1_100, "more failures than a float can double for")
         source.error = None
         until(lambda: looking.reading().is_good, "a good look again")
+        assert looking._thread.deaths == 0
     finally:
         looking.stop()
         looking.join(5)

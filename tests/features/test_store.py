@@ -114,8 +114,8 @@ def test_a_drop_is_complete_although_the_connection_breaks_while_documents_are_l
     with redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 0)) as client:
         broken = FeatureStore(client, store.store.definition, clock=lambda: NOON / 1000)
         client.ping()
-        proxy.cut_after(10)
-        broken.end_before(version(6), NOON // 1000)
+        proxy.cut_after(10)  # the first command from here on lists the documents
+        broken.forget_before(version(6), NOON // 1000)
     assert_equal(store.values("u1"), recomputed(every_kind(), [], NOON))
 
 
