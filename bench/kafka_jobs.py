@@ -32,7 +32,7 @@ def capture(
     """Our producer, from a stored position to the end of the load, start included; its topic is there already."""
     from tailrace.capture.positions import Position
     from tailrace.capture.producer.assembly import Capture
-    from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
+    from tailrace.cli.producing import limit_malloc_arenas
 
     limit_malloc_arenas()  # as `tailrace produce` does
     name = f"{prefix}-{next(_numbers)}"

@@ -1,4 +1,4 @@
-//! What a record's key is: the documentKey, or a field of the document (`tailrace.capture.formats.keys.KeyRule`).
+//! What a record's key is: the documentKey, or a field of the document (`tailrace.capture.formats.format.KeyRule`).
 
 use crate::bson::{self, find};
 use crate::error::{Error, Result};

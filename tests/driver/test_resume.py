@@ -16,9 +16,8 @@ from pymongo.errors import AutoReconnect, CursorNotFound, ExecutionTimeout, NotP
 from tailrace import server_codes
 from tailrace.client.commands import Aggregate, DecodedBatch, GetMore, Reply
 from tailrace.driver import ResumeRules, WatchOptions
-from tailrace.driver.budget import POLICY, ResumeBudget
 from tailrace.driver.commands import Pause, Scope, Step
-from tailrace.driver.resume import ResumableStream, proceed
+from tailrace.driver.resume import POLICY, ResumableStream, ResumeBudget, proceed
 from tailrace.driver.rules import Failure
 from tailrace.errors import ResumeTokenMissing
 

@@ -25,7 +25,7 @@ from tailrace.capture.producer.snapshot_delivery import SnapshotDelivery
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.snapshot.backfill import Backfill, _Failed
 from tailrace.capture.snapshot.progress import SnapshotProgress
-from tailrace.capture.source.quarantine import Quarantine
+from tailrace.capture.source.reader import Quarantine
 from tailrace.capture.source.source import Start
 from tailrace.cluster.merge import Merge as ShardMerge
 from tailrace.driver.options import as_document

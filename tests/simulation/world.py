@@ -66,10 +66,9 @@ from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.source import EventSource, Selection, Start
 from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.driver.batch import Batch
-from tailrace.driver.budget import ResumeBudget
 from tailrace.driver.commands import Scope, Step
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.resume import ResumableStream, Steps, proceed
+from tailrace.driver.resume import ResumableStream, ResumeBudget, Steps, proceed
 from tailrace.errors import Backpressure, SinkUnavailable
 from tailrace.event import EventStream
 from tailrace.retry import Backoff, RetryPolicy

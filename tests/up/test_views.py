@@ -11,9 +11,8 @@ from rich.console import Console
 from tailrace.settings import Settings
 from tailrace.up.guide import Guide
 from tailrace.up.plan import Addresses, Plan
-from tailrace.up.pulse import Beat
 from tailrace.up.supervisor import Report, State
-from tailrace.up.views import JsonView, PlainView, TerminalView, View
+from tailrace.up.views import Beat, JsonView, PlainView, TerminalView, View
 
 LOG = Path("/run/logs/producer.log")
 UP = Report("producer", State.UP, 1.9, 4242, "mongodb://u:secret@h/", LOG, 1)

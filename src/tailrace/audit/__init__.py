@@ -4,7 +4,6 @@ Belongs here: the log of such actions and where it is kept. Does not: the log of
 (`structlog`), and the history of a position, which its store keeps with it.
 """
 
-from tailrace.audit.audit_log import Actor, AuditLog, open_audit
-from tailrace.audit.policy_changes import record_policy_change
+from tailrace.audit.audit_log import Actor, AuditLog, open_audit, record_policy_change
 
 __all__ = ["Actor", "AuditLog", "open_audit", "record_policy_change"]

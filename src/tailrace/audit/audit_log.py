@@ -7,6 +7,7 @@ has a second entry that says so.
 from __future__ import annotations
 
 import getpass
+import hmac
 import os
 import socket
 from abc import abstractmethod
@@ -21,6 +22,8 @@ from urllib.parse import unquote
 import orjson
 
 from tailrace.capture.kafka_address import KafkaAddress
+from tailrace.capture.positions.side_cell import SideCell
+from tailrace.capture.positions.store import PositionStore
 from tailrace.errors import AuditUnavailable, SettingsError, SinkUnavailable, TailraceError
 from tailrace.logs import get_logger
 from tailrace.masking import masked, shown
@@ -126,7 +129,7 @@ class AuditTopic(AuditLog):
     """Messages of a topic; brokers let nobody change what is written."""
 
     def __init__(self, address: KafkaAddress) -> None:
-        from tailrace.capture.dead_letters.topic import DeadLetterTopic
+        from tailrace.capture.dead_letters.dead_letters import DeadLetterTopic
 
         self._topic = DeadLetterTopic(address, address.topic or _TOPIC)
 
@@ -152,3 +155,27 @@ def open_audit(settings: Settings) -> AuditLog:
     if url.startswith("kafka:"):
         return AuditTopic(KafkaAddress.parse(url))
     raise SettingsError(f"audit.log cannot be {masked(url)}", hint="Write file:path or kafka://host:9092/topic.")
+
+
+_KIND: Final = "policy"
+
+
+def record_policy_change(audit: AuditLog, store: PositionStore, settings: Settings, actor: Actor) -> None:
+    """Write down how the policy of a stream differs from the one of its last run; a first policy is a change too."""
+    stream = settings.capture.name
+    cell = SideCell(store.cells, _KIND, stream)
+    before, now = cell.read() or {"rules": []}, _described(settings)
+    if before == now or (not now["rules"] and not before["rules"]):
+        return
+    audit.record(actor, "policy changed", stream, before=before, after=now)
+    cell.update(lambda _: now)
+
+
+def _described(settings: Settings) -> dict[str, Any]:
+    """Give the rules, and a fingerprint of the key from which nobody can tell the key."""
+    rules = [rule.model_dump(mode="json", exclude_none=True) for rule in settings.policy.rules]
+    key = settings.policy.key
+    if key is None:
+        return {"rules": rules}
+    mark = hmac.digest(key.get_secret_value().encode(), b"tailrace policy key", "sha256").hex()[:12]
+    return {"rules": rules, "fingerprint": mark}

@@ -189,10 +189,6 @@ def _report_error(code: str, message: str, hint: str) -> None:
     print(f"{line}. {hint}" if hint else line, file=sys.stderr)
 
 
-if __name__ == "__main__":
-    main()
-
-
 _ARG_START, _ARG_END = 47, 48
 """Where the memory of the arguments begins and ends: fields of /proc/self/stat, counted from 0."""
 
@@ -222,3 +218,7 @@ def without_secrets(arguments: bytes) -> bytes:
     kept = b"\0".join(masked(each.decode(errors="surrogateescape")).encode(errors="surrogateescape")
                       for each in arguments.split(b"\0"))  # fmt: skip
     return kept[: len(arguments)].ljust(len(arguments), b"\0")
+
+
+if __name__ == "__main__":
+    main()

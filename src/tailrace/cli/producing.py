@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import signal
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.console import Console
@@ -56,7 +57,6 @@ def run_producer(
     Only the verb that stays answers over HTTP: a snapshot or a recovery by hand may run beside it. When the file of a
     secret changes, everything is opened anew with the new one, from the position that was just saved.
     """
-    from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
 
     limit_malloc_arenas()
     configure_log(settings.log)
@@ -298,3 +298,19 @@ def _line(status: ProducerStatus, rate: float) -> Text:
         bar = "█" * int(min(1.0, share) * 20)
         text += f"  snapshot {bar:░<20} {share:.0%} {snapshot.rate:,.0f}/s, {left or 0:,.0f} s left"
     return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+_M_ARENA_MAX: Final = -8
+"""M_ARENA_MAX of `malloc.h`."""
+
+
+def limit_malloc_arenas() -> None:
+    """Let all threads share one malloc arena, which halves the memory of a process that only captures.
+
+    Events are made in the thread that reads and freed in the one that delivers. With the arena of its own that glibc
+    gives each thread, neither gets back what the other freed: a producer took 210 to 230 MB at full speed, and 110 MB
+    with one. Other C libraries have one arena anyway.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_ARENA_MAX, 1)

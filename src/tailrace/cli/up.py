@@ -42,7 +42,7 @@ def up(
     _refuse_without_extras()
     from tailrace.cli.spark_session import fetched_connectors
     from tailrace.up import JsonView, PlainView, Plan, TerminalView, run
-    from tailrace.up.servers import fetch
+    from tailrace.up.run import fetch
 
     session.config = config or session.config
     flags = {"up__features": tuple(features) if features else None, "up__folder": folder}

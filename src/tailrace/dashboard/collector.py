@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,6 @@ from tailrace.dashboard.view.job_view import drift_of, feature_sets_of, gaps_of,
 from tailrace.dashboard.view.latencies import LatencyBook
 from tailrace.dashboard.view.live_events import EventRing
 from tailrace.dashboard.view.observed import Observed
-from tailrace.dashboard.view.passing import PassedEvents
 from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
 from tailrace.logs import get_logger
 from tailrace.monitor import Consumer, DashboardMetrics, Thresholds
@@ -259,3 +259,33 @@ def _table_rate(tables: Sequence[Table], now: float) -> float | None:
         if snapshot.operation != "replace" and snapshot.at > now - _SECONDS_OF_TABLE_RATE
     ]
     return sum(recent) / _SECONDS_OF_TABLE_RATE
+
+
+_SECONDS_KEPT = 900
+_MOST_NAMESPACES = 200
+
+
+class PassedEvents:
+    """Counts live events by the second they happened in; written by one thread, read by another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: dict[str, OrderedDict[int, int]] = defaultdict(OrderedDict)
+        self._forgotten: dict[str, int] = defaultdict(int)
+
+    def add(self, namespace: str, second: int) -> None:
+        """Count an event."""
+        with self._lock:
+            if namespace not in self._seconds and len(self._seconds) >= _MOST_NAMESPACES:
+                return
+            seconds = self._seconds[namespace]
+            seconds[second] = seconds.get(second, 0) + 1
+            if len(seconds) > _SECONDS_KEPT:
+                _, count = seconds.popitem(last=False)
+                self._forgotten[namespace] += count
+
+    def up_to(self, namespace: str, second: int) -> int:
+        """Give how many events were counted up to a second; grows as the second does."""
+        with self._lock:
+            seconds = self._seconds.get(namespace) or OrderedDict[int, int]()
+            return self._forgotten[namespace] + sum(count for at, count in seconds.items() if at <= second)

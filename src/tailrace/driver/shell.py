@@ -12,9 +12,8 @@ from typing import Any, Generic, TypeVar
 import bson
 
 from tailrace.client import AsyncRawCursor, RawCursor, end_session, is_time_limited, start_session, time_limit
-from tailrace.driver.budget import ResumeBudget
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.resume import ResumableStream
+from tailrace.driver.resume import ResumableStream, ResumeBudget
 from tailrace.driver.target import AsyncTarget, Target, Watched
 from tailrace.logs import get_logger
 

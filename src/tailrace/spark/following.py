@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from tailrace.capture.classifier import classify
-from tailrace.capture.source.quarantine import Quarantine
-from tailrace.capture.source.reader import ReadBatch, StreamEnded, StreamReader
+from tailrace.capture.source.reader import Quarantine, ReadBatch, StreamEnded, StreamReader
 from tailrace.capture.source.source import EventSource, Start
 from tailrace.errors import Outcome
 from tailrace.retry import Backoff, RetryPolicy

@@ -8,7 +8,7 @@ from typing import Any
 from pymongo import MongoClient
 from pyspark.sql import types
 
-from tailrace.capture.snapshot.planner import RAW
+from tailrace.capture.snapshot.chunk import RAW
 from tailrace.errors import SettingsError
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.raw import extended_json

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
-from tailrace.capture.snapshot.planner import plan_collection
+from tailrace.capture.snapshot.chunk import plan_collection
 from tailrace.capture.snapshot.reading import watermark
 from tailrace.capture.source.source import captured_collections
 from tailrace.errors import SettingsError

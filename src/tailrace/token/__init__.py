@@ -5,12 +5,12 @@ or oplogs: `resume_token.py` says what a token holds, `keystring.py` (with `numb
 and `type_bits.py`) how values become bytes that compare as the values do.
 """
 
-from tailrace.token.description import describe
 from tailrace.token.resume_token import (
     Position,
     ResumeToken,
     TokenData,
     TokenKind,
+    describe,
     event_identifier,
 )
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 from binascii import Error as HexError
 from binascii import unhexlify
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
 
 import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.timestamp import Timestamp
 
 from tailrace import raw
@@ -343,3 +346,29 @@ class _Decoder:
 def _expect(condition: bool, server_code: int, message: str) -> None:
     if not condition:
         raise InvalidResumeToken(message, server_code=server_code)
+
+
+_SHOWN: CodecOptions[dict[str, Any]] = CodecOptions(
+    unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+"""An `_id` may be any text and any date."""
+
+
+def describe(data: TokenData) -> dict[str, Any]:
+    """Give the parts of a token by MongoDB's names, without those it does not have."""
+    time = data.cluster_time
+    described: dict[str, Any] = {
+        "tokenType": data.kind.name.lower().replace("_", " "),
+        "clusterTime": time,
+        "date": datetime.fromtimestamp(time.time, UTC).isoformat().replace("+00:00", "Z"),
+        "version": data.version,
+        "txnOpIndex": data.txn_op_index,
+        "fromInvalidate": data.from_invalidate,
+    }
+    if data.uuid is not None:
+        described["uuid"] = str(UUID(bytes=data.uuid))
+    if data.event_identifier is not None:
+        described["eventIdentifier"] = bson.decode(data.event_identifier, _SHOWN)
+    if data.fragment is not None:
+        described["fragmentNum"] = data.fragment
+    return described

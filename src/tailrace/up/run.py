@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,18 @@ from typing import Any
 from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.sinks.kafka_topics import TopicCatalogue
 from tailrace.settings import DashboardSettings, Settings
+from tailrace.stand import Kafka, Redis, ReplicaSet, kafka, redis
+from tailrace.stand.java import java_home
+from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
 from tailrace.stand.ports import reserve_port
+from tailrace.stand.server import Server
 from tailrace.up.folder import RunFolder
 from tailrace.up.guide import Guide
 from tailrace.up.parts import LocalServer
 from tailrace.up.plan import Addresses, Plan
 from tailrace.up.programs import producer_endpoint, programs
-from tailrace.up.pulse import Pulse
-from tailrace.up.servers import local_servers
 from tailrace.up.supervisor import Supervisor
-from tailrace.up.views import View
+from tailrace.up.views import Pulse, View
 
 Reload = Callable[[Mapping[str, Any]], Settings]
 """Gives the user's settings with these laid over them."""
@@ -97,3 +99,34 @@ def _make_topics(plan: Plan, settings: Settings) -> None:
     for definition in plan.definitions:
         for namespace in definition.namespaces:
             catalogue.learn(namespace)
+
+
+_OPLOG_MB = 256
+
+
+def local_servers(names: Iterable[str], folder: Path) -> list[LocalServer]:
+    """Give the servers of these names, not yet started."""
+    return [LocalServer(name, _makers(folder)[name], folder / name) for name in names]
+
+
+def _makers(folder: Path) -> dict[str, Callable[[], ReplicaSet | Server]]:
+    return {
+        "mongodb": lambda: ReplicaSet.start(folder=folder, oplog_mb=_OPLOG_MB),
+        "kafka": lambda: Kafka.start(folder=folder),
+        "redis": lambda: Redis.start(folder=folder),
+    }
+
+
+_FETCH: Mapping[str, Callable[[], object]] = {
+    "mongodb": lambda: MongodBinary.of_version(DEFAULT_VERSION),
+    "kafka": kafka.jars,
+    "redis": lambda: redis.program_of("redis-server"),
+}
+
+
+def fetch(servers: Iterable[str]) -> Path:
+    """Have these servers and a Java runtime in the cache; give the home of the latter."""
+    home = java_home()
+    for server in servers:
+        _FETCH[server]()
+    return home

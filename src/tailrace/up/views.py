@@ -7,7 +7,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import typer
@@ -17,10 +17,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from tailrace.errors import TailraceError
+from tailrace.http_client import fetch
 from tailrace.owned.closeable import Closeable
 from tailrace.settings import masked
 from tailrace.up.guide import Guide
-from tailrace.up.pulse import Beat
 from tailrace.up.supervisor import Report, State
 
 _STYLES = {State.UP: "green", State.STARTING: "yellow", State.DOWN: "red", State.GAVE_UP: "bold red"}
@@ -223,3 +224,36 @@ def _shown_duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+_SECONDS_TO_ANSWER = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the producer reported at one poll."""
+
+    state: str
+    events: int
+    events_per_second: float
+
+
+class Pulse:
+    """Polls a producer from time to time."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._last: tuple[float, int] | None = None
+
+    def poll(self) -> Beat | None:
+        """Give the state, and the rate since the poll before; None when nobody answers."""
+        try:
+            report = fetch(self._endpoint, "/state", timeout=_SECONDS_TO_ANSWER).json()
+            now, events = time.monotonic(), int(report["events"])
+        except (TailraceError, KeyError, TypeError):
+            self._last = None
+            return None
+        before, self._last = self._last, (now, events)
+        # A producer that was started again counts from nothing.
+        grown = max(0, events - before[1]) / (now - before[0]) if before and now > before[0] else 0.0
+        return Beat(str(report["state"]), events, grown)

@@ -9,7 +9,7 @@ from tailrace.owned import run_guarded
 
 PROGRAM = """
 import ctypes, sys, threading
-from tailrace.capture.producer.malloc_arenas import limit_malloc_arenas
+from tailrace.cli.producing import limit_malloc_arenas
 
 if sys.argv[1] == "one":
     limit_malloc_arenas()

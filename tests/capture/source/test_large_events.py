@@ -16,8 +16,7 @@ from capture_harness import Harness, documents_of
 from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.quarantine import Quarantine
-from tailrace.capture.source.reader import StreamReader
+from tailrace.capture.source.reader import Quarantine, StreamReader
 from tailrace.capture.source.source import ChangeStreamSource, Selection, Start, make_source
 from tailrace.driver import Batch
 from tailrace.errors import GapOpen

@@ -4,7 +4,7 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.capture.source.quarantine import Quarantine
+from tailrace.capture.source.reader import Quarantine
 from tailrace.errors import TokenQuarantined
 from tailrace.token import ResumeToken
 

@@ -15,10 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from tailrace.capture.formats import losses
-from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.document_schema import DocumentSchema, Json, Unfit, write_bytes, write_long
-from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.format import DOCUMENT_KEY, DecodedFormat, KeyRule, losses_of
 from tailrace.capture.formats.registry import Incompatible, SchemaRegistry
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, RecordDecoder, StoredRecord
 from tailrace.errors import EventUnconvertible, SchemaDrifted, SettingsError
@@ -89,7 +87,7 @@ class RegisteredFormat(DecodedFormat):
     def _loss(self, document: Mapping[str, Any], view: ChangeEvent, value: bytes) -> str | None:
         if extended_json.is_exact(document, view.raw):
             return None
-        return next(losses.losses_of(view.raw, {}), None)
+        return next(losses_of(view.raw, {}), None)
 
     def _open(self, namespace: str) -> _Subject:
         """Begin with what the registry has."""

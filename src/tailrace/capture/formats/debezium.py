@@ -16,11 +16,9 @@ from bson.json_util import JSONMode, JSONOptions
 from bson.timestamp import Timestamp
 
 from tailrace import raw
-from tailrace.capture.formats import debezium_json, losses
+from tailrace.capture.formats import debezium_json
 from tailrace.capture.formats.debezium_json import Part
-from tailrace.capture.formats.format import Format
-from tailrace.capture.formats.headers import OP_CODES
-from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.format import DOCUMENT_KEY, OP_CODES, Format, KeyRule, losses_of
 from tailrace.capture.formats.stored_records import (
     OPERATIONS,
     KafkaRecord,
@@ -125,7 +123,7 @@ def _loss(parts: Sequence[Part | None]) -> str | None:
     """Name what the strings inside the envelope cannot carry."""
     for part in parts:
         if part is not None and (not part.is_exact or extended_json.may_look_like_a_value(part.data)):
-            found = next(losses.losses_of(part.data, _LOST_TYPES), None)
+            found = next(losses_of(part.data, _LOST_TYPES), None)
             if found is not None:
                 return found
     return None

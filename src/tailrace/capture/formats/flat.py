@@ -22,10 +22,15 @@ from bson.objectid import ObjectId
 from bson.regex import Regex
 from bson.timestamp import Timestamp
 
-from tailrace.capture.formats import losses
-from tailrace.capture.formats.decoded import DecodedFormat
-from tailrace.capture.formats.headers import OP_CODES
-from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule, is_missing, value_at
+from tailrace.capture.formats.format import (
+    DOCUMENT_KEY,
+    OP_CODES,
+    DecodedFormat,
+    KeyRule,
+    is_missing,
+    losses_of,
+    value_at,
+)
 from tailrace.capture.formats.stored_records import (
     OPERATIONS,
     KafkaRecord,
@@ -84,7 +89,7 @@ class FlatFormat(DecodedFormat):
         for path, chosen in fields.items():
             found = found or _first_loss(chosen, path)
         if found is None and not extended_json.is_exact(document, view.raw):
-            found = next(filter(self._is_chosen, losses.losses_of(view.raw, {})), None)
+            found = next(filter(self._is_chosen, losses_of(view.raw, {})), None)
         return found
 
     def _is_chosen(self, loss: str) -> bool:

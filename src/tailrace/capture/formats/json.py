@@ -8,8 +8,7 @@ from typing import Any
 import bson
 import orjson
 
-from tailrace.capture.formats import losses
-from tailrace.capture.formats.decoded import DecodedFormat
+from tailrace.capture.formats.format import DecodedFormat, losses_of
 from tailrace.capture.formats.stored_records import (
     KafkaRecord,
     Plain,
@@ -56,7 +55,7 @@ def _loss(is_exact: bool, event: bytes) -> str | None:
     """Name what Extended JSON cannot carry: a field that is there twice, a deprecated type, what is read as a value."""
     if is_exact and not extended_json.may_look_like_a_value(event):
         return None
-    return next(losses.losses_of(event), None)
+    return next(losses_of(event), None)
 
 
 class JsonDecoder(RecordDecoder):

@@ -13,11 +13,9 @@ from tailrace.capture.formats.bson import BsonDecoder, BsonFormat
 from tailrace.capture.formats.cloud_events import CloudEventsDecoder, CloudEventsFormat
 from tailrace.capture.formats.debezium import VERSION, DebeziumDecoder, DebeziumFormat
 from tailrace.capture.formats.debezium_json import unprintable_ranges
-from tailrace.capture.formats.decoded import DecodedFormat
 from tailrace.capture.formats.flat import ROW, FlatDecoder, FlatFormat
-from tailrace.capture.formats.format import Format
+from tailrace.capture.formats.format import DOCUMENT_KEY, DecodedFormat, Format, KeyRule
 from tailrace.capture.formats.json import CanonicalDecoder, CanonicalFormat, JsonDecoder, JsonFormat
-from tailrace.capture.formats.keys import DOCUMENT_KEY, KeyRule
 from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.formats.traced import TracedFormat

@@ -20,7 +20,7 @@ import orjson
 from bson.timestamp import Timestamp
 
 from tailrace import raw
-from tailrace.capture.formats.headers import OP_CODES
+from tailrace.capture.formats.format import OP_CODES
 from tailrace.errors import EventUnconvertible, TailraceError
 from tailrace.raw import extended_json
 from tailrace.token import ResumeToken

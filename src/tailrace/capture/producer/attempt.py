@@ -11,12 +11,11 @@ from bson.timestamp import Timestamp
 
 from tailrace import raw
 from tailrace.capture.formats import Format
-from tailrace.capture.positions import Position, PositionStore
+from tailrace.capture.positions import Counts, Lease, Position, PositionStore
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.producer.control import Controls, Stopped
 from tailrace.capture.producer.delivery import DeadLetter, Delivery, Hook
 from tailrace.capture.producer.heartbeat import Heartbeat
-from tailrace.capture.producer.journal import Journal
 from tailrace.capture.producer.merging import Merge
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.snapshot_delivery import SnapshotDelivery
@@ -25,8 +24,7 @@ from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
-from tailrace.capture.source.quarantine import Quarantine
-from tailrace.capture.source.reader import ReadBatch, StreamReader
+from tailrace.capture.source.reader import Quarantine, ReadBatch, StreamReader
 from tailrace.capture.source.source import EventSource, Start
 from tailrace.driver import token_of
 from tailrace.errors import GapOpen
@@ -316,3 +314,41 @@ class DeliveredFilter:
         if token.key[9:11] == self._last.key[9:11]:  # the version, which follows the time
             return token <= self._last
         return token.cluster_time < self._last.cluster_time
+
+
+_SECONDS_BETWEEN_POSITIONS = 60.0
+
+
+class Journal:
+    """One line for each step, never the same one again and again."""
+
+    def __init__(self, stream: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._is_waiting = False
+        self._next_position = 0.0
+
+    def waits_for_lease(self) -> None:
+        """Log that another process holds the lease, once."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            _log.info("waiting_for_lease", stream=self._stream)
+
+    def elected(self, lease: Lease) -> None:
+        """Log that this process owns the stream now."""
+        what = "lease_taken_over" if self._is_waiting else "lease_taken"
+        self._is_waiting = False
+        _log.info(what, stream=self._stream, owner=lease.owner, epoch=lease.epoch, seconds=lease.seconds)
+
+    def opened(self, start: Start) -> None:
+        """Log where the stream begins, at the start and after each reconnect."""
+        _log.info("stream_opened", stream=self._stream, start=str(start))
+        self._next_position = self._clock() + _SECONDS_BETWEEN_POSITIONS
+
+    def stands_at(self, position: Position, counts: Counts) -> None:
+        """Log the committed position, once a minute."""
+        if self._clock() < self._next_position:
+            return
+        self._next_position = self._clock() + _SECONDS_BETWEEN_POSITIONS
+        time_ = position.cluster_time
+        _log.info("position", stream=self._stream, cluster_time=f"{time_.time},{time_.inc}", events=counts.events)

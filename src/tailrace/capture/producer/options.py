@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tailrace.capture.snapshot.planner import CHUNK_BYTES
+from tailrace.capture.snapshot.chunk import CHUNK_BYTES
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.retry import DEFAULT_POLICY, RetryPolicy
 from tailrace.telemetry import NO_TRACING, Tracing

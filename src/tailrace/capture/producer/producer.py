@@ -16,10 +16,9 @@ from tailrace.capture.classifier import Remedy, Verdict, classify
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import PositionStore
 from tailrace.capture.positions.leader import Leader
-from tailrace.capture.producer.attempt import Attempt, Parts
+from tailrace.capture.producer.attempt import Attempt, Journal, Parts
 from tailrace.capture.producer.control import Controls, Step, Stopped
 from tailrace.capture.producer.delivery import DeadLetter, Hook, no_hook
-from tailrace.capture.producer.journal import Journal
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.status import ProducerStatus
 from tailrace.capture.recovery.inventory import KeyInventory
@@ -27,8 +26,7 @@ from tailrace.capture.recovery.machine import pause_before
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.sinks import Sink
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.quarantine import Quarantine
-from tailrace.capture.source.reader import StreamEnded
+from tailrace.capture.source.reader import Quarantine, StreamEnded
 from tailrace.capture.source.source import EventSource, captured_collections
 from tailrace.errors import ControlRefused, GapOpen, LeaseHeld, Outcome, SinkUnavailable, StreamInvalidated
 from tailrace.logs import get_logger

@@ -25,7 +25,7 @@ from tailrace.capture.recovery.local_inventory import NO_TIMES
 from tailrace.capture.recovery.machine import Action, RecoveryEvent, RecoveryState, answer, state_of
 from tailrace.capture.snapshot import Chunk, FoundEvents, KeyCheck, SnapshotProgress, plan_collection
 from tailrace.capture.snapshot.backfill import Piece
-from tailrace.capture.snapshot.planner import CHUNK_BYTES, estimated_documents
+from tailrace.capture.snapshot.chunk import CHUNK_BYTES, estimated_documents
 from tailrace.capture.source.source import EventSource, captured_collections, captured_uuids
 from tailrace.errors import SettingsError
 from tailrace.event import ChangeEvent

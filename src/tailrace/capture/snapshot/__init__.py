@@ -5,8 +5,7 @@ keys are gone. Does not: delivering what was read (the producer), and why a snap
 """
 
 from tailrace.capture.snapshot.backfill import Backfill, Rows
-from tailrace.capture.snapshot.chunk import Chunk, FoundEvents, KeyCheck
-from tailrace.capture.snapshot.planner import plan_collection
+from tailrace.capture.snapshot.chunk import Chunk, FoundEvents, KeyCheck, plan_collection
 from tailrace.capture.snapshot.progress import SnapshotProgress, SnapshotState
 
 __all__ = [

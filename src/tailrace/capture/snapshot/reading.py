@@ -14,10 +14,8 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from tailrace import raw
-from tailrace.capture.document_key import BY_ID, key_fields
-from tailrace.capture.formats.made_events import recovered_delete, snapshot_event
-from tailrace.capture.snapshot.chunk import Chunk, KeyCheck
-from tailrace.capture.snapshot.planner import RAW
+from tailrace.capture.formats.made_events import BY_ID, key_fields, recovered_delete, snapshot_event
+from tailrace.capture.snapshot.chunk import RAW, Chunk, KeyCheck
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.server_codes import SNAPSHOT_UNAVAILABLE
 from tailrace.token import ResumeToken, keystring

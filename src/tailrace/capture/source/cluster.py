@@ -11,7 +11,7 @@ from typing import Any, Final
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.capture.source.event_filter import EventChoice
+from tailrace.capture.source.oplog import EventChoice
 from tailrace.capture.source.source import EVENTS_PER_BATCH, ClusterAccess, UnfinishedBatch
 from tailrace.cluster import ClusterHub, Order, config_uri, read_shards
 from tailrace.cluster.lookup import ShardedImages

@@ -4,13 +4,17 @@ Servers that cannot split an event over 16 MB (before 6.0.9) cannot give it: eve
 it is read once more without its images, and the document is fetched by its key instead, as it is now. An `_id` of 6 MB
 makes an event that no form fits: its token has the `_id` in hexadecimal digits, and the documentKey has it too. 4.2,
 4.4, 5.0 and 6.0.5 answer 10334 then, for ever, so that history is lost (`EventUnreadable`).
+
+Tokens that a server answered with ChangeStreamHistoryLost are in quarantine: sending such a token once more cannot
+succeed, and tools that do so restart for ever. The tokens of the open gaps in the ledger are in quarantine too, so that
+a new process keeps to it from its first command on.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -20,13 +24,13 @@ from pymongo import MongoClient
 
 from tailrace import raw
 from tailrace.capture.classifier import Remedy, classify
-from tailrace.capture.snapshot.planner import RAW
-from tailrace.capture.source.quarantine import Quarantine
+from tailrace.capture.snapshot.chunk import RAW
 from tailrace.capture.source.source import EVENTS_PER_BATCH, EventSource, Start, UnfinishedBatch, token_time
 from tailrace.driver import Batch, token_of
-from tailrace.errors import EventUnreadable, Outcome
+from tailrace.errors import EventUnreadable, Outcome, TokenQuarantined
 from tailrace.event import ChangeEvent, EventBatch
 from tailrace.owned import OwnedThread
+from tailrace.token import ResumeToken
 
 _OVERHEAD: Final = 100
 """Bytes that an event takes in memory beyond its own, about."""
@@ -272,3 +276,31 @@ def _with_document(client: MongoClient[Any], event: bytes) -> bytes:
     if found is not None:
         marks.append(raw.element(raw.DOCUMENT, b"fullDocument", bytes(found.raw)))
     return raw.append(event, *marks)
+
+
+class Quarantine:
+    """The dead tokens of one stream, known by their sort key."""
+
+    def __init__(self, tokens: Iterable[bytes] = ()) -> None:
+        self._keys = {ResumeToken.parse(token).key for token in tokens}
+
+    def add(self, token: bytes) -> None:
+        """Keep a token from being sent from now on."""
+        self._keys.add(ResumeToken.parse(token).key)
+
+    def add_all(self, tokens: Iterable[bytes]) -> None:
+        """Keep all of these tokens from being sent."""
+        for token in tokens:
+            self.add(token)
+
+    def contains(self, token: bytes) -> bool:
+        """Whether the token was answered with HistoryLost before."""
+        return bool(self._keys) and ResumeToken.parse(token).key in self._keys
+
+    def check(self, token: bytes) -> None:
+        """Raise before a dead token is sent."""
+        if self.contains(token):
+            raise TokenQuarantined(
+                f"the server has already said that the history after {ResumeToken.parse(token)} is lost",
+                token=ResumeToken.parse(token).hex,
+            )

@@ -8,20 +8,20 @@ from typing import Final
 
 from bson.int64 import Int64
 
-from tailrace.engine.expression.calendar import (
-    DAY,
-    Parts,
-    days_from_civil,
-    days_in_month,
-    iso_weekday,
-)
 from tailrace.engine.expression.dates import as_millis, evaluate_zone, is_date_like
 from tailrace.engine.expression.failures import DURATION_OVERFLOW, FAILED_TO_PARSE, check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import INT64_MIN, as_long, fits_int64, is_int64
 from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.timezones import Zone
+from tailrace.engine.expression.timezones import (
+    DAY,
+    Parts,
+    Zone,
+    days_from_civil,
+    days_in_month,
+    iso_weekday,
+)
 from tailrace.engine.expression.values import Date, Value, is_nullish, type_name
 
 _CLOCK_SECONDS: Final = {"hour": 3600, "minute": 60, "second": 1}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tailrace.engine.expression.calendar import Parts, day_of_year, iso_week, iso_weekday
 from tailrace.engine.expression.failures import check, fail
-from tailrace.engine.expression.timezones import UTC_ZONE, Zone
+from tailrace.engine.expression.timezones import UTC_ZONE, Parts, Zone, day_of_year, iso_week, iso_weekday
 
 ISO_FORMAT = "%Y-%m-%dT%H:%M:%S.%LZ"
 _TO_STRING = frozenset("dGHjLmMSwuUVYzZ%")

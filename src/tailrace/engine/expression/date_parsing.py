@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.engine.expression.calendar import (
+from tailrace.engine.expression.failures import CONVERSION_FAILURE, NOT_IMPLEMENTED, fail, leave_to_server
+from tailrace.engine.expression.timezones import (
     DAY,
+    Zone,
     days_from_civil,
     days_from_iso_week,
     days_in_month,
     iso_weekday,
 )
-from tailrace.engine.expression.failures import CONVERSION_FAILURE, NOT_IMPLEMENTED, fail, leave_to_server
-from tailrace.engine.expression.timezones import Zone
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")

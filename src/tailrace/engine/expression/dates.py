@@ -11,15 +11,6 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from tailrace.engine.expression import date_parsing
-from tailrace.engine.expression.calendar import (
-    DAY,
-    Parts,
-    day_of_year,
-    days_from_civil,
-    days_from_iso_week,
-    iso_week,
-    iso_weekday,
-)
 from tailrace.engine.expression.date_formatting import (
     ISO_FORMAT,
     check_format,
@@ -38,7 +29,18 @@ from tailrace.engine.expression.parsing import (
     parser,
 )
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.timezones import UTC_ZONE, Zone, find_zone
+from tailrace.engine.expression.timezones import (
+    DAY,
+    UTC_ZONE,
+    Parts,
+    Zone,
+    day_of_year,
+    days_from_civil,
+    days_from_iso_week,
+    find_zone,
+    iso_week,
+    iso_weekday,
+)
 from tailrace.engine.expression.values import (
     Date,
     Document,
