@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import bson
 import pytest
 from pymongo.errors import OperationFailure
 
@@ -16,10 +18,12 @@ from gateway.wire_client import WireClient
 from tailrace.gateway.identity import Identity
 from tailrace.gateway.limits import LoginAttempts
 from tailrace.gateway.privileges import UserPrivileges
+from tailrace.gateway.wire import MORE_TO_COME
 from tailrace.stand import ReplicaSet
 
 Document = dict[str, Any]
 READER = {"role": "read", "db": "pub"}
+NOT_ASKED = {"failCommands": ["usersInfo"], "errorCode": 10107}
 WATCHER = {"resource": {"db": "pub", "collection": ""}, "actions": ["find", "changeStream"]}
 
 
@@ -134,6 +138,22 @@ def test_client_source_restrictions_hold_for_the_clients_own_address(
     assert gateway.gateway.counts.refused == 2
 
 
+def test_who_cannot_be_asked_about_is_not_let_in(
+    secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]
+) -> None:
+    """Without the server's word from where a user may come, nothing is passed on."""
+    gateway = start_gateway(secured.uri, address="0.0.0.0")
+    command = secured.primary.command
+    only_here = [{"clientSource": ["127.0.0.1"]}]
+    command({"createUser": "asked", "pwd": "secret", "roles": [READER], "authenticationRestrictions": only_here})
+    command({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": NOT_ASKED})
+    try:
+        with WireClient(gateway.port, source="127.0.0.2") as client, pytest.raises(ConnectionError):
+            client.authenticate("asked", "secret")
+    finally:
+        command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
 @pytest.mark.parametrize(
     ("groups", "address", "may"),
     [
@@ -169,6 +189,48 @@ def test_who_guesses_passwords_has_to_wait(secured: ReplicaSet, start_gateway: C
         assert other.pub.command("ping")["ok"] == 1
     assert gateway.gateway.counts.failed_logins == 3
     assert gateway.gateway.counts.refused >= 1
+
+
+def test_guesses_that_want_no_answer_count(secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]) -> None:
+    """`connectionStatus` tells who guessed right, without an answer to the guess."""
+    gateway = start_gateway(secured.uri, login_attempts=3)
+    for _ in range(3):
+        with WireClient(gateway.port) as guesser:
+            guess = guesser.begin_login("ann", "wrong", options={"skipEmptyExchange": True})
+            guesser.send_frame(struct.pack("<I", MORE_TO_COME) + b"\x00" + bson.encode(guess))
+            status = guesser.command({"connectionStatus": 1, "$db": "admin"})
+            assert status["authInfo"]["authenticatedUsers"] == []
+    assert gateway.gateway.counts.failed_logins == 3
+    with WireClient(gateway.port) as guesser, pytest.raises(AssertionError, match="too many failed logins"):
+        guesser.begin_login("ann", "secret")
+
+
+def test_guesses_that_are_begun_before_the_others_failed_count(
+    secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]
+) -> None:
+    gateway = start_gateway(secured.uri, login_attempts=2)
+    with ExitStack() as opened:
+        guessers = [opened.enter_context(WireClient(gateway.port)) for _ in range(5)]
+        guesses = [guesser.begin_login("ann", "wrong") for guesser in guessers]
+        told = [guesser.command(guess)["errmsg"] for guesser, guess in zip(guessers, guesses, strict=True)]
+    assert ["too many" in each for each in told] == [False, False, True, True, True]
+    assert gateway.gateway.counts.failed_logins == 2
+
+
+def test_names_count_however_they_are_sent(secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]) -> None:
+    """Servers take the first message in base64 too. A right password forgives no guesses at others' passwords."""
+    gateway = start_gateway(secured.uri, login_attempts=2)
+    for _ in range(2):
+        with WireClient(gateway.port) as guesser:
+            assert guesser.command(guesser.begin_login("ann", "wrong", in_base64=True))["code"] == 18
+        with WireClient(gateway.port) as own:
+            assert own.command(own.begin_login("ben", "secret", in_base64=True))["ok"] == 1
+    for in_base64 in (False, True):
+        with WireClient(gateway.port) as guesser, pytest.raises(AssertionError, match="too many failed logins"):
+            guesser.begin_login("ann", "secret", in_base64=in_base64)
+    attempts = gateway.gateway.logins
+    attempts.succeeded("127.0.0.1", "")  # as one whose name nobody could read
+    assert attempts._failures["127.0.0.1", ""].count == 2
 
 
 def test_the_pause_after_failed_logins_doubles_and_ends_with_a_right_one() -> None:

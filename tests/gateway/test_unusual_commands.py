@@ -79,6 +79,11 @@ def _legacy(document: Document) -> Try:
 HELLOS: Final[dict[str, Try]] = {
     **{name: _by_anybody({"isMaster": 1, **fields, "$db": "admin"}) for name, fields in HANDSHAKES.items()},
     "a client that presents itself twice": _by_anybody(*[{"isMaster": 1, "client": CLIENT, "$db": "admin"}] * 2),
+    **{
+        f"{command} in the database {name!r}": _by_anybody({command: 1, "$db": name})
+        for command in ("hello", "isMaster")
+        for name in ("", "pub", "pub.c", "pub ", "pub\0", "a" * 64)
+    },
     "in a query": _legacy({"$query": {"isMaster": 1}, "$readPreference": {"mode": "primary"}}),
     "in an old query": _legacy({"query": {"isMaster": 1}}),
 }

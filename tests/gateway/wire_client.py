@@ -83,11 +83,24 @@ class WireClient:
 
     def authenticate(self, user: str, password: str, database: str = "admin") -> None:
         """Speak SCRAM-SHA-256."""
+        more = self.begin_login(user, password, database)
+        while not (told := self.command(more)).get("done"):
+            assert told["ok"] == 1, told
+            more["payload"] = b""
+
+    def begin_login(
+        self, user: str, password: str, database: str = "admin", *, in_base64: bool = False, **start: Any
+    ) -> dict[str, Any]:
+        """Begin to speak SCRAM-SHA-256; give the command with the proof that the password is known."""
         first = f"n={user},r={base64.b64encode(secrets.token_bytes(24)).decode()}"
-        start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": f"n,,{first}".encode(), "$db": database}
-        told = self.command(start)
+        payload: Any = f"n,,{first}".encode()
+        if in_base64:
+            payload = base64.b64encode(payload).decode()
+        begin = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, **start, "$db": database}
+        told = self.command(begin)
         assert told["ok"] == 1, told
-        server = told["payload"].decode()
+        answer = told["payload"]
+        server = (base64.b64decode(answer) if in_base64 else answer).decode()
         parts = dict(part.split("=", 1) for part in server.split(","))
         salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(parts["s"]), int(parts["i"]))
         key = hmac.digest(salted, b"Client Key", "sha256")
@@ -95,8 +108,4 @@ class WireClient:
         signature = hmac.digest(hashlib.sha256(key).digest(), f"{first},{server},{last}".encode(), "sha256")
         proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
         answer = f"{last},p={proof}".encode()
-        while not told["done"]:
-            more = {"saslContinue": 1, "conversationId": told["conversationId"], "payload": answer, "$db": database}
-            told = self.command(more)
-            assert told["ok"] == 1, told
-            answer = b""
+        return {"saslContinue": 1, "conversationId": told["conversationId"], "payload": answer, "$db": database}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
 from tailrace import raw, server_codes
 from tailrace.engine.dialect import Dialect
 from tailrace.errors import StreamRefused
-from tailrace.gateway.wire import Message
+from tailrace.gateway.wire import MORE_TO_COME, Message
 from tailrace.raw.bson_types import type_name
 
 API: Final = (b"apiVersion", b"apiStrict", b"apiDeprecationErrors")
@@ -55,8 +56,9 @@ class Command:
         shown = [f"{name}: {json.dumps(raw.to_python(*found), default=str)}" for name, found in given.items()]
         return f"{{ {', '.join(shown)} }}" if shown else "{}"
 
-    def with_message(self, message: Message) -> Command:
-        """Give the same command in another message, to be passed on."""
+    def with_an_answer(self) -> Command:
+        """Give the same command so that the upstream answers it: a client that wants no answer keeps none from us."""
+        message = replace(self.message, flags=self.message.flags & ~MORE_TO_COME)
         return Command(message, self.name, self.database, self.spans)
 
     @cached_property

@@ -233,10 +233,10 @@ class Conversation:
             speculative = None
             left_out.append(b"speculativeAuthenticate")  # the client then sends `authenticate`, and learns why not
         greeting = message.with_body(raw.without(message.body, *left_out))
-        if speculative is not None:
-            self.login.begin(speculative, command.database)
-        is_usual = is_usual_hello(greeting.body, asked) and not (self._greeting and "client" in asked)
-        if self._upstream is None and is_usual:
+        if isinstance(speculative, Mapping):
+            self.login.begin(speculative.get("payload"), speculative.get("db", command.database))
+        is_usual = command.database == "admin" and is_usual_hello(greeting.body, asked)
+        if self._upstream is None and is_usual and not (self._greeting and "client" in asked):
             self._greeting = greeting.body if "client" in asked else self._greeting
             reply: bytes | None = await self.gateway.upstream.greeting(command.name)
         else:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
+from tailrace.errors import ServerUnreachable
+
 if TYPE_CHECKING:
     from tailrace.gateway.upstream import UpstreamConnection
 
@@ -32,6 +34,8 @@ class Identity:
             name = f"{user['user']}@{user['db']}"
             asked = {"usersInfo": {"user": user["user"], "db": user["db"]}, "showAuthenticationRestrictions": True}
             reply = await upstream.command({**asked, "$db": "admin"})
+            if reply.get("ok") != 1:
+                raise ServerUnreachable(f"the upstream does not say from where {name} may come: {reply.get('errmsg')}")
             account: Mapping[str, Any] = next(iter(reply.get("users", ())), {})
             users.add(name)
             accounts.add(f"{name} {account.get('userId')}")

@@ -82,7 +82,8 @@ class LoginAttempts:
 
     def succeeded(self, address: str, user: str) -> None:
         """Forget the failures of a user who knows the password; those of the address count on."""
-        self._failures.pop((address, user), None)
+        if user:  # without a name it is the address
+            self._failures.pop((address, user), None)
 
     def _pause(self, address: str, user: str) -> float:
         found = self._failures.get((address, user))

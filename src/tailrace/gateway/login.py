@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,16 +101,21 @@ class Login:
         if command.name == "authenticate" or mechanism(command.fields) == _X509:
             return self._conversation.with_times(replies.failure(_NO_X509, 334))
         if command.name == "saslStart":
-            self.begin(command.fields, command.database)
+            self.begin(command.fields.get("payload"), command.database)
+        elif command.name == "saslContinue":
+            self._check_attempts()  # others may have failed since this one began
         self.forget()
-        reply = await self._conversation.pass_on(command)
+        reply = await self._conversation.pass_on(command.with_an_answer())
         if reply is not None:
             await self.finish(reply)
         return reply
 
-    def begin(self, asked: Any, database: str) -> None:
+    def begin(self, payload: Any, database: Any) -> None:
         """Note who wants to log in, unless the client has failed too often."""
-        self._name = _user_in(asked, database)
+        self._name = _user_in(payload, database)
+        self._check_attempts()
+
+    def _check_attempts(self) -> None:
         wait = self._gateway.logins.seconds_to_wait(self._conversation.address, self._name)
         if wait > 0:
             message = f"too many failed logins from {self._conversation.address}: try again in {wait:.0f} s"
@@ -193,10 +200,13 @@ def mechanism(asked: Any) -> str:
     return str(asked.get("mechanism", "")).upper() if isinstance(asked, Mapping) else ""
 
 
-def _user_in(asked: Any, database: str) -> str:
-    """Read the user's name out of the first message of SCRAM; of other mechanisms it stays unknown."""
-    payload = asked.get("payload") if isinstance(asked, Mapping) else None
+def _user_in(payload: Any, database: Any) -> str:
+    """Read the user's name out of the first message of SCRAM; of other mechanisms it stays unknown.
+
+    Servers take the message as bytes, and in base64 as a string.
+    """
+    if isinstance(payload, str):
+        with suppress(ValueError):
+            payload = b64decode(payload)
     found = _SCRAM_USER.search(bytes(payload)) if isinstance(payload, bytes) else None
-    if found is None:
-        return ""
-    return f"{found[1].decode('utf-8', 'replace')}@{asked.get('db', database)}"[:_LONGEST_NAME]
+    return "" if found is None else f"{found[1].decode('utf-8', 'replace')}@{database}"[:_LONGEST_NAME]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,6 @@ from tailrace.engine.dialect import Dialect
 from tailrace.gateway import replies
 from tailrace.gateway.command import Command, unauthorized
 from tailrace.gateway.cursors import Cursor
-from tailrace.gateway.wire import MORE_TO_COME
 
 if TYPE_CHECKING:
     from tailrace.gateway.conversation import Conversation
@@ -81,8 +80,7 @@ class SessionCommands:
         await self._check_may_kill(list(own.values()), asked)
         found: Mapping[str, Any] = {}
         if len(own) < len(set(ids)) or not _is_usual_kill(asked):
-            waited_for = replace(asked.message, flags=asked.message.flags & ~MORE_TO_COME)
-            reply = await self._conversation.pass_on(asked.with_message(waited_for))  # which knows none of our own
+            reply = await self._conversation.pass_on(asked.with_an_answer())  # by who knows none of our own
             if reply is not None and not _is_ok(reply):
                 return reply
             found = {} if reply is None else raw.to_python(raw.DOCUMENT, reply)
@@ -100,8 +98,7 @@ class SessionCommands:
 
     async def end_sessions(self, asked: Command) -> bytes | None:
         """Let the upstream end sessions, and close the streams of those that it may end."""
-        waited_for = replace(asked.message, flags=asked.message.flags & ~MORE_TO_COME)
-        reply = await self._conversation.pass_on(asked.with_message(waited_for))
+        reply = await self._conversation.pass_on(asked.with_an_answer())
         if reply is None or not _is_ok(reply) or asked.message.sequences:
             return reply
         is_ended = _ended_by(asked.name, asked.fields[asked.name], await self._conversation.users())
