@@ -14,8 +14,9 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from gateway.running_gateway import RunningGateway
-from tailrace.engine import Dialect
+from tailrace.engine import Dialect, Event
 from tailrace.engine.live import LiveImages
+from tailrace.engine.user_stages import UserStages
 from tailrace.gateway import GatewayOptions
 from tailrace.hub import Hub
 from tailrace.hub.event_log import EventLog
@@ -130,4 +131,42 @@ def test_a_watcher_whose_stages_cost_too_much_fails_alone(
                 error = failed.exception(_PATIENCE)
                 assert isinstance(error, OperationFailure)
                 assert error.code == 50
+    assert threads_of_stages == {"stages"}
+
+
+@pytest.mark.parametrize("header", [{}, {"operationType": "insert"}], ids=["behind a channel", "in a channel"])
+def test_comparisons_of_large_events_leave_the_event_loop_alone(
+    mongodb: ReplicaSet,
+    database: Database[Any],
+    start_gateway: Callable[..., RunningGateway],
+    monkeypatch: pytest.MonkeyPatch,
+    header: dict[str, Any],
+) -> None:
+    """A filter that only compares is quick on small events. A path through a large array is not, and has a budget."""
+    threads_of_stages: set[str] = set()
+    run_stages = UserStages.__call__
+
+    def noting(stages: UserStages, events: list[Event], given: list[Event]) -> None:
+        if sum(len(event.raw) for event in events) > 100_000:
+            threads_of_stages.add(threading.current_thread().name.partition("_")[0])
+        run_stages(stages, events, given)
+
+    monkeypatch.setattr(UserStages, "__call__", noting)
+    gateway = start_gateway(mongodb.uri, stage_seconds=0.2)
+    many = [{f"fullDocument.items.x{number}": {"$ne": 5}} for number in range(60)]
+    collection = database.create_collection("c")
+    with gateway.client(socketTimeoutMS=60_000) as client:
+        watched = client[database.name].c
+        with (
+            watched.watch() as bystander,
+            watched.watch([{"$match": {**header, "$and": many}}]) as costly,
+            watched.watch([{"$match": {**header, "$and": many[:1]}}]) as cheap,
+        ):
+            for stream in (bystander, costly, cheap):
+                assert stream.try_next() is None
+            collection.insert_many([{"_id": 0, "items": [{"y": 1}] * 20_000}, {"_id": 1}])
+            assert [next(stream)["documentKey"]["_id"] for stream in (bystander, cheap) for _ in range(2)] == [0, 1] * 2
+            with pytest.raises(OperationFailure, match="cost too much") as caught:
+                next(costly)
+            assert caught.value.code == 50
     assert threads_of_stages == {"stages"}

@@ -18,7 +18,7 @@ from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.scope import Scope
 from tailrace.engine.stream import EngineStream
-from tailrace.engine.user_stages import are_quick
+from tailrace.engine.user_stages import quick_bytes
 from tailrace.errors import TailraceError
 from tailrace.hub.event_log import EventLog
 from tailrace.oplog.source import OplogBatch
@@ -83,8 +83,9 @@ class Channel(EventLog):
         self._inbox_lock = threading.Lock()
         self._entries: list[bytes] = []
         self._entry_bytes = 0
-        self.is_costly = not are_quick(spec.stages)
-        self._takes_time = looks_up or AddImages.are_asked_for(spec.options) or self.is_costly
+        self.is_costly = bool(spec.stages)
+        self._takes_time = looks_up or AddImages.are_asked_for(spec.options)
+        self._quick_bytes = quick_bytes(spec.stages) if spec.stages else _QUICK_BYTES
         self._has_commands = False
         self._inbox = _Inbox(entry_at)
         since = replace(
@@ -144,7 +145,7 @@ class Channel(EventLog):
         """Tell whether events are made of what waits within a millisecond or two: nothing is looked up for them."""
         if not self._entries:
             return True
-        return not self._takes_time and not self._has_commands and self._entry_bytes < _QUICK_BYTES
+        return not self._takes_time and not self._has_commands and self._entry_bytes < self._quick_bytes
 
     @property
     def end_position(self) -> ResumeToken:

@@ -59,7 +59,7 @@ class EventLog(ABC):
         self.is_ended = False
         self.readers: set[Reader] = set()
         self.is_costly = False
-        """Whether a user's stages are run here that may take their time."""
+        """Whether a user's stages are run here: what is not quick of them may take any time."""
         self._making = threading.Lock()
         self._lock = threading.Lock()
         self._events: list[Event] = []
@@ -115,6 +115,11 @@ class EventLog(ABC):
             if self.is_broken or time < self.low:
                 return None
             return self._first + bisect_right(self._events, time, key=_cluster_time)
+
+    def size_behind(self, index: int) -> int:
+        """Give how many bytes the events from an index on have."""
+        with self._lock:
+            return sum(len(event.raw) for event in self._events[max(0, index - self._first) :])
 
     def read(self, index: int, max_events: int | None, max_bytes: int) -> Reading | None:
         """Give events from an index on, at least one whatever its size; None when they are gone."""

@@ -16,14 +16,13 @@ from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.prefilter import prefilter_of
 from tailrace.engine.split import limit_size
-from tailrace.engine.user_stages import UserStages, are_quick
+from tailrace.engine.user_stages import UserStages, quick_bytes
 from tailrace.errors import ChangeStreamError
 from tailrace.hub.channel import Channel
 from tailrace.hub.event_log import EventLog
 from tailrace.token.resume_token import ResumeToken
 
 _NO_LIMIT: Final = 1 << 62
-_QUICK_EVENTS: Final = 200
 
 
 def may_be_staged(spec: StreamSpec, pipeline: Pipeline | None) -> bool:
@@ -44,8 +43,8 @@ class StagedChannel(EventLog):
         super().__init__(low, base.max_bytes)
         self.base = base
         self._user_stages = UserStages(pipeline)
-        self.is_costly = not are_quick(stages)
-        self._quick_events = 0 if self.is_costly else _QUICK_EVENTS
+        self.is_costly = True
+        self._quick_bytes = quick_bytes(stages)
         self._dialect = dialect
 
     def has(self, index: int) -> bool:
@@ -71,7 +70,7 @@ class StagedChannel(EventLog):
         """Run the stages on what the base has made since."""
         if not only_quick:
             self.base.make_events()
-        elif not self.base.make_events_without_waiting() or self.base.end - self.index > self._quick_events:
+        elif not self.base.make_events_without_waiting() or self.base.size_behind(self.index) > self._quick_bytes:
             return False
         if self.is_ended or self.error or self.is_broken:
             return True

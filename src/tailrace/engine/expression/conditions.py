@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from tailrace.engine.expression.failures import BAD_VALUE, fail
+from tailrace.engine.expression.meter import walk
 from tailrace.engine.expression.nodes import Evaluate, Node, Slots
 from tailrace.engine.expression.parsing import Version
 from tailrace.engine.expression.values import MISSING, Document, Value, truth
@@ -108,6 +109,7 @@ def values_at(document: Document, names: Sequence[bytes], whole: bool) -> Iterat
 
 def _through(array: list[Value], rest: Sequence[bytes], whole: bool) -> Iterator[Value]:
     """Walk the values in an array that a path has come to, with the rest of the path to go."""
+    walk(len(array))
     if not rest or (rest[0] == b"" and len(rest) == 1):
         if not whole:
             yield from array

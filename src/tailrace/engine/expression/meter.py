@@ -19,6 +19,7 @@ _MAX_BYTES: Final = 256 * 1024 * 1024
 """What one event's values may take together, those included that are thrown away again."""
 _BYTES_BETWEEN_CHECKS: Final = 64 * 1024
 _STEPS_BETWEEN_CHECKS: Final = 0xF
+_ELEMENTS_BETWEEN_CHECKS: Final = 1_000
 ELEMENT: Final = 40
 """About what an element of an array takes that was computed; one that is only copied takes a fifth."""
 
@@ -27,6 +28,7 @@ class _Meter(threading.local):
     spent = 0
     next_check = 0
     steps = 0
+    walked = 0
     deadline = math.inf
 
 
@@ -66,6 +68,15 @@ def check_time() -> None:
     _meter.steps += 1
     if not _meter.steps & _STEPS_BETWEEN_CHECKS and seconds_left() < 0:
         out_of_time()
+
+
+def walk(count: int) -> None:
+    """Count elements of an array that a path is about to go through; look at the clock after some of them."""
+    _meter.walked += count
+    if _meter.walked > _ELEMENTS_BETWEEN_CHECKS:
+        _meter.walked = 0
+        if seconds_left() < 0:
+            out_of_time()
 
 
 def step() -> None:

@@ -77,13 +77,15 @@ class Pipeline:
         *,
         split: bool,
         seconds: float | None = None,
+        untimed_bytes: int = 0,
     ) -> None:
-        """Bind the stages; `seconds` is the processor time that they may take for one event."""
+        """Bind the stages; `seconds` is the processor time that they may take for one event of more than some bytes."""
         self._runs: list[Run] = [stage.bind(slot_count) for stage in stages]
         self._changes = any(not isinstance(stage, Match) for stage in stages)
         self._stages = stages
         self._error_prefix = error_prefix
         self._seconds = seconds
+        self._untimed_bytes = untimed_bytes
         self.splits_large_events = split
         self.is_identity = not stages
         self.fields = _fields_read(stages)
@@ -92,7 +94,7 @@ class Pipeline:
     def __call__(self, event: bytes) -> bytes | None:
         """Run the stages on one event."""
         document: Document | None = Document(event)
-        meter.begin(self._seconds)
+        self._begin(event)
         try:
             for run in self._runs:
                 assert document is not None
@@ -103,6 +105,9 @@ class Pipeline:
             return document.to_bytes() if self._changes else event
         except Failure as failure:
             raise PipelineFailed(self._error_prefix + failure.message, server_code=failure.code) from None
+
+    def _begin(self, event: bytes) -> None:
+        meter.begin(None if len(event) <= self._untimed_bytes else self._seconds)
 
     def partial_filter(self, names: Iterable[str]) -> Callable[[bytes], bool] | None:
         """Give the part of the first `$match` stages that reads these top-level fields alone.
@@ -131,7 +136,7 @@ class Pipeline:
         match = Junction("and", parts).bind()
 
         def may_pass(event: bytes) -> bool:
-            meter.begin(self._seconds)
+            self._begin(event)
             try:
                 return match(Document(event))
             except Failure:
@@ -188,12 +193,13 @@ def compile_pipeline(
     cluster_time: Timestamp | None = None,
     database: str | None = None,
     seconds: float | None = None,
+    untimed_bytes: int = 0,
 ) -> Pipeline:
     """Compile the stages after `$changeStream`, in the dialect of a server version.
 
     `now` and `cluster_time` are what `$$NOW` and `$$CLUSTER_TIME` mean for the whole stream; `database` is
     the one the stream was opened on; `seconds` is the processor time that they may take for one event, and to
-    be compiled. Raises `StreamRefused` with the server's code for stages that this server would not run, and
+    be compiled; events of up to `untimed_bytes` are run without looking at the clock. Raises `StreamRefused` with the server's code for stages that this server would not run, and
     `PipelineUnsupported` for those that only the engine does not know.
     """
     meter.begin(seconds)
@@ -211,7 +217,9 @@ def compile_pipeline(
         raise _refusal(failure, message) from None
     prefix = "PlanExecutor error during aggregation :: caused by :: " if version >= (5, 0) else ""
     ordered = move_matches_forward(parsed, version)
-    return Pipeline(ordered, scope.context.slot_count, prefix, split=split, seconds=seconds)
+    return Pipeline(
+        ordered, scope.context.slot_count, prefix, split=split, seconds=seconds, untimed_bytes=untimed_bytes
+    )
 
 
 def _refusal(failure: Failure, message: str) -> StreamRefused:
