@@ -51,7 +51,7 @@ def are_quick(stages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def quick_parts(stages: Sequence[Mapping[str, Any]]) -> int | None:
-    """Give how many parts quick stages have, each of which may look at all of an event; None when they are not quick."""
+    """Give how many parts quick stages have, each of which may look at a whole event; None when they are not quick."""
     parts: list[Any] = [value for stage in stages for value in stage.values()]
     if any(name not in _QUICK_STAGES for stage in stages for name in stage):
         return None

@@ -199,8 +199,9 @@ def compile_pipeline(
 
     `now` and `cluster_time` are what `$$NOW` and `$$CLUSTER_TIME` mean for the whole stream; `database` is
     the one the stream was opened on; `seconds` is the processor time that they may take for one event, and to
-    be compiled; events of up to `untimed_bytes` are run without looking at the clock. Raises `StreamRefused` with the server's code for stages that this server would not run, and
-    `PipelineUnsupported` for those that only the engine does not know.
+    be compiled; for events of up to `untimed_bytes` the clock is not looked at. Raises `StreamRefused` with the
+    server's code for stages that this server would not run, and `PipelineUnsupported` for those that only the engine
+    does not know.
     """
     meter.begin(seconds)
     version = _parse_version(server_version)
