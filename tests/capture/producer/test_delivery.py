@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import bson
 from bson.timestamp import Timestamp
 
@@ -68,3 +70,30 @@ def test_the_rows_of_a_snapshot_are_counted_by_the_attempt_that_delivered_them(t
         again.deliver([event(4)], None)
         again.commit(now=True)
         assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(6, 1), 4)
+
+
+def test_a_slow_store_is_spared_while_there_is_more_to_read_and_asked_when_the_stream_has_caught_up(tmp_path) -> None:
+    """What is not saved when the process is killed is delivered again."""
+
+    with (
+        open_store(f"file:{tmp_path / 'positions'}") as store,
+        Leader(store, store.acquire("orders", "here/1", seconds=600)) as leader,
+    ):
+        leader.save(at(5))
+        delivery = delivery_of(leader)
+        save = leader.save
+
+        def save_slowly(position: Position, **more: object) -> None:
+            time.sleep(0.05)
+            save(position)
+
+        leader.save = save_slowly
+        delivery.deliver([event(1)], at(6))
+        delivery.commit()
+        assert leader.position.cluster_time == Timestamp(6, 1)
+        delivery.deliver([event(2)], at(7))
+        time.sleep(0.3)
+        delivery.commit()
+        assert leader.position.cluster_time == Timestamp(6, 1), "more is there to be read"
+        delivery.commit(caught_up=True)
+        assert leader.position.cluster_time == Timestamp(7, 1)

@@ -34,3 +34,19 @@ def test_a_template_with_other_fields_is_refused(template: str) -> None:
 def test_a_name_that_kafka_forbids_is_refused(namespace: str) -> None:
     with pytest.raises(SettingsError):
         TopicRule("", "{db}.{coll}").topic(namespace)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "confused"),
+    [
+        ("shop.a b", "shop.a_20b", True),
+        ("shop.a..b", "shop.a.b", True),
+        ("shop.ä", "shop.a", False),
+        ("shop.orders", "shop.payments", False),
+    ],
+)
+def test_namespaces_that_only_kafka_cannot_tell_apart(one: str, other: str, confused: bool) -> None:
+    assert TopicRule("cdc").confuses(one, other) is confused
+    assert not TopicRule("cdc", "everything").confuses(one, other), "one topic for everything was asked for"
+    assert not TopicRule("cdc", renames=(("shop.*", "all"),)).confuses(one, other)
+    assert not TopicRule("cdc", exact=((one, "its-own"),)).confuses(one, other)

@@ -210,7 +210,7 @@ class Attempt:
             self._take(delivery, batch)
         if self.snapshot is not None and self.snapshot.take_rows(self._merge):
             self.snapshot = None
-        delivery.commit(now=delivery.transactional and (batch is None or self._is_caught_up(batch)))
+        delivery.commit(caught_up=batch is None or self._is_caught_up(batch))
         if batch is not None:
             self._status.observed(batch.operation_time)
             if batch.events and not self._reader.buffered:

@@ -32,6 +32,8 @@ from tailrace.telemetry import NO_TRACING, SampledEvent, Tracing
 
 _SAVE_TIMES_BETWEEN_SAVES = 29
 """A slow store is asked less often, so that saving never takes more than a thirtieth of the time."""
+_SAVE_TIMES_WHEN_CAUGHT_UP = 4
+"""With nothing to read and nothing in flight the time is free, and what is not saved is delivered again after a kill."""
 
 _BUSY_TRANSACTION_SECONDS = 0.5
 """How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
@@ -96,7 +98,7 @@ class Delivery:
         self._stream = stream
         self._pending: deque[InFlightBatch] = deque()
         self._uncommitted: Position | None = None
-        self._next_commit = 0.0
+        self._next_commit = self._next_commit_when_idle = 0.0
         self._dead_lettered = 0
         self._dead_letters = sink.dead_letters
         sink.bind(leader.seconds_left)
@@ -148,12 +150,15 @@ class Delivery:
             self._check_lease()
             self._sink.start_flush()
 
-    def commit(self, *, now: bool = False) -> None:
-        """Commit the position that the sink has acknowledged, when it is time for that (or `now`)."""
+    def commit(self, *, now: bool = False, caught_up: bool = False) -> None:
+        """Commit the position that the sink has acknowledged, when it is time for that (or `now`).
+
+        A stream that has `caught_up` commits sooner: what waits for more would only be late.
+        """
         if isinstance(self._sink, TransactionalSink):
-            self._commit_transaction(self._sink, now)
+            self._commit_transaction(self._sink, now or caught_up)
         else:
-            self._commit_position(now)
+            self._commit_position(now, caught_up)
 
     def finish(self, timeout: float) -> None:
         """Wait until all is acknowledged and move the position to the end."""
@@ -195,11 +200,12 @@ class Delivery:
         if not self.transactional:
             self._leader.check(in_flight=self.waiting)
 
-    def _commit_position(self, now: bool) -> None:
+    def _commit_position(self, now: bool, caught_up: bool) -> None:
         self._check_lease()
         acknowledged = self._sink.acknowledged()
         self._advance(acknowledged)
-        if self._uncommitted is not None and (now or self._is_time()):
+        idle = caught_up and not self._pending
+        if self._uncommitted is not None and (now or self._is_time(idle=idle)):
             self._hook("before-save")
             began = time.monotonic()
             self._leader.save(self._uncommitted)
@@ -264,8 +270,10 @@ class Delivery:
         self.committed = position
         self._uncommitted = None
         least = _BUSY_TRANSACTION_SECONDS if self.transactional else self._commit_interval
-        self._next_commit = time.monotonic() + max(least, seconds * _SAVE_TIMES_BETWEEN_SAVES)
+        moment = time.monotonic()
+        self._next_commit = moment + max(least, seconds * _SAVE_TIMES_BETWEEN_SAVES)
+        self._next_commit_when_idle = moment + max(least, seconds * _SAVE_TIMES_WHEN_CAUGHT_UP)
         self._metrics.position(position.cluster_time)
 
-    def _is_time(self) -> bool:
-        return time.monotonic() >= self._next_commit
+    def _is_time(self, *, idle: bool = False) -> bool:
+        return time.monotonic() >= (self._next_commit_when_idle if idle else self._next_commit)

@@ -20,7 +20,7 @@ from tailrace.capture.kafka_client import (
 )
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.topics import TopicRule
-from tailrace.errors import NotAuthorized, SinkUnavailable
+from tailrace.errors import NotAuthorized, SettingsError, SinkUnavailable
 
 _FRAMING = 200
 """Bytes around a record in a batch, at most."""
@@ -69,6 +69,12 @@ class TopicCatalogue:
     def learn(self, namespace: str) -> Topic:
         """Find the topic of a namespace, and make it if it is missing."""
         name = self._rule.topic(namespace)
+        for other in self.known:
+            if self._rule.confuses(namespace, other):
+                raise SettingsError(
+                    f"{other} and {namespace} would share the topic {name}",
+                    hint="Give one of them another topic (a transform of kind rename-topic), or capture it by itself.",
+                )
         try:
             ensure_topic(self._admin, name, self._partitions, self._config)
             topic = Topic(name, self._limits.of(name))

@@ -45,13 +45,27 @@ class TopicRule:
         """Give the topic of a namespace."""
         if (own := dict(self.exact).get(namespace)) is not None:
             return own
+        name = self._meant(namespace)
+        name = re.sub(r"\.{2,}", ".", _not_allowed.sub(_spelled, name)).strip(".")
+        if not name or len(name) > _LONGEST:
+            raise SettingsError(f"{name!r} cannot be the name of a topic", hint="Set capture.topic to a shorter one.")
+        return name
+
+    def confuses(self, namespace: str, other: str) -> bool:
+        """Whether two namespaces have one topic only because of what Kafka does not allow in names.
+
+        `shop.a b` and `shop.a_20b` are such: their documents would replace each other wherever a key counts.
+        """
+        if self.topic(namespace) != self.topic(other) or {namespace, other} & dict(self.exact).keys():
+            return False
+        return self._meant(namespace) != self._meant(other)
+
+    def _meant(self, namespace: str) -> str:
+        """Give the name before anything in it is replaced that Kafka does not allow."""
         database, _, collection = namespace.partition(".")
         name = self.template.format(prefix=self.prefix, db=database, coll=collection)
         for pattern, replacement in self.renames:
             name = re.sub(pattern, replacement, name)
-        name = re.sub(r"\.{2,}", ".", _not_allowed.sub(_spelled, name)).strip(".")
-        if not name or len(name) > _LONGEST:
-            raise SettingsError(f"{name!r} cannot be the name of a topic", hint="Set capture.topic to a shorter one.")
         return name
 
     def subject(self, namespace: str) -> str:
