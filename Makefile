@@ -114,6 +114,11 @@ losses: env      ## What each tool loses by each fault, beside the rivals; makes
 	SEEDS=$(or $(SEEDS),1) $(BIN)/pytest -s -m long --timeout 36000 tests/losses $(if $(ONLY),-k '$(ONLY)') $(ARGS)
 	PYTHONPATH=tests:. $(BIN)/python -m losses.page
 
+.PHONY: load
+load: env        ## 500 watchers beside a writer at full speed, 10,000 beside a steady one; makes docs/load.md: MINUTES=10
+	MINUTES=$(or $(MINUTES),10) $(BIN)/pytest -s -m long tests/load $(ARGS)
+	PYTHONPATH=tests:. $(BIN)/python -m load.page
+
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)
 

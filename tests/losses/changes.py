@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,11 @@ import bson
 from bson import CodecOptions, json_util
 
 LENIENT: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
-_OPERATIONS = {"insert": "insert", "c": "insert", "update": "update", "u": "update", "delete": "delete", "d": "delete"}
+_OPERATIONS = {
+    "insert": "insert", "c": "insert", "read": "insert", "r": "insert",
+    "update": "update", "u": "update", "delete": "delete", "d": "delete",
+}  # fmt: skip
+"""A document of a snapshot counts as inserted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +99,19 @@ def count(truth: Sequence[Change], delivered: Iterable[Change]) -> Count:
         reordered=reordered,
         invented=sum(change not in places for change in seen),
     )
+
+
+def count_documents(truth: Mapping[str, int | None], delivered: Sequence[Change]) -> Count:
+    """Compare the documents that there are with those that the changes tell, where nobody has all changes any more.
+
+    Lost is a document that is missing, or has an older value, or was deleted and is still there for a consumer.
+    """
+    told: dict[str, int | None] = {}
+    for change in delivered:
+        if change.operation == "delete":
+            told.pop(change.key, None)
+        elif change.write is not None or change.key not in told:
+            told[change.key] = change.write
+    missing = object()
+    wrong = sum(told.get(key, missing) != truth.get(key, missing) for key in told.keys() | truth.keys())
+    return Count(len(truth), len(delivered), wrong, 0, 0, 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -15,6 +17,7 @@ from pymongo.errors import PyMongoError
 
 from losses.tools import RunningTool
 from nemesis.line import Servers
+from nemesis.small_disk import filled
 from tailrace.stand import ReplicaSet
 
 
@@ -26,7 +29,11 @@ class Stage:
     tool: RunningTool
     start_instance: Callable[[], RunningTool]
     """Starts one more instance of the tool with the same settings."""
+    wait_until_delivering: Callable[[], None]
+    """Waits until one more change is in the topic."""
     database: str
+    folder: Path
+    """What the tool keeps of its own on this machine."""
     dice: random.Random
 
     @property
@@ -44,6 +51,14 @@ def random_kills(stage: Stage) -> None:
     """SIGKILL of the tool, ten times at random moments."""
     for _ in range(10):
         time.sleep(stage.dice.uniform(0.5, 6))
+        stage.tool.service.kill()
+
+
+def kills_at_work(stage: Stage) -> None:
+    """SIGKILL of the tool, ten times, each when it has delivered again."""
+    for _ in range(10):
+        stage.wait_until_delivering()
+        time.sleep(stage.dice.uniform(0.5, 3))
         stage.tool.service.kill()
 
 
@@ -143,17 +158,76 @@ def invalid_utf8(stage: Stage) -> None:
     time.sleep(5)
 
 
-FAULTS: dict[str, Callable[[Stage], None]] = {
-    "none": no_fault,
-    "ten kills": random_kills,
-    "two instances at once": two_instances,
-    "paused beside a second instance": paused_beside_standby,
-    "broker away for half a minute": broker_away,
-    "half-open connections to the broker": half_open,
-    "primary killed": primary_killed,
-    "rollback election": rollback,
-    "collection dropped and renamed": dropped_and_renamed,
-    "record over the topic's limit": large_record,
-    "event over 16 MB": large_event,
-    "invalid UTF-8": invalid_utf8,
+def disk_full(stage: Stage) -> None:
+    """The disk that the tool keeps its own files on is full for a quarter of a minute."""
+    with filled(stage.folder):
+        time.sleep(15)
+
+
+def torn_position(stage: Stage) -> None:
+    """The tool is killed, and of its stored position half is left."""
+    stage.tool.service.hold()
+    stage.tool.position.tear()
+    stage.tool.service.release()
+
+
+def restored_position(stage: Stage) -> None:
+    """The tool is killed, and its stored position is put back to what it was some seconds ago."""
+    backup = stage.tool.position.copy()
+    time.sleep(5)
+    stage.tool.service.hold()
+    stage.tool.position.put(backup)
+    stage.tool.service.release()
+
+
+def rolled_over(stage: Stage) -> None:
+    """The tool is down while writes go on, for so long that the oplog has nothing left of them."""
+    stage.tool.service.hold()
+    time.sleep(5)
+    stage.servers.mongodb.roll_over_oplog()
+    stage.tool.service.release()
+
+
+class Ground(Enum):
+    """What a fault needs to happen."""
+
+    ORDINARY = "a replica set of three"
+    SMALL_OPLOG = "a replica set of one with an oplog of 16 MB"
+    SMALL_DISK = "a disk of 16 MB for the tool's own files"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row of the table."""
+
+    strike: Callable[[Stage], None]
+    ground: Ground = Ground.ORDINARY
+    repeats: bool = False
+    """Whether even exactly-once repeats changes then, because its stored position was moved back."""
+    refuses: bool = False
+    """Whether a tool may wait for an operator then: nobody can know where it stood."""
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What a tool's makers recommend for such a case, by the tool's title."""
+
+
+FAULTS: dict[str, Fault] = {
+    "none": Fault(no_fault),
+    "ten kills": Fault(random_kills),
+    "ten kills of a tool that delivers": Fault(kills_at_work),
+    "two instances at once": Fault(two_instances),
+    "paused beside a second instance": Fault(paused_beside_standby),
+    "broker away for half a minute": Fault(broker_away),
+    "half-open connections to the broker": Fault(half_open),
+    "primary killed": Fault(primary_killed),
+    "rollback election": Fault(rollback),
+    "collection dropped and renamed": Fault(dropped_and_renamed),
+    "record over the topic's limit": Fault(large_record),
+    "event over 16 MB": Fault(large_event),
+    "invalid UTF-8": Fault(invalid_utf8),
+    "disk full": Fault(disk_full, Ground.SMALL_DISK),
+    "torn position": Fault(torn_position, refuses=True),
+    "restored position": Fault(restored_position, repeats=True),
+    "oplog rolled over": Fault(
+        rolled_over, Ground.SMALL_OPLOG, settings={"Debezium": {"snapshot.mode": "when_needed"}}
+    ),
 }

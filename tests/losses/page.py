@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from losses.faults import FAULTS, Ground
 from losses.tools import TOOLS, Tool
 
 ROOT = Path(__file__).parents[2]
@@ -27,13 +28,25 @@ Each tool is started again when it ends, as a service manager would. *Acknowledg
 replica set took; *changes* are the events of the server's own stream, those of the fault included. *Dead letters* are
 changes that the tool reported and kept in a topic of their own; they are not counted as lost. *Recovery* is the longest
 time from the end of the fault to the last change in the topic. *Operator* says in how many runs the tool waited for a
-human, or delivered nothing for three minutes. Times are of a small machine that did other work too, more in some
-runs than in others, so rows and tools are not to be compared by them closely.
+human, or delivered nothing for three minutes; what it had not delivered by then is counted as lost, whether or not a
+human could have it delivered yet, and its own words stand below the table. Times are of a small machine that did
+other work too, more in some runs than in others, so rows and tools are not to be compared by them closely.
 
 A run in which the tool does not begin to deliver within four minutes leaves no line here. There was one: tailrace
 exactly-once, change-stream, in the row of the paused tool: its position store got no answer from the broker for three
 minutes, why is not known. It was run again.
+
+There is no row for a range that moves between shards: the other tools need a `mongos`, of which no build could be had
+(`make nemesis` moves ranges under tailrace alone), and none for a downgrade of the server. Kills at each step of the
+commit order need hooks that only tailrace has (`make crash`).
 """
+_GROUNDS = {
+    Ground.ORDINARY: "",
+    Ground.SMALL_OPLOG: f" On {Ground.SMALL_OPLOG.value}. Nobody has all changes then, so documents are counted: "
+    "*changes* are those there are at the end, and *lost* are those that a consumer lacks, has in an older state or has "
+    "still though they were deleted.",
+    Ground.SMALL_DISK: f" On {Ground.SMALL_DISK.value}.",
+}
 _COLUMNS = (
     "tool", "runs", "acknowledged", "changes", "delivered", "lost", "dead letters", "duplicated", "reordered",
     "recovery", "operator",
@@ -87,17 +100,21 @@ def page(cells: Iterable[dict[str, Any]]) -> str:
     """The whole page."""
     cells = list(cells)
     tools = [tool for tool in TOOLS if any(cell["tool"] == tool.title for cell in cells)]
-    table = {fault: list(_rows(cells, fault, tools)) for fault in dict.fromkeys(cell["fault"] for cell in cells)}
+    table = {
+        fault: list(_rows(cells, fault, tools)) for fault in FAULTS if any(cell["fault"] == fault for cell in cells)
+    }
     servers = ", ".join(sorted({cell["server"] for cell in cells}))
     seeds = ", ".join(map(str, sorted({cell["seed"] for cell in cells})))
     parts = [_HEAD.format(only="kills and Debezium"), f"MongoDB {servers}, a replica set of three; seeds {seeds}.\n"]
     parts += ["## Where another tool did better\n", *_better_rivals(table), ""]
     for fault, rows in table.items():
         parts.append(f"## {fault[0].upper()}{fault[1:]}\n")
+        parts.append(f"{FAULTS[fault].strike.__doc__}{_GROUNDS[FAULTS[fault].ground]}\n")
         parts.append(f"| {' | '.join(_COLUMNS)} |")
         parts.append("|---" * len(_COLUMNS) + "|")
         parts += [row.line() for row in rows]
         parts += [f"\n{reason}" for reason in _reasons(rows)]
+        parts += [f"\n{special}" for special in _special_settings(rows)]
         parts.append("")
     parts.append("## Settings\n")
     for tool in tools:
@@ -143,6 +160,14 @@ def _reasons(rows: Iterable[Row]) -> Iterator[str]:
     for row in rows:
         for reason in dict.fromkeys(cell["stopped"] for cell in row.cells if cell["stopped"]):
             yield f"{row.tool}: `{reason.splitlines()[0]}`"
+
+
+def _special_settings(rows: Iterable[Row]) -> Iterator[str]:
+    """What a tool was set to in this row alone."""
+    for row in rows:
+        chosen = {key: value for cell in row.cells for key, value in cell.get("settings", {}).items()}
+        if chosen:
+            yield f"{row.tool} here with {', '.join(f'`{key}={value}`' for key, value in chosen.items())}."
 
 
 def _is_ours(row: Row) -> bool:

@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,20 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from losses.changes import LENIENT, Change, Count, count, decode, of_event
-from losses.faults import FAULTS, Stage
+from losses.changes import LENIENT, Change, Count, count, count_documents, decode, of_event
+from losses.faults import FAULTS, Ground, Stage
 from losses.tools import Aim, RunningTool, Tool
 from losses.writer import NumberedWriter
 from nemesis.line import Servers
+from nemesis.small_disk import mount_small_disk, unmount
 from tailrace.stand import ReplicaSet
 
 SECONDS_TO_BEGIN = 240
 SECONDS_TO_RECOVER = 180
+SECONDS_OF_A_FAILURE = 45
+"""A tool that has said that it failed, or ends again and again, is given up after this long."""
+EXITS_OF_A_LOOP = 5
+SMALL_OPLOG_MB = SMALL_DISK_MB = 16
 BEGINNING = "the beginning"
 WRITING_BEFORE, WRITING_AFTER = 3.0, 3.0
 
@@ -49,6 +54,8 @@ class Cell:
     """From the end of the fault to the last change in the topic; None when it did not come."""
     stopped: str
     """Why the tool waits for an operator; empty when it does not."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """What it was set to beyond its ordinary settings."""
 
     def line(self) -> dict[str, Any]:
         """For a file of JSON lines."""
@@ -57,59 +64,89 @@ class Cell:
 
 def run(servers: Servers[ReplicaSet], tool: Tool, fault: str, seed: int, folder: Path) -> Cell:
     """Start the tool, write, let the fault happen, write on, and wait until the last change has arrived."""
+    row = FAULTS[fault]
     folder.mkdir(parents=True, exist_ok=True)
     name = f"l{uuid.uuid4().hex[:8]}"
     database = f"db{name}"
-    aim = Aim(servers.mongodb.uri, servers.broker.proxied_servers, database, name, folder)
-    with ExitStack() as instances:
+    more = row.settings.get(tool.title, {})
+    with ExitStack() as opened:
+        servers = _ground(row.ground, servers, folder, opened)
+        aim = Aim(servers.mongodb.uri, servers.broker.proxied_servers, database, name, folder)
 
         def start_instance() -> RunningTool:
-            instance = tool.start(aim)
-            instances.callback(instance.stop)
+            instance = tool.start(aim, more)
+            opened.callback(instance.stop)
             return instance
 
         running = start_instance()
-        with closing(Topics(servers.broker.bootstrap_servers, name, f"{name}.{database}.orders", tool)) as topics:
-            start = _begin(servers, database, topics)
-            writer = NumberedWriter(servers.mongodb.uri, database, seed)
-            writer.start()
-            time.sleep(WRITING_BEFORE)
-            FAULTS[fault](Stage(servers, running, start_instance, database, random.Random(seed)))
-            time.sleep(WRITING_AFTER)
-            writer.stop()
-            healed = time.monotonic()
-            last = _mark(servers, database, "the end", writer.number + 1)
-            truth = _truth(servers.mongodb.uri, database, start, last)
-            recovered = _wait_for(topics, truth[-1], healed)
+        topic = f"{name}.{database}.orders"
+        topics = opened.enter_context(closing(Topics(servers.broker.bootstrap_servers, name, topic, tool)))
+        start = _begin(servers, database, topics)
+        writer = NumberedWriter(servers.mongodb.uri, database, seed)
+        writer.start()
+        time.sleep(WRITING_BEFORE)
+        delivering = lambda: _wait_for_more(topics)  # noqa: E731
+        row.strike(Stage(servers, running, start_instance, delivering, database, folder, random.Random(seed)))
+        time.sleep(WRITING_AFTER)
+        writer.stop()
+        ending = Ending(running, time.monotonic(), len(running.service.exits))
+        last = Change("insert", _mark(servers, database, "the end", writer.number + 1), writer.number + 1)
+        if row.ground is Ground.SMALL_OPLOG:
+            found, recovered = _by_documents(servers, database, topics, last, ending)
+        else:
+            truth = _truth(servers.mongodb.uri, database, start, last.key)
+            recovered = _wait_for(topics, last, ending)
             topics.poll(5.0)
             found = count(truth, topics.changes)
-            return _cell(servers, tool, fault, seed, writer, found, topics, recovered, running.failed())
+        return Cell(
+            fault=fault,
+            tool=tool.title,
+            seed=seed,
+            server=servers.mongodb.version,
+            acknowledged=writer.acknowledged,
+            dead_lettered=topics.dead_letters(),
+            seconds_to_recover=None if recovered is None else round(recovered, 1),
+            stopped="" if recovered is not None else ending.reason()[:200],
+            settings=dict(more),
+            **asdict(found),
+        )
 
 
-def _cell(
-    servers: Servers[ReplicaSet],
-    tool: Tool,
-    fault: str,
-    seed: int,
-    writer: NumberedWriter,
-    found: Count,
-    topics: Topics,
-    recovered: float | None,
-    stopped: str,
-) -> Cell:
-    if recovered is None and not stopped:
-        stopped = f"delivers nothing for {SECONDS_TO_RECOVER} s"
-    return Cell(
-        fault=fault,
-        tool=tool.title,
-        seed=seed,
-        server=servers.mongodb.version,
-        acknowledged=writer.acknowledged,
-        dead_lettered=topics.dead_letters(),
-        seconds_to_recover=None if recovered is None else round(recovered, 1),
-        stopped=stopped[:200],
-        **asdict(found),
-    )
+def _ground(ground: Ground, servers: Servers[ReplicaSet], folder: Path, opened: ExitStack) -> Servers[ReplicaSet]:
+    """Prepare what the fault needs; gives the servers of the run."""
+    if ground is Ground.SMALL_DISK:
+        assert mount_small_disk(folder, SMALL_DISK_MB), "a small disk needs root"
+        opened.callback(unmount, folder)
+    elif ground is Ground.SMALL_OPLOG:
+        small = ReplicaSet.start(oplog_mb=SMALL_OPLOG_MB, folder=folder / "mongodb")
+        return replace(servers, mongodb=opened.enter_context(small))
+    return servers
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A tool after the fault: whether it is worth while to wait for it."""
+
+    tool: RunningTool
+    healed: float
+    exits: int
+    """How often it had ended by then."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be expected."""
+        waited = time.monotonic() - self.healed
+        loops = len(self.tool.service.exits) - self.exits >= EXITS_OF_A_LOOP
+        return waited > SECONDS_TO_RECOVER or (waited > SECONDS_OF_A_FAILURE and (loops or bool(self.tool.failed())))
+
+    def reason(self) -> str:
+        """Why it delivers nothing, in its own words where it has some."""
+        if reason := self.tool.failed():
+            return reason
+        if len(self.tool.service.exits) - self.exits >= EXITS_OF_A_LOOP:
+            lines = [line for line in self.tool.service.log_tail().splitlines() if line.strip()]
+            return f"ends again and again: {lines[-1] if lines else 'without a word'}"
+        return f"delivers nothing for {SECONDS_TO_RECOVER} s"
 
 
 class Topics:
@@ -215,9 +252,31 @@ def _truth(uri: str, database: str, start: Any, last: str) -> list[Change]:
     raise AssertionError("the server's own stream did not come to the end")
 
 
-def _wait_for(topics: Topics, last: Change, healed: float) -> float | None:
-    while time.monotonic() < healed + SECONDS_TO_RECOVER:
+def _wait_for(topics: Topics, last: Change, ending: Ending) -> float | None:
+    """Wait for the last change; gives how long that took after the fault."""
+    while not ending.is_over:
         topics.poll(1.0)
         if last in topics.changes[-2_000:]:
-            return time.monotonic() - healed
+            return time.monotonic() - ending.healed
     return None
+
+
+def _wait_for_more(topics: Topics) -> None:
+    before, deadline = len(topics.changes), time.monotonic() + SECONDS_TO_RECOVER
+    while len(topics.changes) == before and time.monotonic() < deadline:
+        topics.poll(0.5)
+
+
+def _by_documents(
+    servers: Servers[ReplicaSet], database: str, topics: Topics, last: Change, ending: Ending
+) -> tuple[Count, float | None]:
+    """Compare documents until they agree, or nothing more is to be expected."""
+    recovered = _wait_for(topics, last, ending)
+    with servers.mongodb.client() as client:
+        documents = client[database].orders.find({"_id": {"$not": {"$regex": f"^{BEGINNING}"}}}, {"write": 1})
+        truth = {each["_id"]: each.get("write") for each in documents}
+    deadline = time.monotonic() + SECONDS_OF_A_FAILURE
+    while (found := count_documents(truth, topics.changes)).lost and time.monotonic() < deadline:
+        topics.poll(1.0)
+        recovered = None if recovered is None else time.monotonic() - ending.healed
+    return found, recovered

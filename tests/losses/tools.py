@@ -17,6 +17,7 @@ from bench.peers import DEBEZIUM, HEAP, MONGO_KAFKA, Peer, java
 
 import tailrace
 from losses.changes import Change, of_debezium, of_event_json
+from losses.positions import InFiles, InTopic, StoredPosition
 from nemesis.services import Service
 from tailrace.stand.ports import reserve_port
 
@@ -46,9 +47,9 @@ class Tool:
     launch: Callable[[Aim, Mapping[str, str]], RunningTool]
     read: Callable[[bytes | None, bytes], Change | None] = of_event_json
 
-    def start(self, aim: Aim) -> RunningTool:
-        """Start it and wait until it takes orders, if it does."""
-        running = self.launch(aim, self.settings)
+    def start(self, aim: Aim, more: Mapping[str, str]) -> RunningTool:
+        """Start it, with settings for this run alone, and wait until it takes orders, if it does."""
+        running = self.launch(aim, {**self.settings, **more})
         running.service.start()
         running.begin()
         return running
@@ -59,6 +60,7 @@ class RunningTool:
     """A tool at work."""
 
     service: Service
+    position: StoredPosition
     begin: Callable[[], None] = lambda: None
     """What has to be done once after the first start."""
     failed: Callable[[], str] = lambda: ""
@@ -79,7 +81,11 @@ def tailrace_tool(delivery: str, source: str) -> Tool:
 
 
 def _launch_tailrace(aim: Aim, settings: Mapping[str, str]) -> RunningTool:
-    once = settings["capture.delivery"] == "exactly-once"
+    position: StoredPosition = InFiles(aim.folder / "positions", "*.position.json")
+    store = f"file:{aim.folder / 'positions'}"
+    if settings["capture.delivery"] == "exactly-once":
+        position = InTopic(aim.servers, f"{aim.name}-positions")
+        store = f"kafka://{aim.servers}/{aim.name}-positions"
     chosen = {
         "mongodb.uri": aim.uri,
         "capture.name": aim.name,
@@ -88,14 +94,12 @@ def _launch_tailrace(aim: Aim, settings: Mapping[str, str]) -> RunningTool:
         "capture.sink": f"kafka://{aim.servers}",
         "capture.topic_prefix": aim.name,
         "capture.partitions": "3",
-        "capture.position_store": f"kafka://{aim.servers}/{aim.name}-positions"
-        if once
-        else f"file:{aim.folder / 'positions'}",
+        "capture.position_store": store,
         **settings,
     }
     environment = {f"TAILRACE_{key.upper().replace('.', '__')}": value for key, value in chosen.items()}
     program = str(Path(sys.executable).with_name("tailrace"))
-    return RunningTool(Service("tailrace", [program, "produce"], aim.folder, environment))
+    return RunningTool(Service("tailrace", [program, "produce"], aim.folder, environment), position)
 
 
 NAIVE_LOOP = """
@@ -127,7 +131,8 @@ def _launch_naive(aim: Aim, settings: Mapping[str, str]) -> RunningTool:
     program.write_text(NAIVE_LOOP)
     topic = f"{aim.name}.{aim.database}.orders"
     arguments = [aim.uri, aim.servers, aim.database, topic, str(aim.folder / "token")]
-    return RunningTool(Service("naive", [sys.executable, str(program), *arguments], aim.folder, {}))
+    service = Service("naive", [sys.executable, str(program), *arguments], aim.folder, {})
+    return RunningTool(service, InFiles(aim.folder, "token"))
 
 
 def debezium() -> Tool:
@@ -210,7 +215,8 @@ def _launch_connect(peer: Peer, aim: Aim, converter: str, connector: Mapping[str
         traces = [str(part.get("trace", "failed")) for part in parts if part.get("state") == "FAILED"]
         return traces[0].splitlines()[0] if traces else ""
 
-    return RunningTool(Service(peer.name, command, aim.folder, {}), begin, failed, [port])
+    position = InTopic(aim.servers, f"{aim.name}-offset")
+    return RunningTool(Service(peer.name, command, aim.folder, {}), position, begin, failed, [port])
 
 
 def _ask(method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:

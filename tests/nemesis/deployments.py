@@ -16,8 +16,10 @@ from nemesis.writers import COLLECTIONS, ReplicaSetWriter, ShardedWriter, Writer
 from tailrace.stand import ReplicaSet, ShardedCluster
 
 WRITERS = 2
-MARKED: tuple[tuple[str, str], ...] = (("s0", "a"), ("s1", "z"))
+_MARKED = (("s0", "a"), ("s1", "z"))
 """The first letter of marks on each shard; the ranges of these letters never move."""
+_MARKED_LATER = (("s2", "y"),)
+"""The same for shards that are added in the middle of a run."""
 _RANGES: tuple[tuple[Any, Any, str], ...] = (
     (MinKey(), 20_000, "s0"),
     (20_000, "", "s1"),
@@ -32,6 +34,7 @@ MOVABLE = (_RANGES[0][:2], _RANGES[1][:2], _RANGES[4][:2])
 class Deployment(ABC):
     """MongoDB as one run sees it."""
 
+    name: str
     version: str
     uri: str
     """What the product is given."""
@@ -74,6 +77,7 @@ class Deployment(ABC):
 class ReplicaSetDeployment(Deployment):
     """A replica set of three nodes."""
 
+    name = "replica set"
     sources = ("change-stream", "oplog")
 
     def __init__(self, folder: Path, running: ExitStack) -> None:
@@ -109,16 +113,18 @@ class ReplicaSetDeployment(Deployment):
 class ShardedDeployment(Deployment):
     """Two shards of three nodes each and a config server; writes go as a router would send them."""
 
+    name = "sharded cluster"
     sources = ("oplog",)
 
     def __init__(self, folder: Path, running: ExitStack) -> None:
         # Ranges move to and fro: one that comes back must not wait for the cleaning of what it left.
         parameters = {"orphanCleanupDelaySecs": 0, "periodicNoopIntervalSecs": 1}
         self.cluster = running.enter_context(
-            ShardedCluster.start(shards=len(MARKED), nodes=3, parameters=parameters, folder=folder / "sharded")
+            ShardedCluster.start(shards=len(_MARKED), nodes=3, parameters=parameters, folder=folder / "sharded")
         )
         self.version, self.uri = self.cluster.version, self.cluster.config.uri
         self.replica_sets = tuple(self.cluster.shards.values())
+        self._marked = list(_MARKED)
 
     def prepare(self, database: str) -> None:
         """Shard each collection by `_id`, with ranges on both shards."""
@@ -129,15 +135,34 @@ class ShardedDeployment(Deployment):
             for lower, upper, shard in _RANGES:
                 if shard != "s0":
                     self.cluster.move_range(namespace, shard, min={"_id": lower}, max={"_id": upper})
+        for shard, letter in self._marked[1:-1]:
+            self._give_letter(database, shard, letter)
+
+    def grow(self, database: str) -> str | None:
+        """Add a shard, if there are not enough, and give it a range; gives its name. For the writer's thread alone."""
+        added = len(self._marked) - len(_MARKED)
+        if added == len(_MARKED_LATER):
+            return None
+        name, letter = _MARKED_LATER[added]
+        assert self.cluster.add_shard() == name
+        self._give_letter(database, name, letter)
+        self._marked.insert(-1, (name, letter))  # the last mark stays the last
+        self.replica_sets = tuple(self.cluster.shards.values())
+        return name
+
+    def _give_letter(self, database: str, shard: str, letter: str) -> None:
+        for collection in COLLECTIONS:
+            following = chr(ord(letter) + 1)
+            self.cluster.move_range(f"{database}.{collection}", shard, min={"_id": letter}, max={"_id": following})
 
     def writers(self, database: str, seed: int, pause: float) -> list[Writer]:
         """One: a router's sessions belong to one thread."""
-        return [ShardedWriter(self.cluster, database, seed, pause, MOVABLE)]
+        return [ShardedWriter(self.cluster, database, seed, pause, MOVABLE, lambda: self.grow(database))]
 
     def mark(self, database: str, name: str) -> str:
         """Write one to each shard; the last one is the newest of all."""
         number = time.time_ns()
-        for shard, letter in MARKED:
+        for shard, letter in self._marked:
             key = f"{letter} {name} {number}"
             self.cluster.insert(f"{database}.orders", {"_id": key, "op": name}, shard=shard)
         return key
@@ -149,6 +174,6 @@ class ShardedDeployment(Deployment):
     def truth(self, database: str, start: Timestamp, last: str) -> list[Event]:
         """The own streams of the shards, each up to its own mark, in the order of their tokens."""
         events: list[Event] = []
-        for shard, letter in MARKED:
+        for shard, letter in self._marked:
             events += server_stream(self.cluster.shards[shard].uri, database, start, letter + last[1:])
         return sorted(events, key=lambda event: (event.time, event.token))

@@ -11,7 +11,9 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from nemesis.jobs import Jobs, is_jvm, is_worker, kill_below
 from nemesis.line import Line
+from nemesis.small_disk import filled
 from tailrace.errors import ServerDidNotStart
 from tailrace.stand import ReplicaSet
 
@@ -51,6 +53,10 @@ class Faults:
             "kill Redis": lambda _: self._server_killed(line.redis, "redis"),
             "kill PostgreSQL": lambda _: self._server_killed(line.postgres, "postgres"),
         }
+        if line.has_small_disk:
+            self._menu["a full disk"] = lambda _: self._disk_full()
+        if line.jobs is not None:
+            self._menu |= self._faults_of_jobs(line.jobs)
 
     @property
     def names(self) -> list[str]:
@@ -75,6 +81,26 @@ class Faults:
 
     def _service(self, services: list[Any], choice: int) -> Any:
         return services[choice % len(services)]
+
+    def _faults_of_jobs(self, jobs: Jobs) -> dict[str, Callable[[int], Any]]:
+        return {
+            "kill a Spark driver": lambda choice: self._killed(self._service(jobs.services, choice)),
+            "stop a Spark driver": lambda choice: self._stopped(self._service(jobs.services, choice)),
+            "kill a Spark worker": lambda choice: self._killed_below(
+                self._service(jobs.services, choice), choice, is_worker
+            ),
+            "kill a JVM": lambda choice: self._killed_below(self._service(jobs.services, choice), choice, is_jvm),
+        }
+
+    @contextmanager
+    def _killed_below(self, service: Any, choice: int, wanted: Callable[[str], bool]) -> Iterator[str]:
+        yield kill_below(service, choice, wanted)
+
+    @contextmanager
+    def _disk_full(self) -> Iterator[str]:
+        """Fill the disk that the processes have for their positions and logs."""
+        with self._alone("disk"), filled(self._line.disk) as size:
+            yield f"{size} bytes"
 
     @contextmanager
     def _killed(self, service: Any) -> Iterator[str]:

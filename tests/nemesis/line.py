@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from nemesis.deployments import Deployment
+from nemesis.jobs import Jobs
 from nemesis.services import Service
+from nemesis.small_disk import mount_small_disk, unmount
 from tailrace.stand import FaultProxy, Kafka, Postgres, Redis
 from tailrace.stand.ports import reserve_port
 
+DISK_MB = 64
 FORMATS = ("json", "canonical", "bson")
 LEASE_SECONDS = 12
 """More than one call to a broker that is away may take, or the lease would end during it."""
@@ -60,27 +64,39 @@ class Stream:
 class Line:
     """The product's processes over the servers, with names and a database of this run alone."""
 
-    def __init__(self, servers: Servers[Deployment], folder: Path, seed: int) -> None:
+    def __init__(self, servers: Servers[Deployment], folder: Path, seed: int, *, with_jobs: bool = False) -> None:
         self.mongodb = servers.mongodb
         self.broker, self.proxy = servers.broker, servers.proxy
         self.redis, self.postgres = servers.redis, servers.postgres
         self.database = f"shop{seed}"
         self._folder = folder
+        self.disk = folder / "disk"
+        """Where producers and gateway keep positions and logs."""
+        self.has_small_disk = mount_small_disk(self.disk, DISK_MB)
         self._run = uuid.uuid4().hex[:6]
         self._gateway_port = reserve_port()
         self.streams = self._streams(seed)
         self.producers = [self._producer(stream, copy) for stream in self.streams for copy in self._copies(stream)]
         self.gateway = self._gateway()
+        self.jobs = self._jobs() if with_jobs else None
 
     def __enter__(self) -> Self:
-        for service in (*self.producers, self.gateway):
+        for service in self.services:
             service.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for service in (*self.producers, self.gateway):
+        for service in self.services:
             service.stop()
         self._gateway_port.release()
+        if self.has_small_disk:
+            shutil.copytree(self.disk, self._folder / "kept", ignore_dangling_symlinks=True)
+            unmount(self.disk)
+
+    @property
+    def services(self) -> list[Service]:
+        """All processes of the product."""
+        return [*self.producers, self.gateway, *(self.jobs.services if self.jobs else ())]
 
     @property
     def gateway_uri(self) -> str:
@@ -90,7 +106,7 @@ class Line:
     def _streams(self, seed: int) -> list[Stream]:
         """Both guarantees over both sources; formats and the stores of at-least-once in turns."""
         stores: list[Callable[[], str]] = [
-            lambda: f"file:{self._folder / 'positions'}",
+            lambda: f"file:{self.disk / 'positions'}",
             lambda: self.postgres.dsn,
             lambda: self.redis.url,
             lambda: f"kafka://{self.broker.proxied_servers}/nemesis-{self._run}",
@@ -125,12 +141,16 @@ class Line:
         }
         return self._service(f"{stream.name}-{copy}", ["produce"], settings)
 
+    def _jobs(self) -> Jobs:
+        """The Spark jobs behind the first stream."""
+        stream, servers = self.streams[0], self.broker.proxied_servers
+        return Jobs(self._folder / "jobs", self.database, stream.name, stream.format, servers, self.redis.url)
+
     def _gateway(self) -> Service:
         return self._service("gateway", ["serve"], {"gateway.port": self._gateway_port.number})
 
     def _service(self, name: str, verb: list[str], settings: Mapping[str, Any]) -> Service:
         chosen = {"mongodb.uri": self.mongodb.uri, **settings}
         environment = {f"TAILRACE_{key.upper().replace('.', '__')}": str(value) for key, value in chosen.items()}
-        self._folder.mkdir(exist_ok=True, parents=True)
         program = str(Path(sys.executable).with_name("tailrace"))
-        return Service(name, [program, *verb], self._folder, environment)
+        return Service(name, [program, *verb], self.disk, environment)

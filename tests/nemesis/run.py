@@ -14,6 +14,7 @@ from pymongo.errors import PyMongoError
 
 from nemesis.deployments import Deployment
 from nemesis.faults import AlreadyStruck, Faults
+from nemesis.jobs import JobsWriter
 from nemesis.line import Line, Servers
 from nemesis.schedule import Strike, draw
 from nemesis.validators import Event, TopicReader, Verdict, compare, unacknowledged_losses
@@ -24,6 +25,8 @@ from tailrace.owned import OwnedThread
 
 SECONDS_TO_BEGIN = 120
 SECONDS_TO_HEAL = 240
+SECONDS_FOR_JOBS = 600
+"""A driver that starts anew needs a minute on a machine with other work, and its first batch another one."""
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Report:
     """What a run did and found, as it is printed and kept."""
 
     seed: int
+    line: str
     version: str
     seconds: float
     timeline: list[str] = field(default_factory=list)
@@ -45,7 +49,10 @@ class Report:
 
     def text(self) -> str:
         """Seed, timeline and figures, for a person."""
-        lines = [f"seed {self.seed}, MongoDB {self.version}, {self.seconds:.0f} s of faults", *self.timeline]
+        lines = [
+            f"seed {self.seed}, {self.line}, MongoDB {self.version}, {self.seconds:.0f} s of faults",
+            *self.timeline,
+        ]
         lines.append(
             f"acknowledged {self.acknowledged}, unknown {self.unknown}, rolled back {self.rolled_back}, "
             f"events {self.events}"
@@ -56,6 +63,8 @@ class Report:
             f"invented {len(verdict.invented)}, healthy after {self.healthy_after.get(verdict.reader, 0):.1f} s"
             for verdict in self.verdicts
         ]
+        if "jobs" in self.healthy_after:
+            lines.append(f"features, mirrors and histories equal after {self.healthy_after['jobs']:.1f} s more")
         lines += [f"{name} ended with {codes}" for name, codes in self.exits.items() if codes]
         return "\n".join([*lines, *self.problems])
 
@@ -80,16 +89,24 @@ class Run:
     """The parts of one run; `whole` does it from beginning to end."""
 
     def __init__(
-        self, servers: Servers[Deployment], folder: Path, seed: int, seconds: float, pause: float = 0.01
+        self,
+        servers: Servers[Deployment],
+        folder: Path,
+        seed: int,
+        seconds: float,
+        pause: float = 0.01,
+        *,
+        with_jobs: bool = False,
     ) -> None:
         self._servers = servers
         self._seed = seed
         self._seconds = seconds
         self._pause = pause
-        self._line = Line(servers, folder, seed)
+        self._line = Line(servers, folder, seed, with_jobs=with_jobs)
         self._faults = Faults(self._line)
         self._began = 0.0
-        self.report = Report(seed, servers.mongodb.version, seconds)
+        name = f"{servers.mongodb.name}, with Spark jobs" if with_jobs else servers.mongodb.name
+        self.report = Report(seed, name, servers.mongodb.version, seconds)
 
     def whole(self) -> Report:
         """Do it; what went wrong is in the report's `problems`."""
@@ -107,14 +124,16 @@ class Run:
                 for collection in (None, COLLECTIONS[0])
             ]
             writers = self._servers.mongodb.writers(self._line.database, self._seed, self._pause)
-            for each in (*watchers, *writers):
+            others = [JobsWriter(self._servers.mongodb.uri, self._line.database, self._seed)] if self._line.jobs else []
+            for each in (*watchers, *writers, *others):
                 each.start()
             self._strike(draw(self._seed, self._faults.names, self._seconds))
-            for writer in writers:
+            for writer in (*writers, *others):
                 writer.stop()
             last = self._mark("the end")
             truth = self._servers.mongodb.truth(self._line.database, start, last)
             self._wait_healthy(readers, watchers, last, truth)
+            self._wait_for_jobs(truth)
             for watcher in watchers:
                 watcher.stop()
             self._judge(readers, watchers, writers, truth, (start.time, start.inc))
@@ -132,6 +151,11 @@ class Run:
                 if any(event.name == "the beginning" for event in readers[name].events):
                     waiting.discard(name)
             key = self._mark("the beginning")
+        jobs, deadline = self._line.jobs, time.monotonic() + SECONDS_FOR_JOBS
+        while jobs and not jobs.have_begun():
+            assert time.monotonic() < deadline, f"the jobs never began\n{self._logs()}"
+            key = self._mark("the beginning")
+            time.sleep(1)
         return self._servers.mongodb.time_after(self._line.database, key)
 
     def _mark(self, name: str) -> str:
@@ -195,6 +219,18 @@ class Run:
                 self.report.healthy_after[name] = time.monotonic() - healed
                 del waiting[name]
 
+    def _wait_for_jobs(self, truth: list[Event]) -> None:
+        """Wait until features, mirrors and histories are what MongoDB says, and note how long that took."""
+        jobs, began = self._line.jobs, time.monotonic()
+        if jobs is None:
+            return
+        while problems := jobs.problems(self._servers.mongodb.uri, truth, COLLECTIONS):
+            if time.monotonic() > began + SECONDS_FOR_JOBS:
+                self.report.problems += problems
+                return
+            time.sleep(2)
+        self.report.healthy_after["jobs"] = time.monotonic() - began
+
     def _judge(
         self,
         readers: dict[str, TopicReader],
@@ -209,7 +245,7 @@ class Run:
         report.acknowledged = len(acknowledged)
         report.unknown = sum(len(writer.journal.unknown) for writer in writers)
         report.events = len(truth)
-        report.exits = {service.name: service.exits for service in (*self._line.producers, self._line.gateway)}
+        report.exits = {service.name: service.exits for service in self._line.services}
         missing = unacknowledged_losses(acknowledged, truth)
         if missing:
             report.problems.append(f"the server itself has lost {len(missing)} acknowledged writes: {missing[:3]}")
@@ -228,6 +264,5 @@ class Run:
 
     def _logs(self) -> str:
         return "\n".join(
-            f"--- {service.name}, exits {service.exits}\n{service.log_tail()}"
-            for service in (*self._line.producers, self._line.gateway)
+            f"--- {service.name}, exits {service.exits}\n{service.log_tail()}" for service in self._line.services
         )

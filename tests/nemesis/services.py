@@ -28,8 +28,15 @@ class Service:
         self._folder = folder
         self._environment = {**os.environ, **environment}
         self._stopping = threading.Event()
+        self._allowed = threading.Event()
+        self._allowed.set()
         self._process: GuardedProcess[bytes] | None = None
         self._keeper = OwnedThread(self._keep, name=f"service {name}")
+
+    @property
+    def pid(self) -> int:
+        """The program's process; 0 while there is none."""
+        return self._process.program_pid if self._process else 0
 
     def start(self) -> None:
         """Run it, and keep it running."""
@@ -39,6 +46,17 @@ class Service:
         """SIGKILL; it is started again."""
         if self._process:
             self._process.kill()
+
+    def hold(self) -> None:
+        """SIGKILL; it is started again by `release` alone."""
+        self._allowed.clear()
+        self.kill()
+        if self._process:
+            self._process.wait()
+
+    def release(self) -> None:
+        """Let it be started again."""
+        self._allowed.set()
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -53,6 +71,7 @@ class Service:
     def stop(self) -> None:
         """End it for good."""
         self._stopping.set()
+        self._allowed.set()
         self.resume()
         if self._process:
             self._process.terminate()
@@ -65,7 +84,7 @@ class Service:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
     def _keep(self) -> None:
-        while not self._stopping.is_set():
+        while self._allowed.wait() and not self._stopping.is_set():
             with self.log.open("ab") as log:
                 self._process = GuardedProcess(
                     self._command,

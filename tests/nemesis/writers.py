@@ -7,7 +7,7 @@ import random
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -24,6 +24,7 @@ from tailrace.stand import ShardedCluster
 COLLECTIONS = ("orders", "payments", "carts")
 _KEYS = 40
 _SECONDS_AFTER_AN_ERROR = 0.05
+_OPERATIONS_BEFORE_A_SHARD = (50, 300)
 CLIENT_OPTIONS: dict[str, Any] = {
     "w": "majority",
     "retryWrites": True,
@@ -144,15 +145,23 @@ class ReplicaSetWriter(Writer):
 
 
 class ShardedWriter(Writer):
-    """Updates, replaces, upserts and deletes on a sharded cluster, and ranges that move between its shards."""
+    """Updates, replaces, upserts and deletes on a sharded cluster, ranges that move, and a shard that is added."""
 
     def __init__(
-        self, cluster: ShardedCluster, database: str, seed: int, pause: float, movable: Sequence[tuple[Any, Any]]
+        self,
+        cluster: ShardedCluster,
+        database: str,
+        seed: int,
+        pause: float,
+        movable: Sequence[tuple[Any, Any]],
+        grow: Callable[[], str | None],
     ) -> None:
         super().__init__(1, seed, pause)
         self._cluster = cluster
         self._database = database
         self._movable = movable
+        self._grow = grow
+        self._grow_at = self._dice.randrange(*_OPERATIONS_BEFORE_A_SHARD)
         self.moves = 0
 
     def _operate(self, name: str) -> None:
@@ -160,6 +169,8 @@ class ShardedWriter(Writer):
         collection = f"{self._database}.{self._dice.choice(COLLECTIONS)}"
         if kind < 0.01:
             self._move(collection)
+        if self._count == self._grow_at:
+            self._grow()
         if kind < 0.25:
             key = self._key()
             self._send(collection, key, _update(key, {"$set": {"op": name}}))

@@ -33,7 +33,7 @@ from tailrace.telemetry import NO_TRACING, SampledEvent, Tracing
 _SAVE_TIMES_BETWEEN_SAVES = 29
 """A slow store is asked less often, so that saving never takes more than a thirtieth of the time."""
 _SAVE_TIMES_WHEN_CAUGHT_UP = 4
-"""With nothing to read and nothing in flight the time is free, and what is not saved is delivered again after a kill."""
+"""With nothing to read and nothing in flight time is free, and what is not saved comes again after a kill."""
 
 _BUSY_TRANSACTION_SECONDS = 0.5
 """How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
