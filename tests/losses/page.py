@@ -43,8 +43,8 @@ commit order need hooks that only tailrace has (`make crash`).
 _GROUNDS = {
     Ground.ORDINARY: "",
     Ground.SMALL_OPLOG: f" On {Ground.SMALL_OPLOG.value}. Nobody has all changes then, so documents are counted: "
-    "*changes* are those there are at the end, and *lost* are those that a consumer lacks, has in an older state or has "
-    "still though they were deleted.",
+    "*changes* are those there are at the end, and *lost* are those that a consumer lacks, has in an older state or "
+    "has still though they were deleted.",
     Ground.SMALL_DISK: f" On {Ground.SMALL_DISK.value}.",
 }
 _COLUMNS = (

@@ -125,6 +125,15 @@ def test_the_dead_letter_topic_holds_key_token_cause_and_the_raw_event_whatever_
     assert b"MSG_SIZE_TOO_LARGE" in headers["message"]
 
 
+def test_namespaces_that_kafka_cannot_tell_apart_do_not_share_a_topic(kafka_side: KafkaSide) -> None:
+    with kafka_side.sink() as sink:
+        sink.setup()
+        sink.add(records(1, ns="shop.a b"))
+        with pytest.raises(SettingsError, match=r"shop\.a b and shop\.a_20b would share"):
+            sink.add(records(2, ns="shop.a_20b"))
+        sink.flush(60)
+
+
 # --- exactly once
 
 
