@@ -74,10 +74,18 @@ class TopicInventory(KeyInventory):
         self.description = f"the records in Kafka at {address.servers}"
 
     def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
-        """Read the topics to their end, then give the keys of the documents that are left."""
+        """Read the topics to their end, then give the keys of the documents that are left.
+
+        Topics that have lost their beginning are refused: whoever captured a key there has no record of it.
+        """
         from tailrace.capture.recovery.topic_reader import TopicContents
 
         contents = TopicContents(self._address, self._topics())
+        if cut := contents.cut_topics():
+            raise InventoryMissing(
+                f"records of {', '.join(cut)} were deleted by retention, so deletes made in the gap cannot be found",
+                hint="tailrace recover --from-now, then tailrace snapshot; and let these topics be compacted or kept.",
+            )
         yield from captured_keys(contents.messages, self._decoder, self._is_followed, unseen, lost)
 
 

@@ -57,6 +57,19 @@ class TopicContents:
         self._topics = topics
         self._end_offsets: dict[tuple[str, int], int] = {}
 
+    def cut_topics(self) -> list[str]:
+        """Give the topics that do not begin with their first record any more: retention, or somebody, deleted some.
+
+        Compaction alone leaves the beginning where it is, since it keeps the last record of each key.
+        """
+        consumer = _consumer(self._address)
+        try:
+            return sorted({topic for (topic, _), (low, _) in _bounds_now(consumer, self._topics).items() if low > 0})
+        except KafkaException as error:
+            raise unavailable(self._address, error, f"Read on the topics {', '.join(self._topics)}") from error
+        finally:
+            consumer.close()
+
     def messages(self) -> Iterator[TopicMessage]:
         """Give the records from the beginning."""
         consumer = _consumer(self._address)
@@ -99,10 +112,14 @@ class TopicContents:
 
 
 def _end_offsets_now(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+    return {part: high if high > low else 0 for part, (low, high) in _bounds_now(consumer, topics).items()}
+
+
+def _bounds_now(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Give where each partition begins and ends."""
     found = consumer.list_topics(timeout=SECONDS_TO_ANSWER).topics
     parts = [(topic, number) for topic in topics if topic in found for number in found[topic].partitions]
-    bounds = [consumer.get_watermark_offsets(TopicPartition(*part), timeout=SECONDS_TO_ANSWER) for part in parts]
-    return {part: high if high > low else 0 for part, (low, high) in zip(parts, bounds, strict=True)}
+    return {part: consumer.get_watermark_offsets(TopicPartition(*part), timeout=SECONDS_TO_ANSWER) for part in parts}
 
 
 def _consumer(address: KafkaAddress) -> Consumer:
