@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pymongo import MongoClient
@@ -24,6 +24,9 @@ from tailrace.errors import MissingExtra, OplogUnreadable, SettingsError, Tailra
 from tailrace.extras import EXTRA_OF, require_client
 from tailrace.masking import masked, shown
 from tailrace.settings import Settings
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 _OLDEST = (4, 2)
 _SHORT_WINDOW_HOURS = 24.0
@@ -232,9 +235,34 @@ def _kafka(settings: Settings, url: str) -> Iterator[Finding]:
     from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
 
     address = KafkaAddress.parse(url)
-    topics = AdminClient(address.config()).list_topics(timeout=_SECONDS_TO_ANSWER)
+    admin = AdminClient(address.config())
+    topics = admin.list_topics(timeout=_SECONDS_TO_ANSWER)
     rule = TopicRule(settings.capture.topic_prefix, settings.capture.topic or DEFAULT_TEMPLATE)
     ours = [name for name in topics.topics if name.startswith(rule.prefix)]
     brokers = f"{len(topics.brokers)} broker{'s' if len(topics.brokers) > 1 else ''}"
     known = f"{len(ours)} topic{'s' * (len(ours) != 1)} with the prefix {rule.prefix}"
     yield Finding("sink", Level.OK, f"Kafka at {address.servers}: {brokers}, {known}")
+    roots = [rule.topic(name) for name in settings.capture.namespaces]
+    captured = [name for name in ours if any(name == root or name.startswith(f"{root}.") for root in roots)]
+    if settings.capture.inventory is None and (forgetting := _forgetting(admin, captured)):
+        found = f"{', '.join(forgetting[:3])}{' ...' * (len(forgetting) > 3)}: old records are deleted by retention"
+        advice = "Recovery needs the last record of each key: set cleanup.policy=compact, or retention.ms=-1."
+        yield Finding("topics", Level.WARNING, found, advice)
+
+
+def _forgetting(admin: AdminClient, topics: Sequence[str]) -> list[str]:
+    """Give the topics whose records are deleted by age or size; those whose settings may not be read are left out."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+    asked = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+    found = []
+    for resource, future in (admin.describe_configs(asked) if asked else {}).items():
+        try:
+            config = future.result(timeout=_SECONDS_TO_ANSWER)
+        except KafkaException:
+            continue
+        keeps = all(config[name].value == "-1" for name in ("retention.ms", "retention.bytes"))
+        if "delete" in config["cleanup.policy"].value and not keeps:
+            found.append(resource.name)
+    return found

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tailrace.owned import run_guarded
+
+_SECONDS = 30.0
 
 
 def mount_small_disk(folder: Path, megabytes: int) -> bool:
     """Let a folder be such a disk; False where that is not allowed (it needs root)."""
     folder.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    return os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return os.geteuid() == 0 and run_guarded(command, capture_output=True, timeout=_SECONDS).returncode == 0
 
 
 def unmount(folder: Path) -> None:
     """Take it away; who has files open there keeps them until it ends."""
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    run_guarded(["umount", "--lazy", str(folder)], check=True, timeout=_SECONDS)
 
 
 @contextmanager

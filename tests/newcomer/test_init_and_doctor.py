@@ -40,8 +40,10 @@ def test_what_init_writes_is_sound_and_runs(
     assert "1 broker" in found["sink"]["found"]
     assert run(["produce", "--until-idle"]) == 0
     capsys.readouterr()
-    assert run(["doctor"]) == 0
+    assert run(["doctor"]) == 1
     assert "1 stream" in capsys.readouterr().out
+    assert run(["doctor", "--json"]) == 1
+    assert f"{database.name}.orders: old records are deleted by retention" in findings(capsys)["topics"]["found"]
 
 
 def test_doctor_finds_everything_that_is_wrong_at_once(capsys: pytest.CaptureFixture[str]) -> None:

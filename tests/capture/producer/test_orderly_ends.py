@@ -13,6 +13,8 @@ from capture_harness import Harness, documents_of, run_in_background
 from tailrace.capture.positions import open_store
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.recovery.gaps import GapLedger, GapState
+from tailrace.errors import SinkUnavailable
+from tailrace.retry import RetryPolicy
 from tailrace.stand import ReplicaSet
 from waiting import wait_until
 
@@ -127,3 +129,26 @@ def test_collections_with_odd_names(database: Database[dict[str, Any]], tmp_path
         own = Harness(database.client, tmp_path / str(names.index(name)), [f"{database.name}.{name}"], kind=kind)
         own.run_until_idle()
         assert {event["ns"]["coll"] for event in own.events()} == {name}
+
+
+def test_an_outage_longer_than_the_retry_budget_ends_the_producer_where_another_one_goes_on(
+    orders: Any, tmp_path: Path
+) -> None:
+    """`capture.retry_seconds`: the error is told, the lease is given back, and the next process delivers everything."""
+    harness = Harness(orders.database.client, tmp_path, [orders.full_name])
+    harness.run_until_idle(start="now")
+    orders.insert_one({"_id": "later"})
+    away = True
+
+    def hook(point: str) -> None:
+        if point == "converted" and away:
+            raise SinkUnavailable("nobody answers")
+
+    spent = RetryPolicy(first=0.01, longest=0.05, budget=0.5)
+    with pytest.raises(SinkUnavailable):
+        harness.producer(hook, backoff=spent).run()
+    with open_store(f"file:{tmp_path / 'positions'}") as store:
+        assert store.holder("orders") is None
+    away = False
+    harness.producer(hook, backoff=spent, stop_when_idle=True).run()
+    assert [event["documentKey"]["_id"] for event in harness.events()] == ["later"]
