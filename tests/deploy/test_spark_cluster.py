@@ -23,7 +23,8 @@ from tailrace.cli.app import run
 from tailrace.cli.spark_session import fetched_connectors
 from tailrace.features import read
 from tailrace.owned import run_guarded
-from tailrace.spark.session import CONNECTORS, missing_jars
+from tailrace.spark.connectors import CONNECTORS
+from tailrace.spark.session import missing_jars
 from tailrace.stand import Kafka, KafkaSecurity
 from tailrace.stand.java import java_home
 from tailrace.stand.node import ThrowAwayCA

@@ -89,8 +89,11 @@ def _kept_quiet() -> Iterator[None]:
 
 
 def fetched_connectors() -> list[Path]:
-    """Give the pinned jars of the Kafka and Iceberg connectors, fetched on the first call."""
-    from tailrace.spark.session import CONNECTOR_CHECKSUMS, CONNECTORS
+    """Give the pinned jars of the Kafka and Iceberg connectors for this pyspark, fetched on the first call."""
+    import pyspark
+
+    from tailrace.spark.connectors import connectors_of
     from tailrace.stand.maven import fetch_jars, read_checksums
 
-    return fetch_jars("spark-connectors", CONNECTORS, read_checksums(CONNECTOR_CHECKSUMS))
+    known = connectors_of(pyspark.__version__)
+    return fetch_jars("spark-connectors", known.packages, read_checksums(known.checksums), known.overrides)

@@ -5,10 +5,11 @@ Belongs here: the session, the data source `tailrace` and `from_kafka`; the jobs
 (`stand`): a session is given paths.
 """
 
+from tailrace.spark.connectors import CONNECTOR_CHECKSUMS, CONNECTORS
 from tailrace.spark.failures import error_of
 from tailrace.spark.from_kafka import from_kafka
 from tailrace.spark.planner import position_now
-from tailrace.spark.session import CONNECTOR_CHECKSUMS, CONNECTORS, open_session
+from tailrace.spark.session import open_session
 from tailrace.spark.source import TailraceDataSource, register
 from tailrace.spark.supervising import drain, supervise
 

@@ -1,8 +1,7 @@
 """The Spark session of the jobs: local, or the one that `spark-submit` made.
 
-The connectors are pinned, because only these releases stream end to end with this pyspark. Where their jars come from
-is the caller's business: the command line and the tests let the stand fetch them (verified against
-`CONNECTOR_CHECKSUMS`), a cluster has them in its image or gets them by `spark-submit --packages`.
+Where the connectors' jars come from is the caller's business: the command line and the tests let the stand fetch those
+in `connectors.py`, a cluster has them in its image or gets them by `spark-submit --packages`.
 """
 
 from __future__ import annotations
@@ -17,19 +16,14 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from tailrace.settings import SparkSettings
+from tailrace.spark.connectors import RELEASE
 from tailrace.spark.jvm import start_jvm, without_checksum_files
 from tailrace.spark.redaction import START
 from tailrace.spark.source import register
 
-CONNECTORS = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
-    "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
-)
-CONNECTOR_CHECKSUMS = Path(__file__).with_name("connectors.sha256")
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-_RELEASE = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-_CHECKPOINTING = "checkpointing." if _RELEASE >= (4, 1) else ""
+_CHECKPOINTING = "checkpointing." if RELEASE >= (4, 1) else ""
 """The package to which 4.1 moved what writes checkpoints."""
 _LOCAL: Mapping[str, str] = {
     "spark.ui.enabled": "false",

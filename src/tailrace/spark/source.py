@@ -14,7 +14,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.types import StructType
 
 from tailrace.capture.snapshot.chunk import plan_collection
@@ -28,6 +27,7 @@ from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
 from tailrace.spark.parts import Documents, Inlined, Part, Range, ShardRange, connected, event_source, range_parts
 from tailrace.spark.planner import Planner, newest
+from tailrace.spark.prefetching import PrefetchingReader
 from tailrace.spark.redaction import hide_secrets
 from tailrace.spark.task import task
 
@@ -121,11 +121,10 @@ class BatchReader(DataSourceReader):
         return range_parts(start, end, self._options)
 
 
-class StreamReader(_SimpleStreamReaderWrapper):
+class StreamReader(PrefetchingReader):
     """Plans micro-batches in one long-lived process, and reads their parts in the tasks.
 
-    The rows of a small batch go from here to the JVM as they are, so that no task needs a Python worker. Spark takes
-    rows only from this one class of its own readers, which it asks for them by `getCache`.
+    The rows of a small batch go from here to the JVM as they are, so that no task needs a Python worker.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -156,9 +155,7 @@ class StreamReader(_SimpleStreamReaderWrapper):
         self._sent = None
         return parts
 
-    def getCache(  # type: ignore[override]  # record batches are as good, and None is what it gives for nothing
-        self, start: dict[str, Any], end: dict[str, Any]
-    ) -> Iterator[pa.RecordBatch] | None:
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
         """Give the rows that go along with the parts that were just planned, or None when the tasks read them."""
         sent, self._sent = self._sent, None
         return None if sent is None else _rows(self._options, self._schema, Inlined(sent))

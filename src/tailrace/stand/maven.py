@@ -49,18 +49,21 @@ _EXTRA = "http://ant.apache.org/ivy/extra"
 _PATTERN = "[artifact]-[revision](-[classifier]).[ext]"
 
 
-def fetch_jars(name: str, coordinates: Sequence[str], checksums: Mapping[str, str]) -> list[Path]:
+def fetch_jars(
+    name: str, coordinates: Sequence[str], checksums: Mapping[str, str], overrides: Sequence[str] = ()
+) -> list[Path]:
     """The jars of these `group:artifact:version` and all that they need; fetched on the first call.
 
-    Behind a version may be a `:classifier`: that jar is fetched alone.
+    Behind a version may be a `:classifier`: that jar is fetched alone. `overrides` has the versions of what they need
+    that are fetched in place of those they ask for.
     `checksums` maps each jar's file name to its SHA-256. Other pins make another folder in the cache.
     """
-    pins = repr((sorted(coordinates), sorted(checksums.items())))
+    pins = repr((sorted([*coordinates, *overrides]), sorted(checksums.items())))
     folder = f"{name}-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
 
     def fill(target: Path) -> None:
         report_progress(f"fetching {name}: {len(checksums)} jars")
-        resolve(coordinates, target, expected=len(checksums))
+        resolve(coordinates, target, overrides, expected=len(checksums))
         _verify(target, checksums)
 
     return sorted(made_once(folder, fill).glob("*.jar"))
@@ -89,10 +92,13 @@ def read_checksums(path: Path) -> dict[str, str]:
     return {name: checksum for checksum, name in pairs}
 
 
-def resolve(coordinates: Sequence[str], target: Path, *, expected: int | None = None) -> None:
+def resolve(
+    coordinates: Sequence[str], target: Path, overrides: Sequence[str] = (), *, expected: int | None = None
+) -> None:
     """Let Ivy put the jars into `target`, unverified, telling its progress out of `expected` jars."""
     with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
-        jars = _fetched(Path(folder), _dependencies(coordinates), ", ".join(coordinates), expected)
+        dependencies = "\n".join([_dependencies(coordinates), *map(_override, overrides)])
+        jars = _fetched(Path(folder), dependencies, ", ".join(coordinates), expected)
         for jar in jars.iterdir():
             shutil.move(jar, target / jar.name)
 
@@ -122,6 +128,11 @@ def _dependencies(coordinates: Iterable[str], extension: str = "jar") -> str:
         artifact = f'<artifact name={name} {kind} e:classifier={classifier[0]} xmlns:e="{_EXTRA}"/>'
         lines.append(f'{start} transitive="false">{artifact}</dependency>')
     return "\n".join(lines)
+
+
+def _override(coordinate: str) -> str:
+    organisation, name, revision = (quoteattr(part) for part in coordinate.split(":"))
+    return f"    <override org={organisation} module={name} rev={revision}/>"
 
 
 def _run_ivy(work: Path, expected: int | None) -> tuple[int, str]:

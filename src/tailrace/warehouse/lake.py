@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.settings import WarehouseSettings
+from tailrace.spark.jvm import java_session, jvm_of
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.tables import KIND_PROPERTY, NAMESPACE_PROPERTY, TableState, table_state
 
@@ -100,8 +101,9 @@ class Lake:
         self._format_version = format_version
         self._known: set[Name] = set()
         # Each part of such a name is a question to the JVM, which looks through all jars for it.
-        self._spark_util = self._jvm.org.apache.iceberg.spark.Spark3Util
-        self._expressions = self._jvm.org.apache.iceberg.expressions.Expressions
+        self._iceberg = jvm_of(spark).org.apache.iceberg
+        self._spark_util = self._iceberg.spark.Spark3Util
+        self._expressions = self._iceberg.expressions.Expressions
 
     def sql_name(self, table: Name) -> str:
         """Give the name for SQL."""
@@ -163,7 +165,7 @@ class Lake:
 
     def java(self, table: Name) -> Any:
         """Give Iceberg's own object, as fresh as this call."""
-        return self._spark_util.loadIcebergTable(self.spark._jsparkSession, self.sql_name(table))
+        return self._spark_util.loadIcebergTable(java_session(self.spark), self.sql_name(table))
 
     def has_batch(self, table: Name, commit: Commit) -> bool:
         """Tell whether a batch is in the table already: its own snapshot, or one of a later batch, is in its past."""
@@ -203,7 +205,7 @@ class Lake:
 
     def states(self) -> Iterator[TableState]:
         """Give what every table of ours says about itself, whatever the catalog is."""
-        parser = self._jvm.org.apache.iceberg.TableMetadataParser
+        parser = self._iceberg.TableMetadataParser
         for database in self._databases():
             for row in self.spark.sql(f"SHOW TABLES IN {quoted(self.catalog, *database[0].split('.'))}").collect():
                 metadata = self.java((row.namespace, row.tableName)).operations().current()
@@ -219,10 +221,6 @@ class Lake:
             if not error.java_exception.getClass().getName().endswith(".NoSuchNamespaceException"):
                 raise
             return []
-
-    @property
-    def _jvm(self) -> Any:
-        return self.spark._jvm
 
 
 def sql_text(text: str) -> str:

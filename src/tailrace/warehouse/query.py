@@ -23,6 +23,7 @@ from tailrace.errors import ServerUnreachable, SqlRefused
 from tailrace.extras import missing_extra
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.catalogs import TableReader, open_tables
+from tailrace.warehouse.null_lists import keep_null_lists
 
 if TYPE_CHECKING:
     import duckdb
@@ -62,6 +63,7 @@ def ask(query: str, settings: WarehouseSettings, as_of: datetime | None = None) 
         import pyiceberg.table  # noqa: F401  (one extra brings both)
     except ModuleNotFoundError as error:
         raise missing_extra(error, "SQL without Spark") from None
+    keep_null_lists()
     with (
         closing(open_tables(settings)) as tables,
         tempfile.TemporaryDirectory(prefix="tailrace-sql-") as spilled,

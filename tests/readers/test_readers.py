@@ -1,0 +1,200 @@
+"""Mirror and history, read by Spark, PyIceberg, Polars, DuckDB and `tailrace sql`, through three kinds of catalogs.
+
+Every reader gives the same fingerprint of every column, for tables of every format version that the settings know.
+What one of them cannot do is named in `KNOWN`, which fails when it no longer holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+from pymongo import DeleteOne, ReplaceOne, UpdateOne
+
+from readers.fingerprints import fingerprints, fingerprints_of_rows
+from tailrace.capture.source.namespaces import Namespaces
+from tailrace.cli.spark_session import fetched_connectors
+from tailrace.owned import run_guarded
+from tailrace.settings import SparkSettings, WarehouseSettings
+from tailrace.spark.options import own_options
+from tailrace.spark.session import open_session
+from tailrace.stand import RestCatalog
+from tailrace.stand.cache import made_once
+from tailrace.stand.java import java_home
+from tailrace.stand.rest_catalog import jars as rest_jars
+from tailrace.warehouse.job import COLUMNS, WarehouseJob
+from tailrace.warehouse.query import ask
+from warehouse_load import VALUES, differences
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
+DOCUMENTS = int(os.environ.get("DOCUMENTS", "20000"))
+LIBRARIES = (
+    "polars==2.1.0",
+    "polars-runtime-32==2.1.0",
+    "duckdb==1.5.5",
+    *(f"duckdb-extension-{name}==1.5.5" for name in ("avro", "httpfs", "iceberg")),
+)
+"""Beside the environment's own PyIceberg. The extension of DuckDB for Iceberg comes from PyPI for this release."""
+READING = Path(__file__).with_name("reading.py")
+MORE: dict[str, list[Any]] = {
+    "int": [0, -(2**31), 2**31 - 1],
+    "long": [Int64(-(2**63)), Int64(2**63 - 1)],
+    "number": [float("nan"), float("-inf"), 5e-324],
+    "price": [Decimal128("0"), Decimal128("-1.000000000000000001"), Decimal128("NaN"), Decimal128("1E+6000")],
+    "when": [DatetimeMS(-62135596800000), DatetimeMS(253402300799999), DatetimeMS(2**62), DatetimeMS(0)],
+    "uuid": [Binary.from_uuid(uuid.UUID(int=2**127 + 5))],
+    "key": [ObjectId("f" * 24)],
+    "rare": [MinKey(), MaxKey(), Regex("^a", "im"), Code("f"), Timestamp(2**32 - 1, 1), DBRef("c", 1)],
+    "lines": [None, [], [{"sku": "a", "tags": None}], [{"sku": None, "tags": []}, {"sku": "b", "tags": ["x", None]}]],
+    "deep": [{"a": {"b": {"c": [{"d": [{"e": 1}]}, {"d": None}, {"d": []}]}}}, {"a": None}, None],
+}  # fmt: skip
+
+
+def document(number: int, chance: random.Random) -> dict[str, Any]:
+    """A document with values of every type, some missing; equal numbers give equal documents."""
+    fields = {**VALUES, **MORE}
+    names = chance.sample(sorted(fields), chance.randrange(2, len(fields)))
+    return {"_id": key(number), "number_": number, **{name: chance.choice(fields[name]) for name in names}}
+
+
+def key(number: int) -> Any:
+    kinds: tuple[Any, ...] = (number, f"k{number}", ObjectId(f"{number:024x}"), Int64(number), {"a": number})
+    return kinds[number % len(kinds)]
+
+
+def libraries() -> Path:
+    """The folder with the readers that the environment lacks, for the search path."""
+
+    def install(folder: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        assert run_guarded([*pip, "--target", str(folder), *LIBRARIES], timeout=900).returncode == 0
+
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    return made_once(f"table-readers-polars-2.1.0-duckdb-1.5.5-{tag}", install)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    """A session that has a driver for a catalog in SQLite, too."""
+    (driver,) = (jar for jar in rest_jars() if jar.name.startswith("sqlite-jdbc"))
+    settings = SparkSettings(master="local[2,4]", driver_memory="2g", log_level="error")
+    with open_session(settings, jars=[*fetched_connectors(), driver], java_home=java_home()) as spark:
+        yield spark
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one collection, and how each side finds them."""
+
+    settings: WarehouseSettings
+    catalog: dict[str, str]
+    """As `reading.py` takes it."""
+    database: str
+
+    def spark(self, spark: Any, table: str) -> dict[str, str]:
+        frame = spark.table(f"`{self.settings.catalog}`.`{self.database}`.`{table}`")
+        return fingerprints(frame.toArrow().to_batches())
+
+    def sql(self, table: str) -> dict[str, str]:
+        with ask(f'SELECT * FROM "{self.database}"."{table}"', self.settings) as answer:
+            return fingerprints_of_rows(answer.columns, list(answer.rows))
+
+    def other(self, reader: str, table: str) -> dict[str, str] | str:
+        words = [sys.executable, str(READING), reader, json.dumps(self.catalog), self.database, table]
+        environment = {**os.environ, "PYTHONPATH": str(libraries())}
+        done = run_guarded(words, capture_output=True, text=True, timeout=3600, env=environment)
+        if done.returncode:
+            return done.stderr.strip().splitlines()[-1]
+        found: dict[str, str] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture(scope="module", params=["folder", "sql", "rest"])
+def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Any]]:
+    """Give the settings of a new warehouse of one kind of catalog, and how others find it."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    server = RestCatalog.start(folder / "rest", folder=folder / "server") if kind == "rest" else None
+
+    def make(version: int) -> tuple[WarehouseSettings, dict[str, str]]:
+        place = folder / f"v{version}"
+        found: dict[str, str] = {"folder": str(place)}
+        config: dict[str, str] = {}
+        if kind == "sql":
+            place.mkdir()
+            file = place / "catalog.db"
+            config = {"type": "jdbc", "uri": f"jdbc:sqlite:{file}", "warehouse": str(place)}
+            found = {"type": "sql", "uri": f"sqlite:///{file}", "warehouse": str(place)}
+        elif server is not None:
+            config = found = {"type": "rest", "uri": server.url}
+        options: dict[str, Any] = {"format_version": version, "maintain_batches": 0, "folder": str(place)}
+        return WarehouseSettings(catalog=f"{kind}{version}", catalog_config=config, **options), found
+
+    try:
+        yield make
+    finally:
+        if server is not None:
+            server.close()
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
+def tables(request: pytest.FixtureRequest, lake: Any, session: Any, mongodb: Any) -> Iterator[Tables]:
+    """Tables of a collection that was loaded, then changed: a tenth of it updated, replaced and deleted."""
+    settings, catalog = lake(request.param)
+    chance, name = random.Random(1), f"{settings.catalog}_{uuid.uuid4().hex[:8]}"
+    with mongodb.client() as client:
+        orders = client[name].orders
+        for begin in range(0, DOCUMENTS, 1_000):
+            numbers = range(begin, min(begin + 1_000, DOCUMENTS))
+            orders.insert_many([document(number, chance) for number in numbers])
+        job = WarehouseJob(settings, Namespaces.parse([f"{name}.orders"]), uri=mongodb.uri)
+        start = job.backfill(session, mongodb.uri, [f"{name}.orders"])
+        chosen = chance.sample(range(DOCUMENTS), DOCUMENTS // 5)
+        for begin in range(0, len(chosen), 1_000):
+            orders.bulk_write([change(number, chance) for number in chosen[begin : begin + 1_000]])
+        events = session.readStream.format("tailrace").options(
+            **own_options(mongodb.uri), namespaces=f"{name}.orders", startAtOperationTime=start
+        )
+        query = job.start(events.schema(COLUMNS).load(), str(Path(settings.folder) / "checkpoint"), availableNow=True)
+        assert query.awaitTermination(3600)
+        mirror = session.table(f"{settings.catalog}.{name}.orders")
+        assert differences(mirror, orders) == []
+        yield Tables(settings, catalog, name)
+        client.drop_database(name)
+
+
+def change(number: int, chance: random.Random) -> Any:
+    chosen = {"_id": key(number)}
+    match number % 4:
+        case 0:
+            return UpdateOne(chosen, {"$set": {"amount": number + 0.5, "lines": None}, "$unset": {"deep": 1}})
+        case 1:
+            return ReplaceOne(chosen, document(number, chance))
+        case _:
+            return DeleteOne(chosen)
+
+
+@pytest.mark.parametrize("table", ["orders", "orders_history"])
+def test_all_readers_read_the_same(tables: Tables, session: Any, table: str) -> None:
+    expected = tables.spark(session, table)
+    assert int(expected["rows"]) >= DOCUMENTS * 0.8
+    found: dict[str, Any] = {"tailrace sql": tables.sql(table)}
+    for reader in ("pyiceberg", "polars", "duckdb"):
+        found[reader] = tables.other(reader, table)
+    differing = {reader: _differing(expected, seen) for reader, seen in found.items() if seen != expected}
+    assert differing == {}
+
+
+def _differing(expected: dict[str, str], seen: dict[str, str] | str) -> Any:
+    if isinstance(seen, str):
+        return seen
+    return sorted(name for name in expected.keys() | seen.keys() if expected.get(name) != seen.get(name))
