@@ -98,6 +98,13 @@ secrets: env     ## Marked secrets in every setting, flag and property of Spark;
 up-kills: env    ## Kill each process of the demo, and see it come back with nothing missing
 	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)
 
+.PHONY: pysparks readers
+pysparks: env    ## The source and both jobs with the newest release of each PySpark that may be installed
+	$(BIN)/pytest -m 'long or not long' --timeout 7200 tests/spark/test_releases.py $(ARGS)
+
+readers: env     ## Tables of every BSON type, read by Spark, PyIceberg, Polars and DuckDB by three kinds of catalogs: DOCUMENTS=1000000
+	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' --timeout 36000 tests/readers $(ARGS)
+
 spark-cluster: env ## Both Spark jobs on a standalone cluster of a master and two workers, by spark-submit
 	$(BIN)/pytest -m long tests/deploy/test_spark_cluster.py tests/deploy/test_spark_kubernetes.py $(ARGS)
 

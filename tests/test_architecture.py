@@ -167,3 +167,38 @@ def test_what_tests_start_ends_with_them():
             assert "end_with_parent()" in file.read_text(), name
         elif name not in UNGUARDED:
             assert not started, f"{name}: use tailrace.owned"
+
+
+PRIVATE_OF_PYSPARK = {
+    "spark/jvm.py": {"_ensure_initialized", "_jdf", "_jsparkSession", "_jvm"},
+    "spark/prefetching.py": {"datasource_internal"},
+}
+"""The modules that use what PySpark does not promise, each with another way for releases that lack it."""
+_JAVA = (
+    "_jvm",
+    "_jsc",
+    "_jdf",
+    "_jc",
+    "_jsparkSession",
+    "_jreader",
+    "_jwrite",
+    "_jsq",
+    "_gateway",
+    "_ensure_initialized",
+)
+
+
+def test_internal_names_of_pyspark_are_in_their_modules():
+    found = {}
+    for part in ("spark", "features", "warehouse", "cli", "up", "dashboard"):
+        for file in files_of(part):
+            names = {
+                node.attr for node in ast.walk(ast.parse(file.read_text()))
+                if isinstance(node, ast.Attribute) and node.attr in _JAVA
+                and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+            }  # fmt: skip
+            names |= {text for text in ("_jvm", "datasource_internal") if f'"{text}"' in file.read_text()}
+            names |= {"datasource_internal"} if "pyspark.sql.datasource_internal" in file.read_text() else set()
+            if names:
+                found[str(file.relative_to(SOURCE))] = names
+    assert found == PRIVATE_OF_PYSPARK

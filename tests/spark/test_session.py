@@ -6,11 +6,13 @@ import sys
 import time
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from tailrace.errors import MissingExtra
 from tailrace.owned import run_guarded
 from tailrace.settings import SparkSettings
-from tailrace.spark.session import missing_jars, session_config
+from tailrace.spark.session import is_connect, missing_jars, open_session, session_config
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -28,8 +30,20 @@ def test_a_submission_keeps_its_own_master_memory_and_jars():
     assert not {"spark.master", "spark.driver.memory", "spark.jars"} & config.keys()
 
 
+def test_a_server_of_connect_needs_the_clients_own_libraries(monkeypatch):
+    settings = SparkSettings(master="sc://127.0.0.1:1")
+    assert (is_connect(settings), is_connect(SparkSettings())) == (True, False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(MissingExtra, match="grpc") as refused, open_session(settings):
+        pass
+    assert "pyspark[connect]" in refused.value.hint
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert not is_connect(settings), "a submission has its own master"
+
+
 def test_jars_that_pyspark_has_are_not_given_twice():
-    theirs = Path("jars/scala-library-2.13.16.jar")
+    (theirs,) = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
+    theirs = Path("jars", theirs.name)
     assert missing_jars([theirs, Path("jars/iceberg.jar")]) == [Path("jars/iceberg.jar")]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(settings: SparkSettings, *, is_quiet: bool = False) -> Iterator[SparkSession]:
-    """Give a session; under `spark-submit`, or with jars in the settings, nothing is fetched.
+    """Give a session; under `spark-submit`, by Spark Connect, or with jars in the settings, nothing is fetched.
 
     `is_quiet` keeps what the JVM says about itself from the terminal of somebody who only wants an answer.
     """
@@ -30,7 +30,7 @@ def spark_session(settings: SparkSettings, *, is_quiet: bool = False) -> Iterato
     except ImportError as error:
         hint = "Install it with: pip install 'tailrace[spark]'"
         raise MissingExtra(f"Spark jobs need {error.name}", hint=hint) from None
-    if session.is_submitted():
+    if session.is_submitted() or session.is_connect(settings):
         with session.open_session(settings) as spark:
             yield spark
         return

@@ -23,6 +23,7 @@ from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.errors import TailraceError
 from tailrace.http_client import fetch
 from tailrace.logs import get_logger
+from tailrace.spark.jvm import jvm_of
 
 LISTENER: Final = "io.openlineage.spark.agent.OpenLineageSparkListener"
 _PREFIX: Final = "spark.openlineage."
@@ -150,7 +151,12 @@ NO_LINEAGE: Final = NoLineage()
 
 
 def lineage_of(spark: SparkSession, job: str) -> Lineage:
-    """Tell where the session's listener tells; without a listener, or by another transport than HTTP, nowhere."""
+    """Tell where the session's listener tells; without a listener, or by another transport than HTTP, nowhere.
+
+    The configuration of a Connect server is not the client's to see: nothing is told then.
+    """
+    if jvm_of(spark) is None:
+        return NoLineage()
     config = spark.sparkContext.getConf()
     if LISTENER not in config.get("spark.extraListeners", ""):
         return NoLineage()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from tailrace.errors import MissingExtra
 from tailrace.settings import SparkSettings
 from tailrace.spark.connectors import RELEASE
 from tailrace.spark.jvm import start_jvm, without_checksum_files
@@ -61,9 +62,14 @@ def open_session(
     """Give a session with the data source `tailrace`, stopped afterwards.
 
     Under `spark-submit` the master, the memory and the jars are those of the submission, and `settings.config` fills in
-    what it left open. Otherwise a JVM is started on `settings.master`, with these jars; it ends with this process,
-    however that ends, because it watches our end of its standard input.
+    what it left open. A master `sc://host:port` is a server of Spark Connect, which has its own. Otherwise a JVM is
+    started on `settings.master`, with these jars; it ends with this process, however that ends, because it watches our
+    end of its standard input.
     """
+    if is_connect(settings):
+        with _connected(settings) as session:
+            yield session
+        return
     builder = SparkSession.builder.appName(settings.app_name)
     config = session_config(settings, jars, is_submitted=is_submitted())
     for key, value in config.items():
@@ -83,6 +89,29 @@ def open_session(
     finally:
         with suppress(Exception):  # after an interrupted call it cannot be asked; the JVM ends with us anyway
             session.stop()
+
+
+@contextmanager
+def _connected(settings: SparkSettings) -> Iterator[SparkSession]:
+    """Give a session of Spark Connect, configured as far as its server lets a client."""
+    try:
+        session = SparkSession.builder.remote(settings.master).getOrCreate()
+    except ImportError as error:
+        hint = "Install it with: pip install 'pyspark[connect]'"
+        raise MissingExtra(f"Spark Connect needs more of pyspark: {error}", hint=hint) from None
+    for key, value in {**_ALWAYS, **settings.config}.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    register(session)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def is_connect(settings: SparkSettings) -> bool:
+    """Whether the master is a server of Spark Connect."""
+    return settings.master.startswith("sc://") and not is_submitted()
 
 
 def is_submitted() -> bool:

@@ -392,9 +392,8 @@ def recorded_start(states: Iterable[TableState]) -> Recorded | None:
 
 
 def _start(snapshot: Snapshot) -> Mapping[str, str] | None:
-    query = snapshot.properties[_QUERY]
-    if query.startswith(BACKFILL):
-        return {"startAtOperationTime": query.removeprefix(BACKFILL)}
+    if snapshot.properties[_QUERY].startswith(BACKFILL):
+        return None  # a load that was cut off has filled some tables only, and nothing tells it from a whole one
     begins = json.loads(snapshot.properties.get("tailrace.offsets.start") or "{}")
     if isinstance(begins.get("token"), str):
         return {"startAfter": begins["token"]}

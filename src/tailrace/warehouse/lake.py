@@ -15,6 +15,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from tailrace.errors import SettingsError
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.jvm import java_session, jvm_of
 from tailrace.warehouse.names import TableKind, quoted
@@ -100,8 +101,12 @@ class Lake:
         self.catalog = catalog
         self._format_version = format_version
         self._known: set[Name] = set()
+        jvm = jvm_of(spark)
+        if jvm is None:
+            hint = "Give spark.master = local[*] or a cluster, or use spark-submit; Connect may read the tables."
+            raise SettingsError("tables cannot be written through Spark Connect", hint=hint)
         # Each part of such a name is a question to the JVM, which looks through all jars for it.
-        self._iceberg = jvm_of(spark).org.apache.iceberg
+        self._iceberg = jvm.org.apache.iceberg
         self._spark_util = self._iceberg.spark.Spark3Util
         self._expressions = self._iceberg.expressions.Expressions
 
