@@ -153,3 +153,30 @@ def test_tables_from_a_backfill_on(spark, verb, mongodb, database, tmp_path, mon
     monkeypatch.setenv("TAILRACE_WAREHOUSE__EVENTS_PER_BATCH", "4")
     assert_one_run_takes_several_batches(lambda: verb(*job), checkpoint, 3)
     assert differences(spark.table(table), orders) == []
+
+
+def test_a_load_that_was_cut_off_is_made_anew(spark, verb, mongodb, database, tmp_path, monkeypatch):
+    """Its histories are full and its mirrors empty: going on from there would leave all documents out."""
+    catalog = f"lake_{uuid.uuid4().hex[:8]}"
+    monkeypatch.setenv("TAILRACE_WAREHOUSE__CATALOG", catalog)
+    orders, table = database.orders, f"{catalog}.{database.name}.orders"
+    orders.insert_many({"_id": number, "n": number} for number in range(20))
+    job = ["warehouse", "run", f"{database.name}.orders", "--uri", mongodb.uri, "--once"]
+    job += ["--folder", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "c")]
+
+    def merge(*_: Any) -> None:
+        raise SettingsError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tailrace.warehouse.mirror.Mirror.merge", merge)
+        assert verb(*job, "--backfill")[0] != 0
+    assert spark.table(f"{table}_history").count() == 20
+    for flags in ((), ("--resume",)):
+        code, printed = verb(*job, *flags)
+        assert (code != 0, "error[checkpoint-missing]" in printed) == (True, True), printed
+        assert "start again: --backfill" in printed
+    orders.delete_many({"_id": {"$lt": 5}})
+    orders.insert_one({"_id": 100})
+    code, printed = verb(*job, "--backfill")
+    assert code == 0, printed
+    assert differences(spark.table(table), orders) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,12 +13,15 @@ import pyarrow as pa
 import pytest
 from bson.timestamp import Timestamp
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import datasource_internal
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
 from spark_queries import SECONDS, Collected, run_to_end, running, wait_until
 from tailrace.errors import HistoryLost, SettingsError
-from tailrace.spark import drain, error_of, position_now
+from tailrace.spark import drain, error_of, position_now, prefetching
 from tailrace.spark.columns import ENVELOPE
-from tailrace.spark.source import TailraceDataSource
+from tailrace.spark.source import StreamReader, TailraceDataSource
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
@@ -159,6 +163,13 @@ def test_rows_of_a_small_batch_go_along_and_its_range_gives_the_same(mongodb, da
         assert list(reader.getCache(end, end)) == list(reader.read(nothing)) == []
     finally:
         reader.stop()
+
+
+def test_without_pysparks_internal_reader_the_tasks_read_every_range(monkeypatch):
+    """What such a reader gives them is in the test above: the range of a batch whose rows nobody asks for."""
+    assert issubclass(StreamReader, _SimpleStreamReaderWrapper)
+    monkeypatch.delattr(datasource_internal, "_SimpleStreamReaderWrapper")
+    assert runpy.run_path(prefetching.__file__)["PrefetchingReader"] is DataSourceStreamReader
 
 
 def test_a_stream_of_declared_columns_is_typed(spark, mongodb, database, tmp_path):
