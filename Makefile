@@ -98,9 +98,15 @@ secrets: env     ## Marked secrets in every setting, flag and property of Spark;
 up-kills: env    ## Kill each process of the demo, and see it come back with nothing missing
 	$(BIN)/pytest -m long --timeout 3600 tests/up/test_kills.py $(ARGS)
 
-.PHONY: pysparks readers
+.PHONY: pysparks connect readers full-load
 pysparks: env    ## The source and both jobs with the newest release of each PySpark that may be installed
 	$(BIN)/pytest -m 'long or not long' --timeout 7200 tests/spark/test_releases.py $(ARGS)
+
+connect: env     ## The source, the features job and reads of tables through a real server of Spark Connect
+	$(BIN)/pytest -m 'long or not long' tests/spark/test_connect.py $(ARGS)
+
+full-load: env   ## A collection straight into tables, while it is written to and the driver is killed: DOCUMENTS=20000
+	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' tests/warehouse/test_full_load.py $(ARGS)
 
 readers: env     ## Tables of every BSON type, read by Spark, PyIceberg, Polars and DuckDB by three kinds of catalogs: DOCUMENTS=1000000
 	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' --timeout 36000 tests/readers $(ARGS)

@@ -45,7 +45,7 @@ def by_duckdb(catalog: Catalog, database: str, table: str) -> Iterable[pa.Record
         source = f"iceberg_scan('{catalog['folder']}/{database}/{table}')"
     else:
         source = f"iceberg_scan('{loaded(catalog, database, table).metadata_location}')"
-    return connection.execute(f"SELECT * FROM {source}").fetch_record_batch()
+    return connection.execute(f"SELECT * FROM {source}").to_arrow_reader()
 
 
 def loaded(catalog: Catalog, database: str, table: str) -> Any:

@@ -1,7 +1,7 @@
 """Mirror and history, read by Spark, PyIceberg, Polars, DuckDB and `tailrace sql`, through three kinds of catalogs.
 
 Every reader gives the same fingerprint of every column, for tables of every format version that the settings know.
-What one of them cannot do is named in `KNOWN`, which fails when it no longer holds.
+What one of them cannot do is named in `KNOWN`, and the test fails when that no longer holds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tailrace.stand.java import java_home
 from tailrace.stand.rest_catalog import jars as rest_jars
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.query import ask
-from warehouse_load import VALUES, differences
+from warehouse_load import RAW, VALUES
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
 DOCUMENTS = int(os.environ.get("DOCUMENTS", "20000"))
@@ -45,6 +45,8 @@ LIBRARIES = (
     *(f"duckdb-extension-{name}==1.5.5" for name in ("avro", "httpfs", "iceberg")),
 )
 """Beside the environment's own PyIceberg. The extension of DuckDB for Iceberg comes from PyPI for this release."""
+KNOWN = ["deep", "items", "lines"]
+"""Columns with lists of documents: PyIceberg 0.12 by itself gives `[]` for null there, `tailrace sql` does not."""
 READING = Path(__file__).with_name("reading.py")
 MORE: dict[str, list[Any]] = {
     "int": [0, -(2**31), 2**31 - 1],
@@ -167,7 +169,8 @@ def tables(request: pytest.FixtureRequest, lake: Any, session: Any, mongodb: Any
         query = job.start(events.schema(COLUMNS).load(), str(Path(settings.folder) / "checkpoint"), availableNow=True)
         assert query.awaitTermination(3600)
         mirror = session.table(f"{settings.catalog}.{name}.orders")
-        assert differences(mirror, orders) == []
+        documents = orders.with_options(codec_options=RAW).find()
+        assert {bytes(row[0]) for row in mirror.select("_bson").collect()} == {bytes(found.raw) for found in documents}
         yield Tables(settings, catalog, name)
         client.drop_database(name)
 
@@ -191,7 +194,7 @@ def test_all_readers_read_the_same(tables: Tables, session: Any, table: str) -> 
     for reader in ("pyiceberg", "polars", "duckdb"):
         found[reader] = tables.other(reader, table)
     differing = {reader: _differing(expected, seen) for reader, seen in found.items() if seen != expected}
-    assert differing == {}
+    assert differing == ({"pyiceberg": KNOWN} if table == "orders" else {})
 
 
 def _differing(expected: dict[str, str], seen: dict[str, str] | str) -> Any:
