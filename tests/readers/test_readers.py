@@ -11,7 +11,8 @@ import os
 import random
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 import pytest
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from readers.fingerprints import fingerprints, fingerprints_of_rows
@@ -26,6 +29,7 @@ from tailrace.capture.source.namespaces import Namespaces
 from tailrace.cli.spark_session import fetched_connectors
 from tailrace.owned import run_guarded
 from tailrace.settings import SparkSettings, WarehouseSettings
+from tailrace.spark import supervise
 from tailrace.spark.options import own_options
 from tailrace.spark.session import open_session
 from tailrace.stand import RestCatalog
@@ -33,7 +37,9 @@ from tailrace.stand.cache import made_once
 from tailrace.stand.java import java_home
 from tailrace.stand.rest_catalog import jars as rest_jars
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
+from tailrace.warehouse.lake import configure_catalog
 from tailrace.warehouse.query import ask
+from tailrace.warehouse.tables import newest_metadata_file
 from warehouse_load import RAW, VALUES
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
@@ -47,6 +53,8 @@ LIBRARIES = (
 """Beside the environment's own PyIceberg. The extension of DuckDB for Iceberg comes from PyPI for this release."""
 KNOWN = ["deep", "items", "lines"]
 """Columns with lists of documents: PyIceberg 0.12 by itself gives `[]` for null there, `tailrace sql` does not."""
+VERSIONS = (2, 3)
+"""Of Iceberg's format; `warehouse.format_version` chooses one."""
 READING = Path(__file__).with_name("reading.py")
 MORE: dict[str, list[Any]] = {
     "int": [0, -(2**31), 2**31 - 1],
@@ -95,8 +103,8 @@ def session() -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """The tables of one collection, and how each side finds them."""
+class Lake:
+    """The tables of one collection in one catalog, and how each side finds them."""
 
     settings: WarehouseSettings
     catalog: dict[str, str]
@@ -104,6 +112,7 @@ class Tables:
     database: str
 
     def spark(self, spark: Any, table: str) -> dict[str, str]:
+        configure_catalog(spark, self.settings)
         frame = spark.table(f"`{self.settings.catalog}`.`{self.database}`.`{table}`")
         return fingerprints(frame.toArrow().to_batches())
 
@@ -121,58 +130,66 @@ class Tables:
         return found
 
 
-@pytest.fixture(scope="module", params=["folder", "sql", "rest"])
-def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Any]]:
-    """Give the settings of a new warehouse of one kind of catalog, and how others find it."""
-    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
-    server = RestCatalog.start(folder / "rest", folder=folder / "server") if kind == "rest" else None
-
-    def make(version: int) -> tuple[WarehouseSettings, dict[str, str]]:
-        place = folder / f"v{version}"
-        found: dict[str, str] = {"folder": str(place)}
-        config: dict[str, str] = {}
-        if kind == "sql":
-            place.mkdir()
-            file = place / "catalog.db"
-            config = {"type": "jdbc", "uri": f"jdbc:sqlite:{file}", "warehouse": str(place)}
-            found = {"type": "sql", "uri": f"sqlite:///{file}", "warehouse": str(place)}
-        elif server is not None:
-            config = found = {"type": "rest", "uri": server.url}
-        options: dict[str, Any] = {"format_version": version, "maintain_batches": 0, "folder": str(place)}
-        return WarehouseSettings(catalog=f"{kind}{version}", catalog_config=config, **options), found
-
-    try:
-        yield make
-    finally:
-        if server is not None:
-            server.close()
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=["v2", "v3"])
-def tables(request: pytest.FixtureRequest, lake: Any, session: Any, mongodb: Any) -> Iterator[Tables]:
-    """Tables of a collection that was loaded, then changed: a tenth of it updated, replaced and deleted."""
-    settings, catalog = lake(request.param)
-    chance, name = random.Random(1), f"{settings.catalog}_{uuid.uuid4().hex[:8]}"
+@pytest.fixture(scope="module")
+def written(session: Any, mongodb: Any, tmp_path_factory: Any) -> Iterator[list[Lake]]:
+    """Tables of each format version, of a collection that was loaded, then changed: a fifth updated and deleted."""
+    name = f"readers_{uuid.uuid4().hex[:8]}"
     with mongodb.client() as client:
-        orders = client[name].orders
-        for begin in range(0, DOCUMENTS, 1_000):
-            numbers = range(begin, min(begin + 1_000, DOCUMENTS))
-            orders.insert_many([document(number, chance) for number in numbers])
-        job = WarehouseJob(settings, Namespaces.parse([f"{name}.orders"]), uri=mongodb.uri)
-        start = job.backfill(session, mongodb.uri, [f"{name}.orders"])
-        chosen = chance.sample(range(DOCUMENTS), DOCUMENTS // 5)
-        for begin in range(0, len(chosen), 1_000):
-            orders.bulk_write([change(number, chance) for number in chosen[begin : begin + 1_000]])
-        events = session.readStream.format("tailrace").options(
-            **own_options(mongodb.uri), namespaces=f"{name}.orders", startAtOperationTime=start
-        )
-        query = job.start(events.schema(COLUMNS).load(), str(Path(settings.folder) / "checkpoint"), availableNow=True)
-        assert query.awaitTermination(3600)
-        mirror = session.table(f"{settings.catalog}.{name}.orders")
-        documents = orders.with_options(codec_options=RAW).find()
-        assert {bytes(row[0]) for row in mirror.select("_bson").collect()} == {bytes(found.raw) for found in documents}
-        yield Tables(settings, catalog, name)
-        client.drop_database(name)
+        yield [
+            _written(session, mongodb.uri, client, f"{name}_{version}", version, tmp_path_factory)
+            for version in VERSIONS
+        ]
+        for version in VERSIONS:
+            client.drop_database(f"{name}_{version}")
+
+
+def _written(session: Any, uri: str, client: Any, name: str, version: int, folders: Any) -> Lake:
+    folder, chance, orders = folders.mktemp(f"v{version}"), random.Random(1), client[name].orders
+    options: dict[str, Any] = {"format_version": version, "maintain_batches": 0}
+    settings = WarehouseSettings(folder=str(folder / "lake"), catalog=f"written{version}", **options)
+    for begin in range(0, DOCUMENTS, 1_000):
+        numbers = range(begin, min(begin + 1_000, DOCUMENTS))
+        orders.insert_many([document(number, chance) for number in numbers])
+    job = WarehouseJob(settings, Namespaces.parse([f"{name}.orders"]), uri=uri)
+    start = job.backfill(session, uri, [f"{name}.orders"])
+    chosen = chance.sample(range(DOCUMENTS), DOCUMENTS // 5)
+    for begin in range(0, len(chosen), 1_000):
+        orders.bulk_write([change(number, chance) for number in chosen[begin : begin + 1_000]])
+    chosen_events = {**own_options(uri), "namespaces": f"{name}.orders", "startAtOperationTime": start}
+    stream = session.readStream.format("tailrace").options(**chosen_events).schema(COLUMNS).load()
+    supervise(lambda: job.start(stream, str(folder / "checkpoint"), availableNow=True))
+    mirror = session.table(f"{settings.catalog}.{name}.orders")
+    documents = orders.with_options(codec_options=RAW).find()
+    assert {bytes(row[0]) for row in mirror.select("_bson").collect()} == {bytes(found.raw) for found in documents}
+    return Lake(settings, {"folder": settings.folder}, name)
+
+
+@pytest.fixture(scope="module", params=["folder", "sql", "rest"])
+def lakes(request: pytest.FixtureRequest, written: list[Lake], tmp_path_factory: Any) -> Iterator[list[Lake]]:
+    """The same tables through each kind of catalog, in which their newest metadata files are registered."""
+    folder = tmp_path_factory.mktemp(request.param)
+    match request.param:
+        case "folder":
+            yield written
+        case "sql":
+            uri, place = f"sqlite:///{folder}/catalog.db", f"file://{folder}"
+            config = {"type": "jdbc", "uri": f"jdbc:sqlite:{folder}/catalog.db", "warehouse": place}
+            with closing(SqlCatalog("lake", uri=uri, warehouse=place)) as catalog:
+                yield [register(catalog, one, "sql", config, {"type": "sql", "uri": uri}) for one in written]
+        case "rest":
+            with RestCatalog.start(folder / "lake", folder=folder / "server") as server:
+                config = {"type": "rest", "uri": server.url}
+                with closing(load_catalog("lake", **config)) as catalog:
+                    yield [register(catalog, one, "rest", config, config) for one in written]
+
+
+def register(catalog: Any, written: Lake, kind: str, config: dict[str, str], others: dict[str, str]) -> Lake:
+    catalog.create_namespace(written.database)
+    for table in ("orders", "orders_history"):
+        file = newest_metadata_file(written.settings.folder, written.database, table)
+        assert file is not None
+        catalog.register_table((written.database, table), str(file))
+    return Lake(WarehouseSettings(catalog=f"{kind}_lake", catalog_config=config), others, written.database)
 
 
 def change(number: int, chance: random.Random) -> Any:
@@ -187,12 +204,14 @@ def change(number: int, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("table", ["orders", "orders_history"])
-def test_all_readers_read_the_same(tables: Tables, session: Any, table: str) -> None:
-    expected = tables.spark(session, table)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_readers_read_the_same(lakes: list[Lake], session: Any, version: int, table: str) -> None:
+    lake = lakes[VERSIONS.index(version)]
+    expected = lake.spark(session, table)
     assert int(expected["rows"]) >= DOCUMENTS * 0.8
-    found: dict[str, Any] = {"tailrace sql": tables.sql(table)}
+    found: dict[str, Any] = {"tailrace sql": lake.sql(table)}
     for reader in ("pyiceberg", "polars", "duckdb"):
-        found[reader] = tables.other(reader, table)
+        found[reader] = lake.other(reader, table)
     differing = {reader: _differing(expected, seen) for reader, seen in found.items() if seen != expected}
     assert differing == ({"pyiceberg": KNOWN} if table == "orders" else {})
 
