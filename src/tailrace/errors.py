@@ -46,6 +46,8 @@
     ├── GapUnknown               gap-unknown              stop     the ledger has no gap with this number
     ├── InventoryMissing         inventory-missing        stop     the keys captured before are not known
     ├── FeatureStoreUnavailable  feature-store-unavailable retry   the Redis of the features does not answer
+    ├── FeatureStoreFull         feature-store-full       retry    the Redis of the features is at its maxmemory
+    ├── FeaturesEvicted          features-evicted         stop     Redis may remove features to make room
     ├── FeaturesMixed            features-mixed           stop     Redis has features of another definition
     ├── FeaturesUnknown          features-unknown         stop     Redis has no features of this name
     ├── FeaturesLost             features-lost            recover  Redis lost features that were written
@@ -94,7 +96,9 @@ __all__ = [
     "EventTooLarge",
     "EventUnconvertible",
     "EventUnreadable",
+    "FeatureStoreFull",
     "FeatureStoreUnavailable",
+    "FeaturesEvicted",
     "FeaturesLost",
     "FeaturesMixed",
     "FeaturesUnknown",
@@ -552,6 +556,21 @@ class FeatureStoreUnavailable(TailraceError):
     code = "feature-store-unavailable"
     outcome = Outcome.RETRY
     default_hint = "Check features.redis_url, and that Redis runs."
+
+
+class FeatureStoreFull(TailraceError):
+    """The Redis that stores the features has reached its `maxmemory`."""
+
+    code = "feature-store-full"
+    outcome = Outcome.RETRY
+    default_hint = "Raise maxmemory, or use shorter windows; nothing was lost, and the job continues with this batch."
+
+
+class FeaturesEvicted(TailraceError):
+    """Redis is set to remove keys when it is full, and features would become wrong without notice."""
+
+    code = "features-evicted"
+    default_hint = "Run `CONFIG SET maxmemory-policy noeviction`, or give the features a Redis of their own."
 
 
 class FeaturesMixed(TailraceError):

@@ -1,23 +1,68 @@
-"""What Redis refuses for want of a permission, as an error of ours that names the command."""
+"""Connections to Redis and Redis Cluster, and what a server refuses for want of a permission."""
 
 from __future__ import annotations
 
 import re
 from hashlib import sha1
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tailrace.errors import NotAuthorized
+from tailrace.errors import NotAuthorized, SettingsError
 
 if TYPE_CHECKING:
     import redis
+    from redis.cluster import RedisCluster
 
+RedisClient: TypeAlias = "redis.Redis | RedisCluster"
+CLUSTER_SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+"""How the URL of any node of a Redis Cluster begins, and how that of a single server would."""
 _DIRECTLY: Final = re.compile(r"run the '(\w+)' command")
 _IN_A_SCRIPT: Final = re.compile(r"call to f_([0-9a-f]{40})\): @user_script:(\d+):.*can't run this command", re.DOTALL)
 _COMMAND: Final = re.compile(r"\('([A-Z]{3,})'")
 _scripts: dict[str, list[str]] = {}
 
 
-def registered(client: redis.Redis, script: str) -> Any:
+def connect(url: str, **options: Any) -> RedisClient:
+    """Give a client for a URL; that of a cluster asks its node for the others at once, any other connects when used."""
+    import redis
+    from redis.cluster import RedisCluster
+    from redis.exceptions import ConnectionError, RedisClusterException
+
+    scheme, separator, rest = url.partition("://")
+    if scheme not in CLUSTER_SCHEMES:
+        return redis.Redis.from_url(url, **options)
+    try:
+        return RedisCluster.from_url(f"{CLUSTER_SCHEMES[scheme]}{separator}{rest}", **options)
+    except RedisClusterException as error:
+        if "not enabled" in str(error):
+            hint = f"The URL of a single server begins with {CLUSTER_SCHEMES[scheme]}://."
+            raise SettingsError("the Redis server is not part of a cluster", hint=hint) from None
+        raise ConnectionError(str(error)) from error
+
+
+def is_cluster(client: RedisClient) -> bool:
+    """Whether keys are spread over several servers."""
+    from redis.cluster import RedisCluster
+
+    return isinstance(client, RedisCluster)
+
+
+def slots_of(client: RedisClient) -> dict[str, str] | None:
+    """Give the slots of each primary of a cluster; None while some of them move. A single server has none."""
+    from redis.cluster import RedisCluster
+
+    if not isinstance(client, RedisCluster):
+        return {}
+    found: dict[str, str] = {}
+    for primary in client.get_primaries():  # type: ignore[no-untyped-call]
+        nodes: Any = client.execute_command("CLUSTER NODES", target_nodes=primary)  # type: ignore[no-untyped-call]
+        own = next(node for node in nodes.values() if "myself" in node["flags"])
+        if own["migrations"]:
+            return None
+        found[own["node_id"]] = str(own["slots"])
+    return found
+
+
+def registered(client: RedisClient, script: str) -> Any:
     """Give a script that can be called, and know its lines: of a command inside, Redis names the line alone."""
     _scripts[sha1(script.encode(), usedforsecurity=False).hexdigest()] = script.splitlines()
     return client.register_script(script)

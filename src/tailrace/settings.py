@@ -357,7 +357,10 @@ class SparkSettings(Section):
 class FeaturesSettings(Section):
     """The features job."""
 
-    redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379"), description="Redis that stores the features.")
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379"),
+        description="Redis that stores the features; redis+cluster:// for a Redis Cluster.",
+    )
     kafka_servers: str = Field(
         "127.0.0.1:9092", description="Kafka brokers: host:port,... or kafka:// as for capture.sink."
     )

@@ -97,6 +97,13 @@ def test_a_document_may_move_to_another_entity(store):
     assert store.values("u2")["count_1h"] == 0
 
 
+def test_an_empty_text_is_an_entity_like_any_other(store):
+    store.apply(put(1, transaction(1, NOON, user="")))
+    assert store.values("")["count_1h"] == 1
+    store.apply(put(2, transaction(1, NOON, user="u1")))
+    assert (store.values("")["count_1h"], store.values("u1")["count_1h"]) == (0, 1)
+
+
 def test_a_crash_between_the_steps_is_mended_by_the_repetition(store, monkeypatch):
     store.apply(put(1, transaction(1, NOON, user="u1")))
     moved = put(2, transaction(1, NOON, user="u2"))

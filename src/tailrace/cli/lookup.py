@@ -24,15 +24,15 @@ def lookup(
     as_json: AsJson = False,
 ) -> None:
     """Show the features of an entity, with all windows as of now."""
-    from redis import AuthenticationError, Redis, RedisError
+    from redis import AuthenticationError, RedisError
 
     from tailrace.errors import FeatureStoreUnavailable, SettingsError
     from tailrace.features import read_named
-    from tailrace.redis_access import not_authorized
+    from tailrace.redis_access import connect, not_authorized
 
     url = settings.features.redis_url.get_secret_value()
     try:
-        with Redis.from_url(url, socket_connect_timeout=_SECONDS, socket_timeout=_SECONDS) as client:
+        with connect(url, socket_connect_timeout=_SECONDS, socket_timeout=_SECONDS) as client:
             client.ping()  # reading retries for a minute, which is right for a job and not for somebody who waits
             found = read_named(client, entity, name)
     except ValueError as error:

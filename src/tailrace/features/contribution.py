@@ -173,6 +173,8 @@ def text_of(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
+    if not text:
+        return '""'  # nothing is what Redis keeps for a document that belongs to nobody
     if text[:1] not in _BEGINS_JSON:
         return text
     try:

@@ -1,6 +1,6 @@
 -- Keeps the features of some entities. Everything it does is one atomic step.
 --
--- KEYS     the entities, `prefix:entity`; all keys of one begin with it
+-- KEYS     the entities, `prefix:entity`; all keys of one begin with it. In a cluster one entity, and a key of it
 -- ARGV[1]  what holds for all of them: {at, horizon, lifetime, lateness, windows}
 -- ARGV[2]  what is computed: {features}
 -- ARGV[3]  and on: what to do with each entity: {ops, news}
@@ -422,8 +422,8 @@ local function keep(base, ops, news)
 end
 
 local answers = {}
-for i, base in ipairs(KEYS) do
+for i = 1, #ARGV - 2 do
   local told = cjson.decode(ARGV[i + 2])
-  answers[i] = keep(base, told.ops, told.news)
+  answers[i] = keep(KEYS[i], told.ops, told.news)
 end
 return answers

@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import redis
-
-from tailrace.errors import FeaturesLost
-from tailrace.features.store import retry_until_available
+from tailrace.errors import FeaturesEvicted, FeaturesLost
+from tailrace.features.availability import retry_until_available, run_scripts
+from tailrace.features.keys import KeyNames
 from tailrace.logs import get_logger
-from tailrace.redis_access import registered
+from tailrace.redis_access import RedisClient, connect, is_cluster, registered
 
 _Result = TypeVar("_Result")
 _log = get_logger("tailrace.features")
@@ -30,6 +29,10 @@ if number <= new or new == 0 then
     redis.call('HSET', KEYS[1], 'position', ARGV[2], 'as_of', ARGV[3])
   end
 end
+"""
+_FILL = """
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'position', ARGV[1], 'as_of', ARGV[2], 'updated_at', ARGV[3])
 """
 
 
@@ -44,41 +47,38 @@ class Progress:
 
 
 class ProgressStore:
-    """Reads and writes the hash `prefix:progress`."""
+    """Reads and writes the hash `prefix:progress`, which in a cluster has copies on all servers.
 
-    def __init__(self, client: redis.Redis, prefix: str) -> None:
+    A server of a cluster that fails over loses the end of its own writes, whatever is left on the others. So every copy
+    has to know of a batch.
+    """
+
+    def __init__(self, client: RedisClient, prefix: str) -> None:
         self._redis = client
-        self._key = f"{prefix}:progress"
+        names = KeyNames(prefix, is_cluster(client))
+        self._key, self._copies = names.progress, names.progress_copies
         self._save = registered(client, _SAVE)
+        self._fill = registered(client, _FILL)
 
     @classmethod
     def connect(cls, url: str, prefix: str) -> ProgressStore:
         """Open it at a Redis URL."""
-        return cls(redis.Redis.from_url(url), prefix)
+        return cls(retry_until_available(lambda: connect(url)), prefix)
 
     def check(self, batch: int) -> None:
         """Refuse to go on when the batch before this one is not in Redis: what it wrote is not there either."""
-        found = retry_until_available(lambda: self._redis.hget(self._key, "batch"))
-        if batch > 0 and (found is None or int(found) < batch - 1):
-            known = "nothing" if found is None else f"batch {int(found)}"
+        found = [None if one is None else int(one) for one in self._trip("HGET", "batch")]
+        if batch > 0 and (None in found or min(each for each in found if each is not None) < batch - 1):
+            known = "nothing" if None in found else f"batch {min(each for each in found if each is not None)}"
             raise FeaturesLost(f"batch {batch} comes next, and Redis knows of {known}")
 
     def save(self, progress: Progress) -> None:
         """Say that a batch is done; an older one changes nothing, but a first one begins anew."""
-        arguments: list[str | int] = [progress.batch, progress.position, progress.as_of, int(time.time() * 1000)]
-        retry_until_available(lambda: self._save(keys=[self._key], args=arguments))
+        self._run_script(self._save, progress.batch, progress.position, progress.as_of, _now())
 
     def filled(self, position: str, as_of: int) -> None:
         """Say that everything up to a position is in the features; the batches behind it have not begun."""
-        values: dict[str, str | int] = {"position": position, "as_of": as_of, "updated_at": int(time.time() * 1000)}
-
-        def begin() -> None:
-            with self._redis.pipeline() as together:
-                together.delete(self._key)
-                together.hset(self._key, mapping=values)  # type: ignore[arg-type]
-                together.execute()
-
-        retry_until_available(begin)
+        self._run_script(self._fill, position, as_of, _now())
 
     def position(self) -> tuple[str, int] | None:
         """Give the newest token in the features, and its time in seconds; None when there are no features."""
@@ -87,14 +87,42 @@ class ProgressStore:
         return None if position is None or as_of is None else (position.decode(), int(as_of))
 
     def undisturbed(self, work: Callable[[], _Result]) -> _Result:
-        """Do repeatable work, again if Redis was started again meanwhile: what was written before may be gone."""
+        """Do repeatable work, again if a server was started again or replaced meanwhile: what it had may be gone."""
         while True:
-            run = self._run()
+            runs = self._runs()
             result = work()
-            if self._run() == run:
+            if self._runs() == runs:
                 return result
-            _log.warning("batch_written_again", why="Redis was started again")
+            _log.warning("batch_written_again", why="Redis was started again, or a replica has taken over")
 
-    def _run(self) -> str:
-        """Give the id of the server's run."""
-        return retry_until_available(lambda: str(self._redis.info("server")["run_id"]))
+    def _runs(self) -> set[str]:
+        """Give the ids of the servers' runs; a server that may evict keys is refused."""
+        options = {"target_nodes": "primaries"} if self._copies else {}
+        answer: Any = retry_until_available(lambda: self._redis.info(**options))
+        servers = [answer] if "run_id" in answer else list(answer.values())
+        for server in servers:
+            policy = server.get("maxmemory_policy", "noeviction")
+            if server.get("maxmemory", 0) and policy != "noeviction":
+                raise FeaturesEvicted(f"Redis removes keys when it is full (maxmemory-policy {policy})")
+        return {server["run_id"] for server in servers}
+
+    def _run_script(self, script: Any, *arguments: object) -> None:
+        """Run a script on the copies, then on the hash itself, which is what others read."""
+        if self._copies:
+            run_scripts(self._redis, script, [([key], arguments) for key in self._copies])
+        run_scripts(self._redis, script, [([self._key], arguments)])
+
+    def _trip(self, command: str, *arguments: str) -> list[Any]:
+        """Ask for the hash and all copies in one trip."""
+
+        def ask() -> list[Any]:
+            with self._redis.pipeline(transaction=False) as trip:
+                for key in (self._key, *self._copies):
+                    trip.execute_command(command, key, *arguments)
+                return trip.execute()
+
+        return retry_until_available(ask)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

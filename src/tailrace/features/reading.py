@@ -10,14 +10,15 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import orjson
-import redis
 
 from tailrace.errors import FeaturesUnknown
+from tailrace.features.availability import retry_until_available
 from tailrace.features.contribution import entity_text, text_of
 from tailrace.features.definition import Definition
-from tailrace.features.store import retry_until_available
+from tailrace.features.keys import KeyNames
 from tailrace.features.values import Row, computed, typed
 from tailrace.features.windows import Window
+from tailrace.redis_access import RedisClient, is_cluster
 
 _ATTEMPTS: Final = 5
 """How often a state that changes while it is read is read again."""
@@ -44,7 +45,7 @@ class FeatureValues:
         return self.values[name]
 
 
-def read(client: redis.Redis, entity: object, prefix: str = "features", *, at: float | None = None) -> FeatureValues:
+def read(client: RedisClient, entity: object, prefix: str = "features", *, at: float | None = None) -> FeatureValues:
     """Read what the job called `prefix` knows of an entity, as of now (or of `at`, seconds since 1970).
 
     The entity has its type: 5 and 5.0 are the same, "5" is another; one of several fields is a tuple. Windows slide
@@ -55,12 +56,12 @@ def read(client: redis.Redis, entity: object, prefix: str = "features", *, at: f
     definition = _definition(client, prefix)
     moment = int((time.time() if at is None else at) * 1000)
     text = entity_text(entity) if isinstance(entity, tuple) else text_of(entity)
-    base = f"{prefix}:{text}"
+    base = KeyNames(prefix, is_cluster(client)).entity(text)
     hash_, slid = retry_until_available(lambda: _read(client, base, definition, moment))
     return _values(hash_, slid, definition, moment)
 
 
-def read_named(client: redis.Redis, name: str, prefix: str = "features") -> FeatureValues:
+def read_named(client: RedisClient, name: str, prefix: str = "features") -> FeatureValues:
     """Read the features of the entity that a text names: what looks like a number is one first, and else a text."""
     typed = _typed(name)
     found = read(client, typed, prefix)
@@ -77,10 +78,10 @@ def _typed(text: str) -> object:
     return found if isinstance(found, int | float | str) else text
 
 
-def _definition(client: redis.Redis, prefix: str) -> Definition:
+def _definition(client: RedisClient, prefix: str) -> Definition:
     known = _definitions.setdefault(client, {})
     if prefix not in known:
-        form = retry_until_available(lambda: client.get(f"{prefix}:definition"))
+        form = retry_until_available(lambda: client.get(KeyNames(prefix).definition))
         if form is None:
             raise FeaturesUnknown(f"no job has written features called {prefix} into this Redis")
         known[prefix] = Definition.from_json(form)
@@ -88,7 +89,7 @@ def _definition(client: redis.Redis, prefix: str) -> Definition:
 
 
 def _read(
-    client: redis.Redis, base: str, definition: Definition, moment: int
+    client: RedisClient, base: str, definition: Definition, moment: int
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Give the hash as it was published, and what is different at this moment because windows have slid."""
     rolling = [window for window in definition.windows if not window.is_forever]
@@ -104,7 +105,7 @@ def _read(
     return hash_, computed(definition, rows, moment, only_rolling=True)
 
 
-def _hash(client: redis.Redis, base: str) -> dict[str, str]:
+def _hash(client: RedisClient, base: str) -> dict[str, str]:
     stored: dict[bytes, bytes] = client.hgetall(f"{base}:features")  # type: ignore[assignment]
     return {name.decode(): value.decode() for name, value in stored.items()}
 
@@ -113,7 +114,7 @@ def _version(hash_: Mapping[str, str]) -> tuple[str | None, ...]:
     return tuple(hash_.get(name) for name in ("computed_at", "position"))
 
 
-def _rows(client: redis.Redis, base: str, windows: Sequence[Window], moment: int) -> list[Row]:
+def _rows(client: RedisClient, base: str, windows: Sequence[Window], moment: int) -> list[Row]:
     """Give the rows that are in one of the windows, the oldest first."""
     spans = [window.span(moment) for window in windows]
     lower, upper = min(span.lower for span in spans), max(span.upper for span in spans)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import orjson
-import redis
-from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, ResponseError, TimeoutError
 
 from tailrace.errors import FeaturesMixed, FeatureStoreUnavailable
 from tailrace.features.arithmetic import parse_expression
+from tailrace.features.availability import POLICY, retry_until_available, run_scripts
 from tailrace.features.contribution import (
     BUCKET_OF_ONE,
     BUCKETS,
@@ -33,17 +32,16 @@ from tailrace.features.contribution import (
     values_of,
 )
 from tailrace.features.definition import BY_ROW, Definition, Feature, Kind
+from tailrace.features.keys import KeyNames
 from tailrace.features.values import default_text
 from tailrace.features.windows import Window
 from tailrace.fold import KIND_BEGINS
-from tailrace.redis_access import not_authorized, registered
-from tailrace.retry import RetryPolicy, retried
+from tailrace.redis_access import RedisClient, connect, is_cluster, registered, slots_of
 
 T = TypeVar("T")
 _BEFORE_MARKS: Final = "28"
 """Sorts before the kind of every token: of a high-water mark, which what is read has, and of an event."""
-_POLICY: Final = RetryPolicy(first=0.1, longest=1.0, budget=60.0)
-_AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, NoScriptError)
+_SECONDS_FOR_A_CALM_SCAN: Final = 60.0
 _CALLS_PER_TRIP: Final = 20
 _DOCUMENTS_PER_CALL: Final = 100
 _ENTITIES_PER_CALL: Final = 25
@@ -99,8 +97,9 @@ class Outcome:
 class FeatureStore:
     """Applies changes. Every step is idempotent and versioned, so a batch may be applied again, whole or in part."""
 
-    def __init__(self, client: redis.Redis, definition: Definition, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: RedisClient, definition: Definition, clock: Callable[[], float] = time.time) -> None:
         self._redis = client
+        self._names = KeyNames(definition.name, is_cluster(client))
         self.definition = definition
         self._clock = clock
         self._known_paths: dict[str, list[str]] = {}
@@ -111,11 +110,11 @@ class FeatureStore:
     @classmethod
     def connect(cls, url: str, definition: Definition) -> FeatureStore:
         """Open a store at a Redis URL."""
-        return cls(redis.Redis.from_url(url), definition)
+        return cls(retry_until_available(lambda: connect(url)), definition)
 
     def begin(self) -> None:
         """Leave the definition for readers; another definition under the same name is refused."""
-        name, form = f"{self.definition.name}:definition", self.definition.to_json()
+        name, form = self._names.definition, self.definition.to_json()
 
         def leave() -> bytes | None:
             self._redis.set(name, form, nx=True)
@@ -150,15 +149,12 @@ class FeatureStore:
 
         The version is kept: what is told of that collection later, from another partition, changes nothing any more.
         """
-        retry_until_available(lambda: self._end(keys=[self._ended(namespace)], args=[version]))
+        retry_until_available(lambda: self._end(keys=[self._names.ended(namespace)], args=[version]))
         self.forget_before(version, as_of, namespace)
 
     def forget_before(self, version: str, as_of: int = 0, namespace: str | None = None) -> None:
         """Take away what documents contributed up to a version; those of one collection, or of all."""
-        pattern = f"{_escaped(self._document(''))}*"
-        prefix = len(self._document(""))
-        found = retry_until_available(lambda: list(self._redis.scan_iter(match=pattern, count=1_000)))
-        keys = [key.decode()[prefix:] for key in found]
+        keys = [self._names.document_id(key) for key in self._document_keys()]
         for some in _pieces(keys, _CALLS_PER_TRIP * _DOCUMENTS_PER_CALL):
             known = self._known(some)
             there = [_split(key) for key, one in known.items() if one.values is not None and one.version < version]
@@ -170,12 +166,28 @@ class FeatureStore:
                 ]
             )
 
+    def _document_keys(self) -> list[str]:
+        """Give the keys of all documents. While slots move between servers a scan can miss some, so it is repeated."""
+        pattern = f"{_escaped(self.definition.name)}#doc:*"
+        deadline = time.monotonic() + _SECONDS_FOR_A_CALM_SCAN
+        while True:
+            before = retry_until_available(lambda: slots_of(self._redis))
+            found = retry_until_available(lambda: set(self._redis.scan_iter(match=pattern, count=1_000)))
+            if before is not None and retry_until_available(lambda: slots_of(self._redis)) == before:
+                return [key.decode() for key in found]
+            if time.monotonic() > deadline:
+                raise FeatureStoreUnavailable(
+                    "slots of the Redis Cluster keep moving, so its documents cannot be listed",
+                    hint="Start again when the resharding has ended.",
+                )
+            time.sleep(POLICY.longest)
+
     # --- one batch
 
     def _living(self, changes: Iterable[Change], outcome: Outcome) -> Iterator[Change]:
         """Leave out what happened to documents of a collection that has ended since."""
         names = ["", *(source.namespace for source in self.definition.others)]
-        found: Any = retry_until_available(lambda: self._redis.mget([self._ended(name) for name in names]))
+        found = self._mget([self._names.ended(name) for name in names])
         ended = {name: (version or b"").decode() for name, version in zip(names, found, strict=True)}
         for change in changes:
             if change.version < ended[change.namespace]:
@@ -233,21 +245,25 @@ class FeatureStore:
     def _known(self, keys: Sequence[str]) -> dict[str, _Known]:
         if not keys:
             return {}
-        found: list[Any] = retry_until_available(lambda: self._redis.mget([self._document(key) for key in keys]))
+        found = self._mget([self._names.document(key) for key in keys])
         return {key: _Known.parse(text) for key, text in zip(keys, found, strict=True) if text is not None}
+
+    def _mget(self, keys: Sequence[str]) -> list[bytes | None]:
+        mget: Any = self._redis.mget_nonatomic if self._names.is_cluster else self._redis.mget  # type: ignore[union-attr]
+        return retry_until_available(lambda: mget(keys))
 
     def _claimed(self, states: Sequence[_State]) -> Iterator[list[str] | None]:
         """Give the entities each document belonged to before, or None when something newer is known of it."""
         lifetime = str(self.definition.lifetime_ms or "")
         calls = [
             (
-                [self._document(state.key) for state in some],
+                [self._names.document(state.key) for state in some],
                 [lifetime, *chain.from_iterable(state.claim for state in some)],
             )
-            for some in _pieces(states, _DOCUMENTS_PER_CALL)
+            for some in _pieces(states, 1 if self._names.is_cluster else _DOCUMENTS_PER_CALL)
         ]
         for some_calls in _pieces(calls, _CALLS_PER_TRIP):
-            for answers in self._pipelined(self._claim, some_calls):
+            for answers in run_scripts(self._redis, self._claim, some_calls):
                 for answer in answers:
                     yield None if answer is None else [name.decode() for name in answer]
 
@@ -255,34 +271,25 @@ class FeatureStore:
         at = self._now()
         shared = self._shared(at)
         steps = [
-            (self._base(entity), _script_argument(piece, at))
+            (self._names.entity(entity), _script_argument(piece, at))
             for entity, some in ops.items()
             for piece in _pieces(some, _ROWS_PER_STEP)
         ]
         calls = [
-            ([base for base, _ in some], [*shared, *(argument for _, argument in some)])
-            for some in _pieces(steps, _ENTITIES_PER_CALL)
+            (self._script_keys([base for base, _ in some]), [*shared, *(argument for _, argument in some)])
+            for some in _pieces(steps, 1 if self._names.is_cluster else _ENTITIES_PER_CALL)
         ]
         for piece in _pieces(calls, _CALLS_PER_TRIP):
-            self._pipelined(self._keep, piece)
+            run_scripts(self._redis, self._keep, piece)
 
-    def _pipelined(self, script: Any, calls: Sequence[tuple[list[str], list[str]]]) -> list[Any]:
-        """Run a script many times in one trip; asking first whether Redis has it would be a trip of its own."""
+    def _script_keys(self, bases: list[str]) -> list[str]:
+        """Name the keys of a step of `keep.lua`.
 
-        def run() -> list[Any]:
-            with self._redis.pipeline(transaction=False) as trip:
-                for keys, arguments in calls:
-                    trip.evalsha(script.sha, len(keys), *keys, *arguments)
-                return trip.execute()
-
-        def run_loaded() -> list[Any]:
-            try:
-                return run()
-            except NoScriptError:  # a Redis that was started anew
-                self._redis.script_load(script.script)
-                return run()
-
-        return retry_until_available(run_loaded)
+        In a cluster a second one is named. While the slot of an entity moves, some of its keys are on one server and
+        some on the other, and a script would take those it does not see for missing. A script that names two keys,
+        one of which is never there, is told to try again until the slot has arrived.
+        """
+        return [*bases, f"{bases[0]}:rows"] if self._names.is_cluster else bases
 
     # --- what the scripts are told
 
@@ -327,16 +334,6 @@ class FeatureStore:
             **({"length": window.length} if window.length is not None else {}),
             **({"until": span.until} if span.until is not None else {}),
         }
-
-    def _base(self, entity: str) -> str:
-        return f"{self.definition.name}:{entity}"
-
-    def _document(self, key: str) -> str:
-        """Give the key of a document: no entity has one like it, because no definition has a # in its name."""
-        return f"{self.definition.name}#doc:{key}"
-
-    def _ended(self, namespace: str) -> str:
-        return f"{self.definition.name}#ended" + (f":{namespace}" if namespace else "")
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -439,15 +436,3 @@ def _new_values(ops: Sequence[_Op], at: int) -> dict[str, str]:
 def _pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for begin in range(0, len(items), size):
         yield items[begin : begin + size]
-
-
-def retry_until_available(call: Callable[[], T]) -> T:
-    """Make a call again while Redis is away or starts; everything here may be repeated."""
-    try:
-        return retried(call, _POLICY, is_passing=lambda error: isinstance(error, _AWAY), spent=_unavailable)
-    except ResponseError as error:
-        raise not_authorized(error) or error from None
-
-
-def _unavailable(error: Exception) -> FeatureStoreUnavailable:
-    return FeatureStoreUnavailable(f"Redis does not answer: {error}")

@@ -11,6 +11,7 @@ from tailrace.stand.node import Credentials, Node
 from tailrace.stand.postgres import Postgres
 from tailrace.stand.proxy import Direction, FaultProxy
 from tailrace.stand.redis import Redis
+from tailrace.stand.redis_cluster import RedisCluster
 from tailrace.stand.registry import Registry
 from tailrace.stand.replica_set import ReplicaSet
 from tailrace.stand.rest_catalog import RestCatalog
@@ -26,6 +27,7 @@ __all__ = [
     "Node",
     "Postgres",
     "Redis",
+    "RedisCluster",
     "Registry",
     "ReplicaSet",
     "RestCatalog",

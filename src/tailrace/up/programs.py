@@ -12,7 +12,9 @@ from pathlib import Path
 import redis
 
 from tailrace.errors import ServerUnreachable
+from tailrace.features.keys import KeyNames
 from tailrace.http_client import fetch
+from tailrace.redis_access import connect
 from tailrace.settings import Settings
 from tailrace.up.demo import FEATURES, LOAD, NAMESPACE
 from tailrace.up.folder import RunFolder
@@ -148,11 +150,11 @@ def _answers(url: str) -> Ready:
 
 def _wrote_features(redis_url: str, name: str) -> Ready:
     """Ready when a batch that came after the start is in Redis."""
-    client = redis.Redis.from_url(redis_url)
 
     def ready(began: float, logged: str) -> bool:
         try:
-            updated = client.hget(f"{name}:progress", "updated_at")
+            with connect(redis_url) as client:
+                updated = client.hget(KeyNames(name).progress, "updated_at")
         except redis.RedisError:
             return False
         return updated is not None and float(updated) / 1000 > began

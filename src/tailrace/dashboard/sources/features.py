@@ -9,7 +9,7 @@ import redis
 
 from tailrace.errors import ServerUnreachable
 from tailrace.features import Definition
-from tailrace.redis_access import not_authorized
+from tailrace.redis_access import RedisClient, connect, is_cluster, not_authorized
 
 _SECONDS_TO_ANSWER = 2.0
 _KEYS_OF_A_POLL = 2_000
@@ -40,7 +40,7 @@ class FeaturesSource:
         self._names = set(names)
         self._searches = not names
         self._cursor = 0
-        self._client: redis.Redis | None = None
+        self._client: RedisClient | None = None
 
     def poll(self) -> list[FeaturesProgress]:
         """Read the progress of all jobs that are known, and search on for others."""
@@ -54,10 +54,10 @@ class FeaturesSource:
             raise not_authorized(error) or ServerUnreachable(f"Redis does not answer: {error}") from None
         return [progress for progress in found if progress is not None]
 
-    def client(self) -> redis.Redis:
+    def client(self) -> RedisClient:
         """Give a client that answers, or fails, soon."""
         if self._client is None:
-            self._client = redis.Redis.from_url(
+            self._client = connect(
                 self._url, socket_timeout=_SECONDS_TO_ANSWER, socket_connect_timeout=_SECONDS_TO_ANSWER
             )
         return self._client
@@ -68,12 +68,15 @@ class FeaturesSource:
         if client is not None:
             client.close()
 
-    def _search(self, client: redis.Redis) -> None:
+    def _search(self, client: RedisClient) -> None:
+        if is_cluster(client):
+            self._names |= {_name(key) for key in client.scan_iter(match=f"*{_DEFINITION}", count=_KEYS_OF_A_POLL)}
+            return
         answer: Any = client.scan(self._cursor, match=f"*{_DEFINITION}", count=_KEYS_OF_A_POLL, _type="string")
         self._cursor, keys = answer
-        self._names |= {key.decode().removesuffix(_DEFINITION) for key in keys}
+        self._names |= {_name(key) for key in keys}
 
-    def _progress(self, client: redis.Redis, name: str) -> FeaturesProgress | None:
+    def _progress(self, client: RedisClient, name: str) -> FeaturesProgress | None:
         form: Any = client.get(f"{name}{_DEFINITION}")
         if form is None:
             return None
@@ -86,3 +89,7 @@ class FeaturesSource:
             updated_at=int(hash_["updated_at"]) / 1_000 if "updated_at" in hash_ else None,
             position=hash_.get("position"),
         )
+
+
+def _name(key: bytes) -> str:
+    return key.decode().removesuffix(_DEFINITION)
