@@ -83,20 +83,53 @@ impl<'a> Iterator for Elements<'a> {
 fn element_at(body: &[u8], pos: usize) -> Result<Element<'_>> {
     let kind = body[pos];
     let name = pos + 1;
-    let rest = &body[name..];
-    let zero = match rest.iter().take(NEAR).position(|&byte| byte == 0) {
-        Some(found) => found,
-        None => memchr::memchr(0, rest).ok_or(malformed("a name has no end", name))?,
-    };
-    let begin = name + zero + 1;
+    let begin = name + zero_in(&body[name..]).ok_or(malformed("a name has no end", name))? + 1;
     let value = &body[begin..];
-    let size = value_size(kind, value).map_err(|error| error.moved(begin))?;
+    let size = match SIZES[usize::from(kind)] {
+        OWN_RULE => value_size(kind, value).map_err(|error| error.moved(begin))?,
+        fixed => usize::from(fixed),
+    };
     let value = value.get(..size).ok_or(malformed("a value does not fit", begin))?;
     Ok(Element { kind, name: &body[name..begin - 1], value, start: pos, end: begin + size })
 }
 
-/// Most names are shorter: a plain loop finds their end sooner than a vectorised search.
-const NEAR: usize = 16;
+/// Find the first zero byte. Most names are short: eight bytes at a time find their end sooner than a vectorised search.
+#[inline]
+fn zero_in(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut at = 0;
+    while at < NEAR {
+        let Some(eight) = bytes[at..].first_chunk::<8>() else {
+            return bytes[at..].iter().position(|&byte| byte == 0).map(|found| at + found);
+        };
+        let word = u64::from_le_bytes(*eight);
+        // The lowest bit that is left is that of the first zero byte; higher ones may be wrong.
+        let zeros = word.wrapping_sub(ONES) & !word & (ONES << 7);
+        if zeros != 0 {
+            return Some(at + zeros.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    memchr::memchr(0, &bytes[at..]).map(|found| at + found)
+}
+
+/// Names beyond this are searched for their end by vectors.
+const NEAR: usize = 24;
+
+/// The size of the values of each type that has one.
+const SIZES: [u8; 256] = sizes();
+const OWN_RULE: u8 = 0xFF;
+
+const fn sizes() -> [u8; 256] {
+    let mut table = [OWN_RULE; 256];
+    let fixed = [(DOUBLE, 8), (DATE, 8), (TIMESTAMP, 8), (INT64, 8), (INT32, 4), (BOOL, 1), (NULL, 0), (OBJECT_ID, 12)];
+    let mut place = 0;
+    while place < fixed.len() {
+        table[fixed[place].0 as usize] = fixed[place].1;
+        place += 1;
+    }
+    table
+}
 
 /// Give the size of the value of type `kind` that `bytes` begins with; it may be larger than what is there.
 pub fn value_size(kind: u8, bytes: &[u8]) -> Result<usize> {
@@ -221,6 +254,18 @@ mod tests {
         assert!(elements(doc).unwrap().all(|element| element.is_ok()));
         let cut = b"\x0b\0\0\0\x10a\0\x01\0\0\0";
         assert!(elements(cut).unwrap().any(|element| element.is_err()));
+    }
+
+    #[test]
+    fn names_of_all_lengths_end_at_their_zero() {
+        for length in 0..80_usize {
+            for behind in 0..20_usize {
+                let bytes = [vec![0x80; length], vec![0], vec![1; behind]].concat();
+                assert_eq!(zero_in(&bytes), Some(length));
+                assert_eq!(zero_in(&bytes[..length]), None);
+                assert_eq!(zero_in(&[vec![1; length], vec![0; behind + 1]].concat()), Some(length));
+            }
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::engine_event::{Form, Known, Maker, Namespace, Outcome, Prefilter};
+use crate::reply::Documents;
 
 /// More collections than these are learned anew.
 const MAX_KNOWN: usize = 100_000;
@@ -28,8 +29,8 @@ pub struct Engine {
 type Condition = (Vec<u8>, Vec<(u8, Vec<u8>)>);
 /// Where the events of entries belong that are left to the reference.
 type Declined = Vec<(usize, usize)>;
-/// The bytes of events; their times, namespaces and types.
-type Columns<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+/// The bytes of events; their times, namespaces and types; and how many bytes they have.
+type Columns<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, usize);
 
 /// What was made of a batch, before Python's objects are.
 #[derive(Default)]
@@ -115,14 +116,21 @@ impl Engine {
     /// The events are columns: their bytes, and packed their times (u64), the numbers of their namespaces in the order
     /// in which these were learned (u32), and of their types (u8). Each of `declined` is the number of events before
     /// it, and the position of the entry. It stops before an entry whose namespace or shard key has to be learned,
-    /// otherwise at the end.
+    /// otherwise at the end. Entries are a list of `bytes`, or `Documents`.
     fn events<'py>(
         &self,
         py: Python<'py>,
-        entries: Vec<Bound<'py, PyBytes>>,
+        entries: &Bound<'py, PyAny>,
         start: usize,
     ) -> PyResult<(Columns<'py>, Declined, usize)> {
-        let slices: Vec<&[u8]> = entries.iter().map(|entry| entry.as_bytes()).collect();
+        let listed: Vec<Bound<'py, PyBytes>>;
+        let slices: Vec<&[u8]> = match entries.cast::<Documents>() {
+            Ok(documents) => documents.get().slices(py),
+            Err(_) => {
+                listed = entries.extract()?;
+                listed.iter().map(|entry| entry.as_bytes()).collect()
+            }
+        };
         let (form, known) = (&self.form, &self.known);
         let buffer = self.buffer.lock().map_or_else(|_| Vec::new(), |mut kept| std::mem::take(&mut *kept));
         let made = py.detach(|| make(form, known, buffer, &slices, start));
@@ -130,7 +138,8 @@ impl Engine {
         let raws = begins.zip(&made.ends).map(|(begin, &end)| PyBytes::new(py, &made.bytes[begin..end]));
         let raws = PyList::new(py, raws.collect::<Vec<_>>())?;
         let packed = |bytes: &[u8]| PyBytes::new(py, bytes);
-        let columns = (raws, packed(&made.times), packed(&made.namespaces), packed(&made.kinds));
+        let size = made.bytes.len();
+        let columns = (raws, packed(&made.times), packed(&made.namespaces), packed(&made.kinds), size);
         self.keep(made.bytes);
         Ok((columns, made.declined, made.next))
     }

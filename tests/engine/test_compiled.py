@@ -15,9 +15,11 @@ from bson.timestamp import Timestamp
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
+import hostile_bson
 from bson_strategies import VALUES
 from engine.small_oplog import SESSION, entry
 from odd_events import mutated
+from tailrace import raw
 from tailrace.engine import Dialect, Event, open_stream, parse_command
 from tailrace.engine.event import EventColumns
 from tailrace.engine.images import NoImages
@@ -36,7 +38,7 @@ DIALECTS = {name: Dialect.of(name) for name in ("4.2.6", "4.4.2", "5.0.4", "6.0.
 
 START = {"startAtOperationTime": Timestamp(100, 0)}
 SIX = Dialect.of("6.0.5")
-NOTHING: Any = ([], b"", b"", b"")
+NOTHING: Any = ([], b"", b"", b"", 0)
 Outcome = tuple[list[Event], tuple[type[Exception], str] | None]
 
 
@@ -194,6 +196,28 @@ def test_damaged_entries_give_the_same_events_or_the_same_error(data: st.DataObj
     entries[at] = bytes(damaged[:cut])
     stages = data.draw(st.sampled_from([[], [{"$match": {"operationType": "insert"}}]]))
     same(entries, dialect, {}, stages)
+
+
+@pytest.mark.parametrize("version", ["4.2.6", "6.0.5", "7.0.28"])
+def test_hostile_documents_give_the_same_events_or_the_same_error(version: str) -> None:
+    """As the whole document of an insert, as the key of a delete, and inside the delta of an update."""
+    log = entry(1, "u", "shop.orders", {"$v": 2}, o2={"_id": 1})
+    for _, element in hostile_bson.elements():
+        for document in hostile_bson.documents(element):
+            delta = raw.document(
+                raw.element(raw.INT32, b"$v", raw.int32(2)),
+                raw.element(raw.DOCUMENT, b"diff", raw.document(raw.element(raw.DOCUMENT, b"i", document))),
+            )
+            for op, o in ((b"i", document), (b"d", document), (b"u", delta)):
+                kept = raw.without(log, b"op", b"o", *([] if op == b"u" else [b"o2"]))
+                parts = raw.element(raw.STRING, b"op", raw.string(op)), raw.element(raw.DOCUMENT, b"o", o)
+                same([raw.append(kept, *parts)], DIALECTS[version])
+
+
+def test_deep_and_large_documents_give_the_same() -> None:
+    usual = raw.without(entry(1, "i", "shop.orders", {"_id": 1}), b"o")
+    for _, document in hostile_bson.deep_and_large():
+        same([raw.append(usual, raw.element(raw.DOCUMENT, b"o", document))], SIX)
 
 
 def test_any_bytes_are_declined() -> None:

@@ -12,7 +12,9 @@ from bson import Binary
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hostile_bson
 from odd_events import change_events, mutated
+from tailrace import raw
 from tailrace.errors import TailraceError
 from tailrace.policy import Action, Kind, Policy, Rule
 from tailrace.policy.policy import _MOST_STATES, tables_of
@@ -135,6 +137,17 @@ def test_rules_with_too_many_states_are_left_to_the_reference() -> None:
     assert root is not None
     assert tables_of(root) is None, f"fewer than {_MOST_STATES} states"
     assert_alike(rules, [usual(1, **{"0": {"b0": {"c0": 5}}})])
+
+
+def test_hostile_documents() -> None:
+    """Each as what rules name (`v`, `a`), and as what stands beside it."""
+    named = [Rule(("shop.*",), (path,), Action(kind)) for path in ("v", "a.v") for kind in (Kind.HASH, Kind.MASK)]
+    documents = [each for _, element in hostile_bson.elements() for each in hostile_bson.documents(element)]
+    documents += [each for _, each in hostile_bson.deep_and_large()]
+    for document in documents:
+        event = raw.append(raw.without(usual(1), b"fullDocument"), raw.element(raw.DOCUMENT, b"fullDocument", document))
+        for rules in (COMMON, *([rule] for rule in named)):
+            assert_alike(rules, [event])
 
 
 def test_mutated_bytes() -> None:

@@ -21,9 +21,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from pyspark.sql import types
 
+import hostile_bson
 from bson_strategies import DOCUMENTS
 from odd_events import change_events, mutated
-from tailrace import kernel
+from tailrace import kernel, raw
 from tailrace.spark.columns import ENVELOPE, KEY, EventColumns
 from tailrace.token import ResumeToken
 
@@ -103,6 +104,16 @@ def test_recorded_and_mutated_events_give_the_same_columns_in_the_kernel(both, r
             for event in batch:
                 assert_alike(both, [event])
         both[0]._compiled.batch(batch)
+
+
+def test_hostile_documents_give_the_same_columns_in_the_kernel(both):
+    token = bson.decode(ResumeToken.high_water_mark(_TIME).to_bson())
+    head = bson.encode({"_id": token, "operationType": "insert", "ns": {"db": "d", "coll": "c"}})
+    documents = [each for _, element in hostile_bson.elements() for each in hostile_bson.documents(element)]
+    documents += [each for _, each in hostile_bson.deep_and_large()]
+    for document in documents:
+        for name in (b"fullDocument", b"documentKey"):
+            assert_alike(both, [raw.append(head, raw.element(raw.DOCUMENT, name, document))])
 
 
 def test_rows_keep_their_order_around_an_event_that_the_kernel_declines(both):

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import attrgetter
+from operator import itemgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 from tailrace.token.resume_token import ResumeToken
@@ -44,7 +44,7 @@ BEGINNING: Final = ResumeToken(b"")
 """Before every position."""
 
 E = TypeVar("E", bound=Sortable)
-_sort_key = attrgetter("sort_key")
+_key = itemgetter(0)
 
 
 class Order(Enum):
@@ -82,20 +82,18 @@ class _Shard(Generic[E]):
     """The events of one shard that have not left yet, and its high-water mark."""
 
     high_water_mark: ResumeToken
-    events: list[E] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
+    events: list[tuple[bytes, E]] = field(default_factory=list)
+    """Each with its sort key, which is made once."""
     queued_bytes: int = 0
     blocking_since: float | None = None
     is_leaving: bool = False
 
-    def take_up_to(self, key: bytes) -> list[E]:
+    def take_up_to(self, key: bytes) -> list[tuple[bytes, E]]:
         """Give and forget the events that are not above the key."""
-        count = bisect_right(self.keys, key)
-        if not count:
-            return []
+        count = bisect_right(self.events, key, key=_key)
         taken = self.events[:count]
-        del self.events[:count], self.keys[:count]
-        self.queued_bytes -= sum(len(event.raw) for event in taken)
+        del self.events[:count]
+        self.queued_bytes -= sum([len(event.raw) for _, event in taken])
         return taken
 
 
@@ -136,10 +134,8 @@ class Merge(Generic[E]):
     def feed(self, shard: str, events: Sequence[E], high_water_mark: ResumeToken) -> None:
         """Take the next events of a shard, in its order, and its high-water mark after them."""
         queue = self._shards[shard]
-        if events:
-            queue.events.extend(events)
-            queue.keys.extend(map(_sort_key, events))
-            queue.queued_bytes += sum(len(event.raw) for event in events)
+        queue.events += [(event.sort_key, event) for event in events]
+        queue.queued_bytes += sum([len(event.raw) for event in events])
         if high_water_mark > queue.high_water_mark:
             queue.high_water_mark = high_water_mark
         self._collect()
@@ -166,7 +162,7 @@ class Merge(Generic[E]):
     def newest_waiting(self) -> ResumeToken | None:
         """The position that all shards must have passed before nothing waits any more; None when nothing does."""
         waiting = [shard.events[-1] for shard in self._shards.values() if shard.events]
-        return ResumeToken.parse(max(waiting, key=_sort_key).token) if waiting else None
+        return ResumeToken.parse(max(waiting, key=_key)[1].token) if waiting else None
 
     def backlogs(self, now: float) -> list[ShardBacklog]:
         """Show where each shard stands, and for how long it has held the others back."""
@@ -201,22 +197,13 @@ class Merge(Generic[E]):
 
     def _collect(self) -> None:
         """Move what may leave now into the queue of ready events."""
-        if self._order is Order.STRICT:
-            limit = self._limit().key
-            runs = [shard.take_up_to(limit) for shard in self._shards.values()]
-            self._ready.extend(_merged([run for run in runs if run]))
-        else:
-            for shard in self._shards.values():
-                self._ready.extend(shard.take_up_to(shard.high_water_mark.key))
+        limit = self._limit().key if self._order is Order.STRICT else None
+        leaving: list[tuple[bytes, E]] = []
+        for shard in self._shards.values():
+            leaving += shard.take_up_to(shard.high_water_mark.key if limit is None else limit)
+        if limit is not None:
+            leaving.sort(key=_key)  # it finds the shards' runs and merges them, in C
+        self._ready.extend([event for _, event in leaving])
         drained = [name for name, shard in self._shards.items() if shard.is_leaving and not shard.events]
         for name in drained:
             del self._shards[name]
-
-
-def _merged(runs: list[list[E]]) -> Iterable[E]:
-    """Merge sorted runs; sorting finds and merges runs itself, in C."""
-    if len(runs) < 2:
-        return runs[0] if runs else ()
-    together = [event for run in runs for event in run]
-    together.sort(key=_sort_key)
-    return together

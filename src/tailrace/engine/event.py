@@ -77,13 +77,12 @@ class EventColumns(Sequence[Event]):
 
     __slots__ = ("_kinds", "_names", "_namespaces", "_times", "raws", "size")
 
-    def __init__(self, columns: tuple[list[bytes], bytes, bytes, bytes], names: Sequence[bytes]) -> None:
-        """Take the bytes of events and, packed, their times, the numbers of their namespaces and of their types."""
-        self.raws, times, namespaces, self._kinds = columns
+    def __init__(self, columns: tuple[list[bytes], bytes, bytes, bytes, int], names: Sequence[bytes]) -> None:
+        """Take the bytes of events, packed their times, the numbers of their namespaces and types, and their size."""
+        self.raws, times, namespaces, self._kinds, self.size = columns
         self._times = memoryview(times).cast("Q")
         self._namespaces = memoryview(namespaces).cast("I")
         self._names = names
-        self.size = sum(map(len, self.raws))
 
     def __len__(self) -> int:
         return len(self.raws)

@@ -16,7 +16,9 @@ from bson import Int64
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hostile_bson
 from odd_events import TOKEN, change_events, mutated
+from tailrace import raw
 from tailrace.capture.formats import Format, FormatOptions
 from tailrace.capture.formats.make import CompiledFormat
 from tailrace.capture.record import Record
@@ -97,6 +99,28 @@ def test_a_batch_keeps_the_order(events: list[bytes]) -> None:
             except TailraceError:
                 continue
             assert list(compiled.batch(events)) == expected
+
+
+def inserted(document: bytes, *, key: bytes | None = None) -> bytes:
+    """The event of an insert."""
+    head = bson.encode({"_id": TOKEN, "operationType": "insert", "ns": {"db": "a", "coll": "b"}})
+    parts = [(b"documentKey", key or bson.encode({"_id": 1})), (b"fullDocument", document)]
+    return raw.append(head, *(raw.element(raw.DOCUMENT, name, each) for name, each in parts))
+
+
+def test_hostile_documents() -> None:
+    """As the document, and as its key."""
+    pairs = [both(options) for options in OPTIONS]
+    for label, element in hostile_bson.elements():
+        for document in hostile_bson.documents(element):
+            for event in (inserted(document), inserted(bson.encode({}), key=document)):
+                for reference, compiled in pairs:
+                    assert outcome(compiled.records, event) == outcome(reference.records, event), (label, reference)
+
+
+def test_deep_and_large_documents() -> None:
+    for _, document in hostile_bson.deep_and_large():
+        assert_alike(inserted(document))
 
 
 def test_texts_of_doubles() -> None:
