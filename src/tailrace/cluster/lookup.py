@@ -20,6 +20,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from tailrace import server_codes
 from tailrace.cluster.placement import Placement, Placements
 from tailrace.engine.images import ImageStore
+from tailrace.engine.live import first_document
 from tailrace.engine.scope import split_namespace
 from tailrace.errors import ServerUnreachable
 from tailrace.oplog.tail import is_passing
@@ -103,15 +104,8 @@ class ShardedImages:
         with client.start_session(causal_consistency=False) as session:
             if shard != self._own:
                 session.advance_cluster_time(self._client(self._own).admin.command("ping")["$clusterTime"])
-            try:
-                asked = {**command, "readConcern": concern}
-                reply = client[database].command(asked, codec_options=_RAW, session=session)
-            except OperationFailure as error:
-                if error.code == server_codes.NAMESPACE_NOT_FOUND:
-                    return None
-                raise
-        batch = reply["cursor"]["firstBatch"]
-        return bytes(batch[0].raw) if batch else None
+            asked = {**command, "readConcern": concern}
+            return first_document(lambda: client[database].command(asked, codec_options=_RAW, session=session))
 
 
 def _may_succeed_later(error: Exception) -> bool:

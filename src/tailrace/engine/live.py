@@ -179,6 +179,18 @@ def operation_time(client: MongoClient[Any]) -> int:
     return ClusterTime.from_timestamp(client.admin.command("ping")["operationTime"])
 
 
+def first_document(find: Callable[[], Any]) -> bytes | None:
+    """Give the document that a `find` finds; None when there is none, or no such collection."""
+    try:
+        reply = find()
+    except OperationFailure as error:
+        if error.code == server_codes.NAMESPACE_NOT_FOUND:
+            return None
+        raise
+    batch = reply["cursor"]["firstBatch"]
+    return bytes(batch[0].raw) if batch else None
+
+
 class LiveImages:
     """Images from the collections of a live replica set; reads are retried during elections."""
 
@@ -208,14 +220,8 @@ class LiveImages:
         """Read one document from a node that has reached a time: a new primary may have to catch up."""
         concern = {"level": "majority", "afterClusterTime": ClusterTime(since).timestamp}
         command = {**query, "limit": 1, "singleBatch": True, "readConcern": concern}
-        try:
-            reply = self._until_answered(lambda: self._client[database].command(command, codec_options=_RAW))
-        except OperationFailure as error:
-            if error.code == server_codes.NAMESPACE_NOT_FOUND:
-                return None
-            raise
-        batch = reply["cursor"]["firstBatch"]
-        return bytes(batch[0].raw) if batch else None
+        target = self._client[database]
+        return first_document(lambda: self._until_answered(lambda: target.command(command, codec_options=_RAW)))
 
     def _until_answered(self, ask: Callable[[], T]) -> T:
         return retried(
