@@ -110,9 +110,7 @@ def _wrong(monkeypatch, is_wrong) -> None:
     monkeypatch.setattr(Subscription, "poll", poll)
 
 
-def test_a_difference_that_is_found_between_two_batches_ends_the_stream_before_the_next(
-    gateway, database, monkeypatch
-):
+def test_a_difference_that_is_found_between_two_batches_ends_the_stream_before_the_next(gateway, database, monkeypatch):
     """And for good: what the client has had from the engine and what the upstream gives are all, each once."""
     planted = threading.Event()
     _wrong(monkeypatch, planted.is_set)

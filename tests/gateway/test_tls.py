@@ -27,12 +27,19 @@ Document = dict[str, Any]
 PING = {"ping": 1, "$db": "admin"}
 
 
+def _context_for_old_clients(purpose: ssl.Purpose) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if purpose is ssl.Purpose.CLIENT_AUTH else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1
+    made.set_ciphers("ALL:@SECLEVEL=0")
+    return made
+
+
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_tls_is_of_today_and_clients_show_a_certificate_where_authorities_are_given(
-    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, tmp_path: Path
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An old client is refused for its version. A gateway with a lower minimum refuses it too, for want of a cipher in
-    common, unless the machine's OpenSSL is set up for old clients: there contexts of Debian's Python begin at TLS 1.0.
+    """An old client is refused for its version, also where Python's contexts begin at TLS 1.0, as Debian's do on a
+    machine whose OpenSSL is set up for old clients.
     """
     authority, stranger = trustme.CA(), trustme.CA()
     server, ca = tmp_path / "server.pem", tmp_path / "ca.pem"
@@ -42,7 +49,9 @@ def test_tls_is_of_today_and_clients_show_a_certificate_where_authorities_are_gi
         start_gateway(mongodb.uri, client_ca=ca)
     with pytest.raises(SettingsError, match="no authorities"):
         start_gateway(mongodb.uri, certificate=server, client_ca=tmp_path / "none.pem")
-    gateway = start_gateway(mongodb.uri, certificate=server, client_ca=ca)
+    with monkeypatch.context() as patched:
+        patched.setattr(ssl, "create_default_context", _context_for_old_clients)
+        gateway = start_gateway(mongodb.uri, certificate=server, client_ca=ca)
 
     def context(issuer: trustme.CA | None) -> ssl.SSLContext:
         made = ssl.create_default_context(cafile=ca)
