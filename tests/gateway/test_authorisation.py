@@ -14,6 +14,7 @@ from cryptography import x509
 
 from gateway.running_gateway import RunningGateway
 from gateway.wire_client import WireClient, element
+from tailrace.gateway.login import Login
 from tailrace.stand import ReplicaSet
 
 WATCH = [element("aggregate", 1), element("pipeline", [{"$changeStream": {}}]), element("cursor", {})]
@@ -73,8 +74,12 @@ def test_a_command_has_one_database_that_is_a_string(gateway: RunningGateway, mo
 
 
 def test_nobody_becomes_the_user_of_the_gateways_own_certificate(
-    start_mongodb: Callable[..., ReplicaSet], start_gateway: Callable[..., RunningGateway], tmp_path: Path
+    start_mongodb: Callable[..., ReplicaSet],
+    start_gateway: Callable[..., RunningGateway],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The mechanism is refused by name; and if it were not, the server would see no certificate."""
     upstream = start_mongodb("6.0.5", auth=True, tls=True)
     folder = next(tmp_path.rglob("client.pem")).parent
     subject = x509.load_pem_x509_certificate(_certificate(folder / "client.pem")).subject.rfc4514_string()
@@ -98,6 +103,11 @@ def test_nobody_becomes_the_user_of_the_gateways_own_certificate(
         status = nobody.command({"connectionStatus": 1, "$db": "admin"})
         assert status["authInfo"]["authenticatedUsers"] == []
         assert nobody.fields(*WATCH, element("$db", "secret"))["code"] == 13
+
+    monkeypatch.setattr(Login, "authenticate", lambda login, command: login._conversation.pass_on(command))
+    with WireClient(gateway.port, context) as nobody:
+        refused = nobody.command(asked)
+        assert (refused["ok"], refused["code"]) == (0, 18), "the server has been asked, and has seen nobody"
 
 
 def _certificate(file: Path) -> bytes:
