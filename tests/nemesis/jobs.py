@@ -88,18 +88,18 @@ class Jobs:
         return found
 
     def _column(self, table: str, column: str) -> list[Any]:
-        found = self._table(table)
-        if found is None:
+        """Read a column; nothing while the job replaces the very files that are being read."""
+        try:
+            found = self._table(table)
+            return [] if found is None else list(found.scan(selected_fields=(column,)).to_arrow()[column].to_pylist())
+        except FileNotFoundError:
             return []
-        return list(found.scan(selected_fields=(column,)).to_arrow()[column].to_pylist())
 
     def _table(self, name: str) -> StaticTable | None:
-        metadata = self._lake / self._database / name / "metadata"
-        hint = metadata / "version-hint.text"
-        try:
-            return StaticTable.from_metadata(str(metadata / f"v{hint.read_text().strip()}.metadata.json"))
-        except FileNotFoundError:
-            return None
+        """The table as its newest metadata has it."""
+        files = list((self._lake / self._database / name / "metadata").glob("v*.metadata.json"))
+        numbers = {int(file.name[1:].partition(".")[0]): file for file in files}
+        return StaticTable.from_metadata(str(numbers[max(numbers)])) if numbers else None
 
 
 class JobsWriter:

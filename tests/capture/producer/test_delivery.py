@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import bson
+import pytest
 from bson.timestamp import Timestamp
 
 from capture_harness import ListSink
@@ -13,7 +14,7 @@ from tailrace.capture.positions import Position, open_store
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.producer.delivery import Delivery, no_hook
 from tailrace.capture.recovery.inventory import NoInventory
-from tailrace.errors import EventUnconvertible
+from tailrace.errors import EventUnconvertible, StoreUnavailable
 from tailrace.monitor import StreamMetrics
 from tailrace.token import ResumeToken
 
@@ -97,3 +98,29 @@ def test_a_slow_store_is_spared_while_there_is_more_to_read_and_asked_when_the_s
         assert leader.position.cluster_time == Timestamp(6, 1), "more is there to be read"
         delivery.commit(caught_up=True)
         assert leader.position.cluster_time == Timestamp(7, 1)
+
+
+def test_a_store_that_is_away_for_a_moment_is_no_reason_to_deliver_everything_again(tmp_path) -> None:
+    """The next save has all that was acknowledged meanwhile; who ends has to know that nothing was saved."""
+    with (
+        open_store(f"file:{tmp_path / 'positions'}") as store,
+        Leader(store, store.acquire("orders", "here/1", seconds=600)) as leader,
+    ):
+        leader.save(at(5))
+        delivery = delivery_of(leader)
+        save = leader.save
+
+        def fail(position: Position, **more: object) -> None:
+            raise StoreUnavailable("the disk is full")
+
+        leader.save = fail
+        delivery.deliver([event(1)], at(6))
+        delivery.commit()
+        delivery.deliver([event(2)], at(7))
+        delivery.commit()
+        with pytest.raises(StoreUnavailable):
+            delivery.commit(now=True)
+        assert leader.position.cluster_time == Timestamp(5, 1)
+        leader.save = save
+        delivery.commit(now=True)
+        assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(7, 1), 2)

@@ -26,15 +26,18 @@ from tailrace.capture.positions.leader import Leader
 from tailrace.capture.record import Record, summary_of
 from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.sinks import Sink, TransactionalSink
-from tailrace.errors import Backpressure, EventUnconvertible
+from tailrace.errors import Backpressure, EventUnconvertible, StoreUnavailable
+from tailrace.logs import get_logger
 from tailrace.monitor import StreamMetrics
 from tailrace.telemetry import NO_TRACING, SampledEvent, Tracing
 
+_log = get_logger("tailrace.capture")
 _SAVE_TIMES_BETWEEN_SAVES = 29
 """A slow store is asked less often, so that saving never takes more than a thirtieth of the time."""
 _SAVE_TIMES_WHEN_CAUGHT_UP = 4
 """With nothing to read and nothing in flight time is free, and what is not saved comes again after a kill."""
 
+_SECONDS_UNTIL_SAVED_AGAIN = 0.5
 _BUSY_TRANSACTION_SECONDS = 0.5
 """How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
 
@@ -205,14 +208,26 @@ class Delivery:
         acknowledged = self._sink.acknowledged()
         self._advance(acknowledged)
         idle = caught_up and not self._pending
-        if self._uncommitted is not None and (now or self._is_time(idle=idle)):
-            self._hook("before-save")
-            began = time.monotonic()
-            self._leader.save(self._uncommitted)
-            self._hook("after-save")
-            self._committed(self._uncommitted, time.monotonic() - began)
-        else:
+        if self._uncommitted is None or not (now or self._is_time(idle=idle)):
             self._leader.keep()
+            return
+        try:
+            self._save(self._uncommitted)
+        except StoreUnavailable as error:
+            if now:
+                raise
+            # To begin anew would deliver everything again, at every try. While the lease lasts nobody else delivers,
+            # and its end is noticed by the check before the next record.
+            self._metrics.error(error.code)
+            _log.warning("position_not_saved", stream=self._stream, error=error.message[:300])
+            self._next_commit = self._next_commit_when_idle = time.monotonic() + _SECONDS_UNTIL_SAVED_AGAIN
+
+    def _save(self, position: Position) -> None:
+        self._hook("before-save")
+        began = time.monotonic()
+        self._leader.save(position)
+        self._hook("after-save")
+        self._committed(position, time.monotonic() - began)
 
     def _commit_transaction(self, sink: TransactionalSink, now: bool) -> None:
         if not self._pending:
