@@ -56,6 +56,11 @@ def test_a_classifier_names_one_jar_alone() -> None:
     assert [jar.name for jar in maven.fetch_jars("sources", [f"{COORDINATES[0]}:sources"], pins)] == list(pins)
 
 
+def test_an_override_is_fetched_in_place_of_what_is_asked_for(tmp_path: Path) -> None:
+    maven.resolve(COORDINATES, tmp_path, ["org.slf4j:slf4j-api:1.7.35"])
+    assert sorted(jar.name for jar in tmp_path.iterdir()) == ["slf4j-api-1.7.35.jar", "slf4j-simple-1.7.36.jar"]
+
+
 @pytest.mark.usefixtures("empty_cache")
 def test_an_artifact_that_does_not_exist_is_named() -> None:
     with pytest.raises(DownloadFailed, match="no-such-thing"):
