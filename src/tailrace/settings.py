@@ -345,7 +345,10 @@ class GatewaySettings(Section):
 class SparkSettings(Section):
     """The Spark session of the jobs."""
 
-    master: str = Field("local[*,4]", description="Spark master URL, with the number of attempts per task; sc:// is a Spark Connect server.")
+    master: str = Field(
+        "local[*,4]",
+        description="Spark master URL, with the number of attempts per task; sc:// is a Spark Connect server.",
+    )
     app_name: str = Field("tailrace", description="Application name in Spark's UI and logs.")
     driver_memory: str = Field("1g", description="Heap of the driver's JVM.")
     jars: tuple[Path, ...] = Field((), description="Connector jars; unset means download them when needed.")
