@@ -1,4 +1,4 @@
-"""Reads one table by one library and prints its fingerprints: `reading.py READER CATALOG DATABASE TABLE`.
+"""Reads tables by each library and prints their fingerprints, or why not: `reading.py CATALOG DATABASE.TABLE ...`.
 
 CATALOG is JSON: `{"folder": ...}`, `{"type": "sql", "uri": ...}` or `{"type": "rest", "uri": ...}`. Each library goes
 the way that its own documentation shows.
@@ -62,6 +62,16 @@ def loaded(catalog: Catalog, database: str, table: str) -> Any:
 
 READERS = {"pyiceberg": by_pyiceberg, "polars": by_polars, "duckdb": by_duckdb}
 
+
+def attempt(reader: Any, catalog: Catalog, name: str) -> dict[str, str] | str:
+    """Give the fingerprints of a table, or the error of who cannot read it."""
+    try:
+        return fingerprints(reader(catalog, *name.split(".")))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
 if __name__ == "__main__":
-    reader, catalog, database, table = sys.argv[1:]
-    print(json.dumps(fingerprints(READERS[reader](json.loads(catalog), database, table))))
+    place = json.loads(sys.argv[1])
+    found = {reader: {name: attempt(read, place, name) for name in sys.argv[2:]} for reader, read in READERS.items()}
+    print(json.dumps(found))
