@@ -29,6 +29,10 @@ demo: env        ## The whole pipeline on this machine, with a load; ARGS=--seco
 test: env        ## Run all tests but the long ones; ARGS="-k token" runs some
 	$(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
 
+.PHONY: without-kernel
+without-kernel: env ## Run all tests but the long ones without the compiled kernel: Python does the work
+	TAILRACE_KERNEL=off $(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
+
 chaos: env       ## Kill drivers, workers, broker, Redis and primary while both Spark jobs run: KILLS=20 SEED=5
 	KILLS=$(or $(KILLS),20) SEED=$(or $(SEED),5) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/features/test_kills.py tests/warehouse/test_kills.py $(ARGS)
 
@@ -74,6 +78,12 @@ fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, an
 	INPUTS=$(or $(INPUTS),10000000) SEED=$(or $(SEED),1) TAILRACE_KERNEL=on $(BIN)/pytest -m 'long or not long' --timeout 36000 \
 		tests/capture/formats/test_kernel_differential.py tests/engine/test_compiled.py tests/oplog/test_reply.py \
 		tests/policy/test_compiled_policy.py tests/spark/test_columns.py -k 'mutated or memory' $(ARGS)
+
+.PHONY: sanitize-kernel
+sanitize-kernel: env ## The kernel built with AddressSanitizer, under mutated and hostile bytes (needs a nightly Rust): INPUTS=6000
+	kernel/sanitized $(VENV) -q -p no:cacheprovider --timeout 3600 -k 'mutated or hostile or deep or damaged or any_bytes' \
+		tests/capture/formats/test_kernel_differential.py tests/engine/test_compiled.py tests/oplog/test_reply.py \
+		tests/policy/test_compiled_policy.py tests/spark/test_columns.py $(ARGS)
 
 fuzz: env        ## Damaged inputs at every door but the gateway's and the kernel's: INPUTS=1000000 SEED=1
 	INPUTS=$(or $(INPUTS),1000000) SEED=$(or $(SEED),1) $(BIN)/pytest --timeout 36000 tests/fuzz $(ARGS)
