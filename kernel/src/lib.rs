@@ -9,6 +9,7 @@
 
 use pyo3::prelude::*;
 
+mod avro;
 pub mod bson;
 mod columns;
 mod debezium;

@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
+use crate::avro::Schemas;
 use crate::bson;
 use crate::debezium::{Debezium, Envelope};
 use crate::error::{Error, Result};
@@ -22,9 +23,10 @@ enum Format {
     Bson,
     Flat(Vec<String>),
     Debezium(Debezium),
+    Avro(Schemas),
 }
 
-/// A format with its options; it remembers nothing of the events it has seen.
+/// A format with its options; it remembers nothing of the events it has seen, but for the schemas that it is given.
 #[pyclass(frozen, module = "tailrace_kernel")]
 pub struct RecordFormat {
     format: Format,
@@ -58,10 +60,19 @@ impl RecordFormat {
             "debezium" => {
                 Format::Debezium(Debezium { version, server_name, unprintable: Unprintable::new(&unprintable) })
             }
+            "avro" => Format::Avro(Schemas::default()),
             _ => return Err(PyValueError::new_err(format!("there is no format {name}"))),
         };
         let new = record.py().get_type::<PyTuple>().getattr("__new__")?.unbind();
         Ok(RecordFormat { format, key_field, tombstones, record: record.unbind(), new })
+    }
+
+    /// Take the schema of a namespace (`DocumentSchema.plan()`) and the id that the registry gave it.
+    fn learn(&self, namespace: String, id: u32, plan: &Bound<'_, PyAny>) -> PyResult<()> {
+        match &self.format {
+            Format::Avro(schemas) => schemas.learn(namespace, id, plan),
+            _ => Err(PyValueError::new_err("this format has no schemas")),
+        }
     }
 
     /// Make the records of events, in order; `now` is the time in nanoseconds.
@@ -108,6 +119,14 @@ impl RecordFormat {
                 let event = Event::parse(raw)?;
                 let begin = out.len();
                 flat::write(&event, fields, out, names)?;
+                let middle = out.len();
+                let key = find_key(&event, self.key_field.as_deref(), false)?;
+                self.key_text(ExtendedJson::<false>, &event, &key, out, names)?;
+                Ok(self.made(event, key, middle..out.len(), Some(begin..middle)))
+            }
+            Format::Avro(schemas) => {
+                let begin = out.len();
+                let event = schemas.write(raw, out, inner, names)?;
                 let middle = out.len();
                 let key = find_key(&event, self.key_field.as_deref(), false)?;
                 self.key_text(ExtendedJson::<false>, &event, &key, out, names)?;

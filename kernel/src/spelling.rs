@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::text::{self, utf8};
 
 /// Servers refuse documents deeper than 180; orjson writes up to 254 levels.
-const MAX_DEPTH: usize = 200;
+pub const MAX_DEPTH: usize = 200;
 const OLD_BINARY: u8 = 2;
 const OLD_UUID: u8 = 3;
 const UUID: u8 = 4;
@@ -121,7 +121,7 @@ impl Names {
     /// As long as there are few, each is compared with those before it.
     const FEW: usize = 24;
 
-    fn begin(&self) -> usize {
+    pub fn begin(&self) -> usize {
         self.0.len()
     }
 
@@ -129,7 +129,7 @@ impl Names {
         self.0.clear();
     }
 
-    fn add(&mut self, begin: usize, name: &[u8]) -> Result<()> {
+    pub fn add(&mut self, begin: usize, name: &[u8]) -> Result<()> {
         let hash = hash(name);
         let known = &self.0[begin..];
         if known.len() < Self::FEW && known.contains(&hash) {
@@ -139,7 +139,7 @@ impl Names {
         Ok(())
     }
 
-    fn end(&mut self, begin: usize) -> Result<()> {
+    pub fn end(&mut self, begin: usize) -> Result<()> {
         let known = &mut self.0[begin..];
         if known.len() > Self::FEW {
             known.sort_unstable();
@@ -280,7 +280,7 @@ impl<S: Style> Writer<'_, S> {
 }
 
 /// Whether a name is a number in decimal digits.
-fn is_number(name: &[u8], number: usize) -> bool {
+pub fn is_number(name: &[u8], number: usize) -> bool {
     if number < 10 {
         return name == [b'0' + number as u8];
     }
@@ -289,7 +289,7 @@ fn is_number(name: &[u8], number: usize) -> bool {
     name == digits
 }
 
-fn boolean(value: &[u8]) -> Result<bool> {
+pub fn boolean(value: &[u8]) -> Result<bool> {
     match value {
         [0] => Ok(false),
         [1] => Ok(true),
@@ -298,7 +298,7 @@ fn boolean(value: &[u8]) -> Result<bool> {
 }
 
 /// Give the subtype and content of a binary: one of subtype 2 has a second length, a UUID 16 bytes.
-fn exact_binary(value: &[u8]) -> Result<(u8, &[u8])> {
+pub fn exact_binary(value: &[u8]) -> Result<(u8, &[u8])> {
     let (subtype, payload) = bson::binary(value)?;
     match subtype {
         OLD_BINARY => match payload.split_first_chunk::<4>() {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from urllib.parse import unquote
 
 from tailrace.errors import MissingExtra
 
@@ -23,6 +24,8 @@ EXTRA_OF: Mapping[str, str] = {
     "snappy": "compression",
     "trustme": "stand",
     "opentelemetry": "otel",
+    "pymongo_auth_aws": "aws",
+    "aws_msk_iam_sasl_signer": "aws",
 }
 _CLIENT_OF: Mapping[str, str] = {
     "kafka": "confluent_kafka",
@@ -32,6 +35,8 @@ _CLIENT_OF: Mapping[str, str] = {
     "postgres": "psycopg",
 }
 """The client that a URL's scheme needs, for sinks and position stores alike."""
+_LOGIN_OF: Mapping[str, str] = {"MONGODB-AWS": "pymongo_auth_aws", "AWS_MSK_IAM": "aws_msk_iam_sasl_signer"}
+"""What a mechanism of authentication in a URL needs."""
 
 
 def extra_of(module: str | None) -> str | None:
@@ -50,6 +55,10 @@ def missing_extra(error: ModuleNotFoundError, what: str = "this") -> MissingExtr
 
 def require_client(url: str, what: str) -> None:
     """Raise if the client library that a URL needs is not installed; no server is asked."""
-    module = _CLIENT_OF.get(url.partition(":")[0])
-    if module is not None and find_spec(module) is None:
-        raise missing_extra(ModuleNotFoundError(name=module), what)
+    needed = [_CLIENT_OF.get(url.partition(":")[0])]
+    needed += [
+        module for mechanism, module in _LOGIN_OF.items() if f"mechanism={mechanism}".lower() in unquote(url).lower()
+    ]
+    for module in needed:
+        if module is not None and find_spec(module) is None:
+            raise missing_extra(ModuleNotFoundError(name=module), what)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tailrace.capture.kafka_iam import with_iam
 from tailrace.errors import SettingsError
 from tailrace.settings import masked
 
@@ -45,4 +46,10 @@ class KafkaAddress:
     def config(self, **settings: Any) -> dict[str, Any]:
         """Give the settings of a client; those of the URL win, and `linger_ms` stands for linger.ms."""
         own = {name.replace("_", "."): value for name, value in settings.items()}
-        return {"bootstrap.servers": self.servers, "log_level": 4, "logger": _log, **own, **self.options}
+        return {
+            "bootstrap.servers": self.servers,
+            "log_level": 4,
+            "logger": _log,
+            **own,
+            **with_iam(self.servers, self.options),
+        }

@@ -55,6 +55,7 @@ def connected(
         url = getattr(settings.capture, key).get_secret_value()
         require_client(url, f"capture.{key} = {masked(url)}")
     uri = settings.mongodb.uri.get_secret_value()
+    require_client(uri, f"mongodb.uri = {masked(uri)}")
     timeout = int(settings.mongodb.timeout_seconds * 1000)
     try:
         client: MongoClient[dict[str, Any]] = MongoClient(uri, serverSelectionTimeoutMS=timeout, **options)
@@ -70,7 +71,7 @@ def connected(
             raise ServerUnreachable(f"no MongoDB server answers at {masked(uri)}: {shown_failure(error)}") from None
         except OperationFailure as error:
             raise SettingsError(
-                f"{masked(uri)} refused the connection: {error.details and error.details.get('errmsg')}",
+                f"{masked(uri)} refused the connection: {masked(str((error.details or {}).get('errmsg', error)))}",
                 hint="Check the user, the password and authSource in mongodb.uri.",
             ) from None
         if needs_oplog:

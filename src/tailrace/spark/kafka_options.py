@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.capture.kafka_address import KafkaAddress
+from tailrace.capture.kafka_iam import MECHANISM, REGION
 from tailrace.errors import SettingsError
 
 _MODULES: Final = {
@@ -22,8 +23,15 @@ _MODULES: Final = {
 _OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
 _LOGIN: Final = {
     "sasl.username", "sasl.password", "sasl.mechanism", "sasl.mechanisms", "sasl.oauthbearer.method",
-    "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope", REGION,
 }  # fmt: skip
+_IAM: Final = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": MECHANISM,
+    "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+    "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+}
+"""What Amazon's jar `software.amazon.msk:aws-msk-iam-auth` takes."""
 _TLS: Final = {
     "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location",
     "ssl.key.pem", "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification",
@@ -46,8 +54,10 @@ def _login(given: Mapping[str, str]) -> dict[str, str]:
         return {}
     if mechanism == "OAUTHBEARER":
         return _oauth(given)
+    if mechanism == MECHANISM:
+        return _IAM
     if mechanism not in _MODULES:
-        hint = f"Choose {', '.join(_MODULES)} or OAUTHBEARER."
+        hint = f"Choose {', '.join(_MODULES)}, OAUTHBEARER or {MECHANISM}."
         raise SettingsError(f"Spark cannot log in to Kafka by {mechanism}", hint=hint)
     login = {"username": given.get("sasl.username", ""), "password": given.get("sasl.password", "")}
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": _jaas(_MODULES[mechanism], login)}

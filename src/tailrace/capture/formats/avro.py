@@ -66,6 +66,8 @@ class RegisteredFormat(DecodedFormat):
         self._subject_of = subject_of
         self._stops = stops
         self._subjects: dict[str, _Subject] = {}
+        self.learned: Callable[[str, int, DocumentSchema], None] = _ignore
+        """Called with the namespace, the id and the schema whenever the registry has given another one."""
 
     def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes:
         namespace = view.namespace
@@ -83,6 +85,7 @@ class RegisteredFormat(DecodedFormat):
         if found is not None and found[0] != subject.id:
             subject.id, subject.schema = found[0], self._read(orjson.loads(found[1]))
             subject.refused.clear()
+            self.learned(namespace, subject.id, subject.schema)
 
     def _loss(self, document: Mapping[str, Any], view: ChangeEvent, value: bytes) -> str | None:
         if extended_json.is_exact(document, view.raw):
@@ -103,6 +106,7 @@ class RegisteredFormat(DecodedFormat):
                     hint="Choose another capture.topic_prefix, or delete the subject.",
                 )
             opened = _Subject(found[0], self._read(form))
+            self.learned(namespace, found[0], opened.schema)
         self._subjects[namespace] = opened
         return opened
 
@@ -127,6 +131,7 @@ class RegisteredFormat(DecodedFormat):
                 subject.refused.add(paths)
             raise self._refusal(view.namespace, paths, str(error)) from None
         subject.id, subject.schema = number, grown
+        self.learned(view.namespace, number, grown)
         return _HEAD.pack(0, number) + value
 
     def _refusal(self, namespace: str, paths: _Paths, answer: str) -> Exception:
@@ -244,6 +249,10 @@ class JsonSchemaFormat(RegisteredFormat):
 
     def _read(self, form: Json) -> DocumentSchema:
         return DocumentSchema.of_json_schema(_DOCUMENT, "", form["definitions"]["document"])
+
+
+def _ignore(namespace: str, number: int, schema: DocumentSchema) -> None:
+    """Stand for nobody who wants to know."""
 
 
 def _rest(document: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:

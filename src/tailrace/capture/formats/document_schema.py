@@ -23,6 +23,8 @@ from tailrace.raw import extended_json
 
 Json = dict[str, Any]
 Write = Callable[[Any, bytearray], None]
+UnionPlan = tuple[list[str], "RecordPlan | None", "UnionPlan | None"]
+RecordPlan = list[tuple[str, UnionPlan]]
 PROPERTY: Final = "bson"
 """The property of a schema that holds what a field is called, or what its values were, in MongoDB."""
 _DOUBLE: Final = Struct("<d")
@@ -168,6 +170,11 @@ class Union:
             return [self.elements.plain(each) for each in value]
         return _plain_scalar(value, kind)
 
+    def plan(self) -> UnionPlan:
+        """Give the union as the kernel takes it."""
+        record, elements = self.record, self.elements
+        return self._kinds, None if record is None else record.plan(), None if elements is None else elements.plan()
+
     def avro(self) -> list[Any]:
         """Give the union as Avro's schema has it."""
         branches: list[Any] = ["null"]
@@ -282,6 +289,10 @@ class DocumentSchema:
     def _refuse_new(self, document: Mapping[str, Any]) -> None:
         name = next(name for name in document if name not in self._fields)
         raise Unfit(self._at(name), kind_of(document[name]))
+
+    def plan(self) -> RecordPlan:
+        """Give the record as the kernel takes it: fields by their names in MongoDB, in order."""
+        return [(name, union.plan()) for name, (_, union) in self._fields.items()]
 
     def avro(self) -> Json:
         """Give the record as Avro's schema has it."""

@@ -52,7 +52,7 @@ class GovernedFormat(Format):
 _DECODERS: Mapping[str, type[RecordDecoder]] = {
     decoder.name: decoder for decoder in (JsonDecoder, CanonicalDecoder, BsonDecoder, FlatDecoder, DebeziumDecoder)
 }
-COMPILED = tuple(_DECODERS)
+COMPILED = (*_DECODERS, "avro")
 """The formats that the kernel does too."""
 _REGISTERED: Mapping[str, type[AvroFormat] | type[JsonSchemaFormat]] = {
     "avro": AvroFormat,
@@ -148,6 +148,8 @@ class FormatOptions:
             server_name=self.server_name,
             unprintable=unprintable_ranges() if self.name == "debezium" else [],
         )
+        if isinstance(reference, AvroFormat):
+            reference.learned = lambda namespace, number, schema: made.learn(namespace, number, schema.plan())
         return CompiledFormat(reference, made)
 
     def _reference(self) -> Format:
@@ -238,8 +240,8 @@ class FunctionFormat(DecodedFormat):
 class CompiledFormat(Format):
     """Gives the same records as its reference, several times as fast.
 
-    The kernel declines what is rare: a document that JSON cannot carry whole, bytes that are no BSON, a rename. The
-    reference makes the record of such an event, or raises what is wrong with it.
+    The kernel declines what is rare: a document that JSON cannot carry whole, bytes that are no BSON, a rename, and in
+    Avro what its schema has no place for yet. The reference makes the record of such an event, or raises what is wrong with it.
     """
 
     def __init__(self, reference: Format, compiled: Any, clock: Callable[[], int] = time.time_ns) -> None:

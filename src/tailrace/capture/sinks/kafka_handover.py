@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import kernel
 from tailrace.capture.kafka_client import KafkaAddress, code_of
+from tailrace.capture.kafka_iam import TOKEN_CALLBACK
 from tailrace.capture.record import CompiledRecords, Record
 from tailrace.capture.sinks.kafka_topics import Topic
 from tailrace.errors import SettingsError, SinkUnavailable
@@ -78,12 +79,13 @@ class Handover(ABC):
 def open_handover(address: KafkaAddress, settings: Mapping[str, Any]) -> Handover:
     """Connect by the kernel where it runs and may call the library, else by Python's client.
 
-    The kernel refuses a library whose version it does not know, or that does not give back a record as it was given.
+    The kernel refuses a library whose version it does not know, or that does not give back a record as it was given. It
+    cannot be called back for tokens.
     """
     config = address.config(**settings)
     compiled, library = kernel.module(), _library()
     try:
-        if compiled is not None and library is not None:
+        if compiled is not None and library is not None and TOKEN_CALLBACK not in config:
             try:
                 return CompiledHandover(address, compiled, library, config)
             except NotImplementedError as refusal:
