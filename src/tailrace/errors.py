@@ -342,7 +342,7 @@ class InvalidResumeToken(ChangeStreamError):
 
     code = "resume-token-invalid"
     server_code = 260
-    default_hint = "Inspect it with `tailrace token decode`; use startAfter after an invalidate event."
+    default_hint = "A token is the `_id` of an event, in hexadecimal digits; after an invalidate event use startAfter."
 
 
 class HistoryLost(ChangeStreamError):

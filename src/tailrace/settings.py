@@ -36,6 +36,7 @@ from tailrace.settings_source import (
 from tailrace.settings_types import (
     IDENTIFIER,
     STREAM_NAME,
+    bounded,
     http_address,
     http_addresses,
     pattern_in_words,
@@ -53,6 +54,11 @@ class Section(BaseModel):
     """A section of the file: immutable, and strict about its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: Any) -> Any:
+        return bounded(value)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         return ((name, shown(value, name or "")) for name, value in super().__repr_args__())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
@@ -20,6 +20,7 @@ _IN_WORDS = {
     STREAM_NAME: "must not be empty or begin with ~",
     IDENTIFIER: "must be letters, digits and underscores, and not begin with a digit",
 }
+_LARGEST_NUMBER: Final = 1_000_000_000
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
@@ -54,6 +55,13 @@ def type_name(field: FieldInfo) -> str:
         if getattr(rule, name, None) is not None
     ]
     return " ".join([_name_of(field.annotation), *bounds])
+
+
+def bounded(value: Any) -> Any:
+    """Refuse numbers that are not finite, or so large that clocks and client libraries cannot hold them."""
+    if isinstance(value, int | float) and not abs(value) <= _LARGEST_NUMBER:
+        raise ValueError(f"must be at most {_LARGEST_NUMBER:,}")
+    return value
 
 
 def refuse_placeholder(token: SecretStr | None) -> SecretStr | None:

@@ -244,7 +244,7 @@ Milliseconds from the insert to the event:
 {chr(10).join(pair.table for pair in pairs)}
 The run fails when a flooded p99 is {P99_RATIO:g} times the other one or more, when the memory of a gateway grows by
 {GROWTH / 1e6:g} MB in the second half, or when a log grows by more than {LOG_PER_SECOND:,} bytes a second. Who comes
-first: [security](security.md#who-comes-first).
+first: [security](security.md#fairness).
 """
 
 

@@ -40,6 +40,7 @@ from tailrace.cli import (
 )
 from tailrace.cli import help as groups
 from tailrace.cli.failures import error_for
+from tailrace.cli.flags import refuse_huge_numbers
 from tailrace.cli.session import session
 from tailrace.errors import Outcome, TailraceError
 from tailrace.masking import masked
@@ -97,6 +98,7 @@ app.add_typer(stand.app, name="stand", rich_help_panel=groups.TRY)
 app.add_typer(token.app, name="token", rich_help_panel=groups.STREAMS)
 app.add_typer(warehouse.app, name="warehouse", rich_help_panel=groups.PIPELINES)
 groups.let_paragraphs_flow(app)
+refuse_huge_numbers(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -52,7 +52,7 @@ def check(
         int | None, typer.Option("--polls", "--looks", help="End --watch after this many polls.", min=1)
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Serve metrics there, for --watch; none unless given.")
+        int | None, typer.Option(help="Serve metrics there, for --watch; none unless given.", min=0, max=65535)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; one line per poll with --watch.")] = False,
 ) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from tailrace.cli.session import session
 from tailrace.settings import Settings
+from tailrace.settings_types import bounded
 
 P = ParamSpec("P")
 
@@ -117,3 +118,26 @@ NAMESPACES: Final = Flag(
 METRICS_PORT: Final = Flag("metrics_port", "monitor.metrics_port", "Serve Prometheus metrics", int)
 REDIS: Final = Flag("redis", "features.redis_url", "Redis with the features")
 FOLDER: Final = Flag("folder", "warehouse.folder", "Folder of the tables")
+
+
+def refuse_huge_numbers(app: typer.Typer) -> None:
+    """Let every verb refuse numbers that are not finite or larger than any clock, as settings do."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = _with_bounded_numbers(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            refuse_huge_numbers(group.typer_instance)
+
+
+def _with_bounded_numbers(verb: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(verb)
+    def checked(*arguments: Any, **flags: Any) -> Any:
+        for name, value in flags.items():
+            try:
+                bounded(value)
+            except ValueError as error:
+                raise typer.BadParameter(f"--{name.replace('_', '-')} {error}") from None
+        return verb(*arguments, **flags)
+
+    return checked

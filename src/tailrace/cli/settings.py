@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from tailrace.cli import answers
 from tailrace.cli.flags import AsJson
 from tailrace.cli.session import session
 from tailrace.masking import shown
@@ -30,9 +30,10 @@ def settings(as_json: AsJson = False) -> None:
     table.add_column("value", overflow="fold")
     table.add_column("meaning")
     for row in rows:
-        default = "" if row["value"] == row["default"] else f" Default: {row['default']}."
-        table.add_row(row["key"], str(row["value"]), f"{row['meaning']}{default}")
-    Console().print(table)
+        default = "" if row["value"] == row["default"] else f" Default: {answers.shown(row['default'])}."
+        table.add_row(row["key"], answers.shown(row["value"]), f"{row['meaning']}{default}")
+    console = answers.console_for_tables()
+    console.print(table, soft_wrap=not console.is_terminal)
 
 
 def _value(loaded: Settings, key: str) -> Any:

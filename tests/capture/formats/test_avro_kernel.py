@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from odd_events import TOKEN, change_events, mutated
 from schema_keeping import KeepingRegistry
 from tailrace.capture.formats import FormatOptions
-from tailrace.capture.formats.compiled import CompiledFormat
+from tailrace.capture.formats.make import CompiledFormat
 from tailrace.errors import TailraceError
 
 INPUTS = int(os.environ.get("INPUTS", "24000"))
