@@ -36,13 +36,13 @@ from tailrace.settings_source import (
 from tailrace.settings_types import (
     IDENTIFIER,
     STREAM_NAME,
-    bounded,
     http_address,
     http_addresses,
     pattern_in_words,
     plain_reason,
     refuse_placeholder,
     type_name,
+    usable,
 )
 
 DEFAULT_FILE = Path("tailrace.toml")
@@ -57,8 +57,8 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _bounded(cls, value: Any) -> Any:
-        return bounded(value)
+    def _usable(cls, value: Any) -> Any:
+        return usable(value)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         return ((name, shown(value, name or "")) for name, value in super().__repr_args__())

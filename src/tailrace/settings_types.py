@@ -20,6 +20,7 @@ _IN_WORDS = {
     STREAM_NAME: "must not be empty or begin with ~",
     IDENTIFIER: "must be letters, digits and underscores, and not begin with a digit",
 }
+_URL = re.compile(r"(?!mongodb)[a-z][a-z0-9+.-]*://")
 _LARGEST_NUMBER: Final = 1_000_000_000
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
@@ -62,6 +63,18 @@ def bounded(value: Any) -> Any:
     if isinstance(value, int | float) and not abs(value) <= _LARGEST_NUMBER:
         raise ValueError(f"must be at most {_LARGEST_NUMBER:,}")
     return value
+
+
+def usable(value: Any) -> Any:
+    """Refuse what no setting can be: a number without bounds, a URL that no library can take apart."""
+    for each in value if isinstance(value, tuple) else (value,):
+        text = each.get_secret_value() if isinstance(each, SecretStr) else each
+        if isinstance(text, str) and _URL.match(text):
+            try:
+                urlsplit(text)
+            except ValueError:
+                raise ValueError("must be a URL; an address of IPv6 in it needs both brackets") from None
+    return bounded(value)
 
 
 def refuse_placeholder(token: SecretStr | None) -> SecretStr | None:

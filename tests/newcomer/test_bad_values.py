@@ -17,10 +17,11 @@ from tailrace.stand import ReplicaSet
 TYPED = ("integer", "number", "true or false", "|", "table", "list")
 FREE = {
     "capture.sink": ["nowhere", "kafka://", "kafka://127.0.0.1:1?acks=maybe", "kafka://127.0.0.1:1?no.such.option=1",
-                     "http://", "redis://", "json:dumps", "no_such_module:Sink", "file:/proc/nothing/x"],
+                     "http://", "http://[", "kafka://[::1", "redis://[x]",
+                     "redis://", "json:dumps", "no_such_module:Sink", "file:/proc/nothing/x"],
     "capture.format": ["xml", "json:no_such", "no_such_module:f", "math:pi", "flat"],
     "capture.position_store": ["nowhere", "file:/proc/nothing/x", "mongodb://", "kafka://", "redis://?x=y",
-                               "postgresql://[", ""],
+                               "postgresql://[", "redis://[", "kafka://[", ""],
     "capture.dead_letters": ["nowhere", "file:/proc/nothing/x"],
     "capture.pipeline": ["x", "{}", "[1]", '[{"$nope": 1}]', '[{"$match": {"$nope": 1}}]'],
     "capture.namespaces": [".", "/[/", "a.b.,"],
@@ -32,7 +33,10 @@ FREE = {
                     "mongodb+srv://nowhere.invalid/"],
     "gateway.certificate": ["/no/such/file"],
     "monitor.metrics_address": ["256.0.0.1"],
-    "monitor.webhook_url": ["nowhere"],
+    "monitor.webhook_url": ["nowhere", "http://["],
+    "registry.url": ["http://["],
+    "audit.log": ["kafka://[", "nowhere"],
+    "telemetry.endpoint": ["http://["],
 }  # fmt: skip
 """Values that have the right type and are wrong all the same."""
 HUGE = ("inf", "nan", "1e12", "99999999999999999999", "-70000")
