@@ -37,6 +37,7 @@ export function bytes(value) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds === 0) return "0 s";
+  if (seconds < 0.00095) return `${Math.max(0.1, Math.round(seconds * 10000) / 10)} ms`;
   if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 0.9995) return `${Math.round(seconds * 100) * 10} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
