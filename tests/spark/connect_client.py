@@ -16,11 +16,10 @@ from feature_load import transactions
 from tailrace.errors import TailraceError
 from tailrace.features.job import FeatureJob
 from tailrace.settings import WarehouseSettings
-from tailrace.spark import error_of, register
+from tailrace.spark import error_of, register, supervise
 from tailrace.warehouse.job import WarehouseJob
 from tailrace.warehouse.lake import configure_catalog
 
-SECONDS = 300
 Given = dict[str, Any]
 
 
@@ -34,8 +33,7 @@ def source(spark: SparkSession, given: Given) -> Any:
     inferred = spark.read.format("tailrace").options(**options, snapshot="true", inferSchema="true").load()
     stream = spark.readStream.format("tailrace").options(**options, **start).load()
     query = stream.writeStream.format("memory").queryName("events").trigger(availableNow=True)
-    running = query.option("checkpointLocation", given["checkpoint"]).start()
-    assert running.awaitTermination(SECONDS)
+    supervise(query.option("checkpointLocation", given["checkpoint"]).start)
     return {
         "documents": documents.count(),
         "history": history.groupBy("op").count().orderBy("op").collect(),
@@ -62,7 +60,7 @@ def features(spark: SparkSession, given: Given) -> Any:
     start = given.get("start") or job.backfill(spark, given["uri"])
     if "start" in given:
         events = job.events(spark, given["uri"], {"startAtOperationTime": start})
-        assert job.start(events, given["checkpoint"], availableNow=True).awaitTermination(SECONDS)
+        supervise(lambda: job.start(events, given["checkpoint"], availableNow=True))
     return start
 
 
