@@ -134,9 +134,10 @@ def dropped_and_renamed(stage: Stage) -> None:
 
 
 def large_record(stage: Stage) -> None:
-    """A document of 3 MB, where the topic takes 1 MB."""
+    """A document of 3 MB that no compression makes small, where the topic takes 1 MB."""
+    filler = stage.dice.randbytes(1_500_000).hex()
     with MongoClient[Any](stage.uri, w="majority") as client:
-        client[stage.database].orders.insert_one({"_id": "large", "write": -1, "filler": "x" * 3_000_000})
+        client[stage.database].orders.insert_one({"_id": "large", "write": -1, "filler": filler})
     time.sleep(5)
 
 
