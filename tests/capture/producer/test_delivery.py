@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import bson
 import pytest
@@ -73,9 +74,13 @@ def test_the_rows_of_a_snapshot_are_counted_by_the_attempt_that_delivered_them(t
         assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(6, 1), 4)
 
 
-def test_a_slow_store_is_spared_while_there_is_more_to_read_and_asked_when_the_stream_has_caught_up(tmp_path) -> None:
+def test_a_slow_store_is_spared_while_there_is_more_to_read_and_asked_when_the_stream_has_caught_up(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is not saved when the process is killed is delivered again."""
-
+    clock = [1000.0]
+    virtual = SimpleNamespace(monotonic=lambda: clock[0], time_ns=time.time_ns)
+    monkeypatch.setattr("tailrace.capture.producer.delivery.time", virtual)
     with (
         open_store(f"file:{tmp_path / 'positions'}") as store,
         Leader(store, store.acquire("orders", "here/1", seconds=600)) as leader,
@@ -85,7 +90,7 @@ def test_a_slow_store_is_spared_while_there_is_more_to_read_and_asked_when_the_s
         save = leader.save
 
         def save_slowly(position: Position, **more: object) -> None:
-            time.sleep(0.05)
+            clock[0] += 0.05
             save(position)
 
         leader.save = save_slowly
@@ -93,7 +98,7 @@ def test_a_slow_store_is_spared_while_there_is_more_to_read_and_asked_when_the_s
         delivery.commit()
         assert leader.position.cluster_time == Timestamp(6, 1)
         delivery.deliver([event(2)], at(7))
-        time.sleep(0.3)
+        clock[0] += 0.3
         delivery.commit()
         assert leader.position.cluster_time == Timestamp(6, 1), "more is there to be read"
         delivery.commit(caught_up=True)
@@ -114,6 +119,8 @@ def test_a_store_that_is_away_for_a_moment_is_no_reason_to_deliver_everything_ag
             raise StoreUnavailable("the disk is full")
 
         leader.save = fail
+        leader.keep = lambda: fail(at(0))
+        delivery.commit()
         delivery.deliver([event(1)], at(6))
         delivery.commit()
         delivery.deliver([event(2)], at(7))

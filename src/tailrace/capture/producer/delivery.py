@@ -37,7 +37,7 @@ _SAVE_TIMES_BETWEEN_SAVES = 29
 _SAVE_TIMES_WHEN_CAUGHT_UP = 4
 """With nothing to read and nothing in flight time is free, and what is not saved comes again after a kill."""
 
-_SECONDS_UNTIL_SAVED_AGAIN = 0.5
+_SECONDS_UNTIL_ASKED_AGAIN = 0.5
 _BUSY_TRANSACTION_SECONDS = 0.5
 """How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
 
@@ -101,7 +101,7 @@ class Delivery:
         self._stream = stream
         self._pending: deque[InFlightBatch] = deque()
         self._uncommitted: Position | None = None
-        self._next_commit = self._next_commit_when_idle = 0.0
+        self._next_commit = self._next_commit_when_idle = self._next_renewal = 0.0
         self._dead_lettered = 0
         self._dead_letters = sink.dead_letters
         sink.bind(leader.seconds_left)
@@ -208,11 +208,11 @@ class Delivery:
         acknowledged = self._sink.acknowledged()
         self._advance(acknowledged)
         idle = caught_up and not self._pending
-        if self._uncommitted is None or not (now or self._is_time(idle=idle)):
-            self._leader.keep()
-            return
         try:
-            self._save(self._uncommitted)
+            if self._uncommitted is not None and (now or self._is_time(idle=idle)):
+                self._save(self._uncommitted)
+            elif now or time.monotonic() >= self._next_renewal:
+                self._leader.keep()
         except StoreUnavailable as error:
             if now:
                 raise
@@ -220,7 +220,8 @@ class Delivery:
             # and its end is noticed by the check before the next record.
             self._metrics.error(error.code)
             _log.warning("position_not_saved", stream=self._stream, error=error.message[:300])
-            self._next_commit = self._next_commit_when_idle = time.monotonic() + _SECONDS_UNTIL_SAVED_AGAIN
+            self._next_renewal = time.monotonic() + _SECONDS_UNTIL_ASKED_AGAIN
+            self._next_commit = self._next_commit_when_idle = self._next_renewal
 
     def _save(self, position: Position) -> None:
         self._hook("before-save")
