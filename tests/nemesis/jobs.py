@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table import StaticTable
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
@@ -25,6 +26,7 @@ from tailrace.owned import OwnedThread
 
 TRANSACTIONS = "tx"
 """The collection whose documents the features are made of."""
+_EVERY_ROW = AlwaysTrue()
 _SETTINGS = {
     "TAILRACE_SPARK__MASTER": "local[2,4]",
     "TAILRACE_SPARK__LOG_LEVEL": "error",
@@ -73,7 +75,8 @@ class Jobs:
     def _differences(self, collection: Any, truth: list[Event]) -> list[str]:
         """A mirror has the documents of its collection; a history has each event of the server's own stream once."""
         there = Counter(each["op"] for each in collection.find({"op": {"$nin": [None, "the beginning"]}}, {"op": 1}))
-        mirror = Counter(op for op in self._column(collection.name, "op") if op not in (None, "the beginning"))
+        mirrored = self._column(collection.name, "op", "_is_deleted = false")
+        mirror = Counter(op for op in mirrored if op not in (None, "the beginning"))
         found = []
         if mirror != there:
             found.append(
@@ -87,11 +90,13 @@ class Jobs:
             found.append(f"history of {collection.name} has {len(twice)} events twice, first {twice[0]}")
         return found
 
-    def _column(self, table: str, column: str) -> list[Any]:
-        """Read a column; nothing while the job replaces the very files that are being read."""
+    def _column(self, table: str, column: str, row_filter: str | BooleanExpression = _EVERY_ROW) -> list[Any]:
+        """Read a column; nothing while it is not there yet, or the job replaces the very files that are being read."""
         try:
             found = self._table(table)
-            return [] if found is None else list(found.scan(selected_fields=(column,)).to_arrow()[column].to_pylist())
+            if found is None or column not in found.schema().column_names:
+                return []
+            return list(found.scan(row_filter, selected_fields=(column,)).to_arrow()[column].to_pylist())
         except FileNotFoundError:
             return []
 
