@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
@@ -205,12 +205,11 @@ class EngineStream:
         self.reached = read.reached
         self.is_at_end = not read.entries or (0 < read.operation_time <= read.reached and self._latest <= read.reached)
 
-    def _events_of(self, entries: Sequence[bytes], at_once: int) -> Iterator[Events]:
+    def _events_of(self, entries: list[bytes], at_once: int) -> Iterator[Events]:
         """Run the stages on entries, some at a time; an error ends the stream when all events before it were taken."""
         try:
             for begin in range(0, len(entries), at_once):
-                part = entries if len(entries) <= at_once else entries[begin : begin + at_once]
-                for events in self._assembly.make_events(part):
+                for events in self._assembly.make_events(entries[begin : begin + at_once]):
                     yield from self._staged(events)
         except Exception:
             self.close()

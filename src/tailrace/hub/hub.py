@@ -267,7 +267,7 @@ class Hub(Closeable):
             except TailraceError as error:
                 self._report_error(error)
             else:
-                self._spread(batch._replace(entries=list(batch.entries)))  # the ring and all channels share them
+                self._spread(batch)
                 self.error = None
         self._tail.close()
 

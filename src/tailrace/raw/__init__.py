@@ -61,7 +61,7 @@ from tailrace.raw.bson_bytes import (
     value_end,
     without,
 )
-from tailrace.raw.documents import cut_documents, documents_in, documents_with
+from tailrace.raw.documents import cut_documents, documents_with
 
 __all__ = [
     "ARRAY",
@@ -99,7 +99,6 @@ __all__ = [
     "cut_documents",
     "document",
     "document_end",
-    "documents_in",
     "documents_with",
     "double",
     "double_at",
