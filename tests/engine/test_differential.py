@@ -42,7 +42,7 @@ from tailrace.token import ResumeToken
 
 OPERATIONS = int(os.environ.get("OPS", "1000"))
 SEED = int(os.environ.get("SEED", "1"))
-SHORT_ROUNDS, SHORT_ROUND, LONG_ROUND = 2_000, 100, 10_000
+SHORT_ROUNDS, SHORT_ROUND, LONG_ROUND = 2_000, 200, 10_000
 """So many operations are made in short rounds, and what comes after them in long ones."""
 WRITERS, LARGEST_BULK = 4, 400
 """How many writers make the operations of a long round, and how many of them at once at most."""
@@ -51,7 +51,7 @@ RESUMES = 100
 IN_TURN, DOCUMENTS_IN_TURN = 3, 9
 """In every so many long rounds a stream is read, and one that looks documents up."""
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(RawBSONDocument)
-SERVER_RESUMES, LONG_SERVER_RESUMES = 4, 3
+SERVER_RESUMES, LONG_SERVER_RESUMES = 8, 3
 """How many of the tokens the server resumes from, in each stream of a short and of a long round."""
 
 
@@ -309,8 +309,8 @@ PARAMETERS = {"maxNumberOfTransactionOperationsInSingleOplogEntry": 3, "writePer
 
 
 def operations_on(version: str) -> int:
-    """Where nobody asks for more, two rounds are enough for a server that is slow under Wine."""
-    return 2 * SHORT_ROUND if version in WINDOWS_VERSIONS and "OPS" not in os.environ else OPERATIONS
+    """Where nobody asks for more, one round is enough for a server that is slow under Wine."""
+    return SHORT_ROUND if version in WINDOWS_VERSIONS and "OPS" not in os.environ else OPERATIONS
 
 
 def writers_on(version: str) -> int:

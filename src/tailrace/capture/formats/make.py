@@ -241,7 +241,8 @@ class CompiledFormat(Format):
     """Gives the same records as its reference, several times as fast.
 
     The kernel declines what is rare: a document that JSON cannot carry whole, bytes that are no BSON, a rename, and in
-    Avro what its schema has no place for yet. The reference makes the record of such an event, or raises what is wrong with it.
+    Avro what its schema has no place for yet. The reference makes the record of such an event, or raises what is wrong
+    with it.
     """
 
     def __init__(self, reference: Format, compiled: Any, clock: Callable[[], int] = time.time_ns) -> None:
