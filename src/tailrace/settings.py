@@ -367,8 +367,9 @@ class FeaturesSettings(Section):
 
 
 class WarehouseSettings(Section):
-    """The tables of the collections, in Iceberg."""
+    """The tables of the collections, in Iceberg or Delta Lake."""
 
+    format: str = Field("iceberg", pattern="^(iceberg|delta)$", description="Table format; delta needs a folder.")
     folder: str = Field("warehouse", description="Folder or URL of the tables, unless catalog_config names another.")
     catalog: str = Field("lake", pattern=IDENTIFIER, description="Name of the Spark catalog.")
     catalog_config: dict[str, str] = Field(
@@ -405,6 +406,15 @@ class WarehouseSettings(Section):
     )
     maintain_batches: int = Field(50, ge=0, description="Compact and expire every this many batches; 0 means never.")
     keep_hours: float = Field(1.0, ge=0, description="How long to keep snapshots; every commit rewrites their list.")
+
+    @model_validator(mode="after")
+    def _delta_is_in_a_folder(self) -> Self:
+        of_iceberg = [name for name in ("catalog_config", "format_version") if name in self.model_fields_set]
+        if self.format == "delta" and any(getattr(self, name) for name in of_iceberg):
+            raise ValueError(
+                f"{' and '.join(of_iceberg)} is for format iceberg: tables in delta are in the folder alone"
+            )
+        return self
 
 
 class DashboardSettings(Section):

@@ -22,10 +22,10 @@ from tailrace.fold import BASE, DATA_OPERATIONS
 from tailrace.logs import get_logger
 from tailrace.warehouse.contract import Contract, Rules
 from tailrace.warehouse.drift import DRIFT_PROPERTY, Drift, add_drift, read_drift, write_drift
-from tailrace.warehouse.evolution import META, Change, Evolution, described, evolve
+from tailrace.warehouse.evolution import META, Change, Evolution, Limits, described, evolve
 from tailrace.warehouse.lake import Lake, Name, sql_text
 from tailrace.warehouse.names import TableKind, mirror_table, quoted
-from tailrace.warehouse.shapes import Columns, shape_text
+from tailrace.warehouse.shapes import Columns, leaves, shape_text
 from tailrace.warehouse.staging import (
     DEAD_LETTER,
     EVENT_COLUMNS,
@@ -48,17 +48,6 @@ CONTRACT_PROPERTY: Final = "tailrace.contract"
 COUNTED_PROPERTY: Final = "tailrace.drift.counted"
 _BYTES_PER_TASK: Final = 8 * 1024 * 1024
 """A task holds its events in memory, and small batches are not worth many tasks."""
-_PROPERTIES: Final = {
-    "write.merge.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.delete.mode": "merge-on-read",
-    "write.merge.distribution-mode": "none",
-    "write.merge.isolation-level": "snapshot",
-    # Rows are found by their key: its range in each file tells which files a batch cannot touch.
-    "write.metadata.metrics.column._key": "full",
-    "write.metadata.metrics.column._bson": "none",
-    "write.metadata.metrics.column._rest": "none",
-}
 _NEWER: Final = "(s._version > t._version OR (s._version = t._version AND s._token > t._token))"
 _log = get_logger("tailrace.warehouse")
 
@@ -89,6 +78,7 @@ class Mirror:
         self._rules = rules
         self.namespace = namespace
         self.table = table or mirror_table(namespace)
+        self._format_limits = Limits(10_000, in_place=lake.type_promotions, name=lake.column_name)
         self.columns = self._open()
 
     @contextmanager
@@ -228,13 +218,14 @@ class Mirror:
     def _open(self) -> Columns:
         """Give the columns of the table; it is made when it is missing, and finished when a crash left it half done."""
         declared = JSON_COLUMNS if self._rules.contract is Contract.JSON else dict(self._rules.declared)
+        self._check_names(declared)
         meta = ", ".join(f"{name} {kind}" for name, kind in META.items())
         self._lake.create(
             self.table,
             TableKind.MIRROR,
             self.namespace,
             meta,
-            properties={**_PROPERTIES, COLUMNS_PROPERTY: "{}", CONTRACT_PROPERTY: self._rules.contract.value},
+            properties={COLUMNS_PROPERTY: "{}", CONTRACT_PROPERTY: self._rules.contract.value},
         )
         properties = self._lake.properties(self.table)
         self._check_contract(Contract(properties[CONTRACT_PROPERTY]))
@@ -245,6 +236,14 @@ class Mirror:
         if grown.changes:
             self._grow(grown)
         return self.columns
+
+    def _check_names(self, declared: Columns) -> None:
+        """Refuse declared columns that the format has no names for, before there is a table."""
+        steps = (step.removesuffix("[]") for path, _ in leaves(declared) for step in path.split("."))
+        bad = sorted({step for step in steps if not self._lake.column_name.fullmatch(step)})
+        if bad:
+            hint = "Rename them, or leave them out: their values are in _rest then."
+            raise SettingsError(f"columns of {self.namespace} cannot be called {', '.join(bad)}", hint=hint)
 
     def _check_contract(self, known: Contract) -> None:
         """A table of JSON has other columns than all others; `evolve` and `strict` share theirs."""
@@ -261,12 +260,14 @@ class Mirror:
             return Evolution(self.columns, ())
         if self._is_closed:
             return self._closed_evolution(report)
-        is_small = self._rows() <= self._rules.rewrite_rows
+        is_small = self._lake.rows(self.table) <= self._rules.rewrite_rows
         return self._evolved(report.shape, may_rewrite=is_small)
 
     def _evolved(self, shape: Columns, *, may_rewrite: bool) -> Evolution:
-        limits = {"limit": self._rules.max_columns, "depth": self._rules.max_levels}
-        return evolve(self.columns, [shape], **limits, may_rewrite=may_rewrite)
+        limits = replace(
+            self._format_limits, columns=self._rules.max_columns, levels=self._rules.max_levels, may_rewrite=may_rewrite
+        )
+        return evolve(self.columns, [shape], limits)
 
     @property
     def _is_closed(self) -> bool:
@@ -280,11 +281,6 @@ class Mirror:
             fields = ", ".join(sorted(location for location in report.counts if location.split(" ")[0] not in wanted))
             raise SchemaDrifted(f"{self.namespace} has fields that its table does not take: {fields}")
         return self._evolved(wanted, may_rewrite=False)
-
-    def _rows(self) -> int:
-        snapshot = self._lake.java(self.table).currentSnapshot()
-        summary = {} if snapshot is None else dict(snapshot.summary())
-        return int(summary.get("total-records", 0))
 
     def _widen(self, evolution: Evolution) -> None:
         is_new = not self.columns
@@ -313,7 +309,7 @@ class Mirror:
         self._alter([Change((name,), META[name]) for name in sorted(missing)])
         own = [field for field in fields if field.name not in META]
         present = {field.name: shape_of_type(field.dataType) for field in own}
-        self._alter(evolve(present, [columns], limit=10_000, may_rewrite=False).changes)
+        self._alter(evolve(present, [columns], replace(self._format_limits, may_rewrite=False)).changes)
 
     def _alter(self, changes: Sequence[Change]) -> None:
         """Add all new columns in one commit; each type that is widened is a commit of its own."""
@@ -326,7 +322,7 @@ class Mirror:
                 self._lake.spark.sql(f"{table} ALTER COLUMN {quoted(*one.path)} TYPE {spark_type(one.shape)}")
 
     def _rewrite(self, evolution: Evolution) -> None:
-        """Make all rows anew for columns that Iceberg cannot widen in place; one commit, and readers see no gap."""
+        """Make all rows anew for columns that cannot be widened in place; one commit, and readers see no gap."""
         plan = replace(self.plan(), columns=evolution.columns)
         rows = self._lake.table(self.table)
         made = rows.select(*RECODED).mapInArrow(encoding(plan), plan.ddl()).where(F.col("_row") == ROW).drop("_row")
@@ -337,11 +333,7 @@ class Mirror:
         self._replace(self._lake.table(other.table), other.columns)
 
     def _replace(self, rows: DataFrame, columns: Columns) -> None:
-        writer = rows.writeTo(self._lake.sql_name(self.table)).using("iceberg")
-        properties = {**self._lake.properties(self.table), COLUMNS_PROPERTY: json.dumps(columns)}
-        for key, value in properties.items():
-            writer = writer.tableProperty(key, value)
-        writer.replace()
+        self._lake.replace(self.table, rows, {COLUMNS_PROPERTY: json.dumps(columns)})
         self.columns = columns
 
     # --- drift

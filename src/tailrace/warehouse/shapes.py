@@ -47,8 +47,6 @@ WIDER: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset({"long", "double", "decimal"}),
     "long": frozenset({"double", "decimal"}),
 }
-IN_PLACE: Final = ("int", "long")
-"""The one widening that Iceberg does without touching a file."""
 
 _BY_TYPE: Final[Mapping[type, str]] = {
     bool: "bool",
