@@ -1,4 +1,4 @@
-"""`tailrace warehouse`: collections as Iceberg tables, from topics or directly from MongoDB."""
+"""`tailrace warehouse`: collections as Iceberg or Delta tables, from topics or directly from MongoDB."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from tailrace.warehouse.job import WarehouseJob
     from tailrace.warehouse.lake import Lake
 
-app = typer.Typer(help="Keep collections as Iceberg tables: a history and a mirror each.", no_args_is_help=True)
+app = typer.Typer(
+    help="Keep collections as Iceberg or Delta tables: a history and a mirror each.", no_args_is_help=True
+)
 
 Namespaces = Annotated[list[str] | None, typer.Argument(help="db.collection, db or /pattern/; default: all.")]
 _SERVERS = Flag("servers", "warehouse.kafka_servers", "Kafka")
