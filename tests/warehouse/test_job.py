@@ -22,7 +22,7 @@ from tailrace import raw
 from tailrace.capture.formats.made_events import snapshot_event
 from tailrace.capture.source.namespaces import EVERYTHING, Namespaces
 from tailrace.dashboard.sources.job_dead_letters import WarehouseDeadLetters
-from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
+from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError, SqlRefused
 from tailrace.settings import WarehouseSettings
 from tailrace.spark import from_kafka
 from tailrace.spark.columns import EventColumns
@@ -32,6 +32,7 @@ from tailrace.warehouse.contract import Rules
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
 from tailrace.warehouse.mirror import Mirror
+from tailrace.warehouse.query import ask
 from tailrace.warehouse.rebuild import rebuild_mirrors
 from tailrace.warehouse.staging import Report
 from tailrace.warehouse.summary import summarise
@@ -220,6 +221,43 @@ def test_contracts(spark, settings):
 
     with pytest.raises(SchemaDrifted, match=r"d\.c has fields .*: a\[\]\.y int$"):
         written(first, contract="strict", declared={"d.c": "n int, o.x int, a string[]"})
+
+
+def test_chosen_columns_excluded_fields_and_variants(spark, settings):
+    first = [{"_id": 1, "user": {"name": "Ann", "phone": "1"}, "total": 5, "card": "4"}, {"_id": 2, "total": "n/a"}]
+    update = {"updatedFields": {"user.phone": "2", "total": 6, "card": {"n": 4}}, "removedFields": []}
+
+    def written(**rules: Any) -> tuple[WarehouseSettings, dict[Any, Any]]:
+        chosen = settings(**rules)
+        job = WarehouseJob(chosen)
+        job.write(frame(spark, read_events("d.c", first, 1)), Commit("q", 0))
+        job.write(frame(spark, [event("d.c", "update", 1, 10, updateDescription=update)]), Commit("q", 1))
+        return chosen, {bson.decode(row._bson)["_id"]: row for row in rows_of(spark, chosen, "d.c").collect()}
+
+    columns, excluded = {"d.c": {"name": "user.name string", "total": "long"}}, {"d.c": "card, user.phone"}
+    chosen, rows = written(columns=columns, excluded=excluded)
+    assert [(rows[key].name, rows[key].total, rows[key]._rest) for key in (1, 2)] == [
+        ("Ann", 6, None), (None, None, '{"total":"n/a"}'),
+    ]  # fmt: skip
+    assert bson.decode(rows[1]._bson) == {"_id": 1, "user": {"name": "Ann"}, "total": 6}
+    assert not {"card", "user"} & set(rows_of(spark, chosen, "d.c").columns)
+    other = WarehouseJob(chosen.model_copy(update={"excluded": {}}))
+    with pytest.raises(SettingsError, match=r"made with other columns: name=user\.name;total=total;-card;-user\.phone"):
+        other.write(frame(spark, read_events("d.c", first, 9)), Commit("q", 9))
+
+    chosen, rows = written(columns=columns, contract="strict", on_drift="dead-letter")
+    assert rows.keys() == {1}
+    (letter,) = rows_of(spark, chosen, "tailrace.dead_letters").collect()
+    assert letter.cause == "schema-drift: total (string)"
+
+    chosen, rows = written(contract="variant", excluded=excluded)
+    assert [json.loads(rows[key].document.toJson()) for key in (1, 2)] == [
+        {"_id": 1, "user": {"name": "Ann"}, "total": 6}, {"_id": 2, "total": "n/a"},
+    ]  # fmt: skip
+    found = rows_of(spark, chosen, "d.c").selectExpr("variant_get(document, '$.user.name', 'string')")
+    assert {row[0] for row in found.collect()} == {"Ann", None}
+    with pytest.raises(SqlRefused, match="contract variant"), ask("SELECT count(*) FROM d.c", chosen):
+        pass
 
 
 @examples(max_examples=1, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)

@@ -49,7 +49,7 @@ _SERVERS = Flag("servers", "warehouse.kafka_servers", "Kafka")
 
 
 @app.command()
-@with_settings(URI, _SERVERS, FOLDER, Flag("contract", "warehouse.contract", "evolve, json or strict"))
+@with_settings(URI, _SERVERS, FOLDER, Flag("contract", "warehouse.contract", "evolve, json, variant or strict"))
 def run(
     settings: Settings,
     namespaces: Namespaces = None,

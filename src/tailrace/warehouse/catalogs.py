@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from tailrace.errors import FileUnusable, MissingExtra, SettingsError
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.folders import delta_path, read_tables, table_names
-from tailrace.warehouse.table_data import DeltaData, IcebergData, TableData
+from tailrace.warehouse.table_data import DeltaData, IcebergData, TableData, refuse_variants
 from tailrace.warehouse.tables import TableState, newest_metadata_file, table_state
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class _Folder:
 
     def load(self, database: str, table: str, as_of: datetime | None = None) -> TableData:
         name = f"{database}.{table}"
+        known = next((one for one in read_tables(self._folder) if one.name == name), None)
+        refuse_variants(name, {} if known is None else known.properties)
         path = delta_path(self._folder, database, table)
         if path is not None:
             return DeltaData(path, name, as_of)
@@ -113,6 +115,7 @@ class _OtherCatalog:
 
     def load(self, database: str, table: str, as_of: datetime | None = None) -> TableData:
         loaded = self._opened().load_table((*database.split("."), table))
+        refuse_variants(f"{database}.{table}", loaded.properties)
         return IcebergData(loaded, f"{database}.{table}", as_of)
 
     def close(self) -> None:

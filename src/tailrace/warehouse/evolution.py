@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.warehouse.shapes import KINDS, WIDER, Columns, Shape, leaves, merged_documents, shape_text
+from tailrace.warehouse.shapes import COLUMN_TYPES, WIDER, Columns, Shape, leaves, merged_documents, shape_text
 
 META: Final = {
     "_key": "binary",
@@ -140,7 +140,7 @@ class _Growth:
         if level > self._limits.levels:
             return None
         if isinstance(shape, str):
-            if shape not in KINDS or self._capacity <= 0:
+            if shape not in COLUMN_TYPES or self._capacity <= 0:
                 return None
             self._capacity -= 1
             return shape

@@ -33,6 +33,7 @@ from tailrace.warehouse.staging import (
     RECODED,
     REPORT,
     ROW,
+    VARIANT_COLUMNS,
     Plan,
     Report,
     Task,
@@ -45,9 +46,12 @@ from tailrace.warehouse.summary import IS_DELTA, Part
 
 COLUMNS_PROPERTY: Final = "tailrace.columns"
 CONTRACT_PROPERTY: Final = "tailrace.contract"
+CHOICE_PROPERTY: Final = "tailrace.choice"
 COUNTED_PROPERTY: Final = "tailrace.drift.counted"
 _BYTES_PER_TASK: Final = 8 * 1024 * 1024
 """A task holds its events in memory, and small batches are not worth many tasks."""
+_ONE_COLUMN: Final = {Contract.JSON: JSON_COLUMNS, Contract.VARIANT: VARIANT_COLUMNS}
+"""The contracts that keep a document in one column."""
 _NEWER: Final = "(s._version > t._version OR (s._version = t._version AND s._token > t._token))"
 _log = get_logger("tailrace.warehouse")
 
@@ -107,7 +111,8 @@ class Mirror:
         if staged.report.least is None:
             return
         view = f"staged_{'_'.join(self.table)}"
-        staged.rows.createOrReplaceTempView(view)
+        rows = _with_variants(staged.rows) if self._rules.contract is Contract.VARIANT else staged.rows
+        rows.createOrReplaceTempView(view)
         self._lake.spark.sql(self.merge_statement(view, staged.report))
         self._lake.spark.catalog.dropTempView(view)
 
@@ -164,11 +169,18 @@ class Mirror:
     def plan(self) -> Plan:
         """How documents become rows now."""
         return Plan(
-            self.columns,
-            as_json=self._rules.contract is Contract.JSON,
-            refuses=self._is_closed and self._rules.dead_letters_drift and "_id" in self.columns,
+            JSON_COLUMNS if self._rules.has_one_column else self.columns,
+            as_json=self._rules.has_one_column,
+            refuses=self._refuses,
             marks=self._rules.marks_deletes,
+            choice=self._rules.choice,
         )
+
+    @property
+    def _refuses(self) -> bool:
+        """Whether a document that does not fit becomes a letter."""
+        is_strict = self._rules.contract is Contract.STRICT
+        return is_strict and self._is_closed and self._rules.dead_letters_drift and "_id" in self.columns
 
     # --- rows
 
@@ -217,7 +229,7 @@ class Mirror:
 
     def _open(self) -> Columns:
         """Give the columns of the table; it is made when it is missing, and finished when a crash left it half done."""
-        declared = JSON_COLUMNS if self._rules.contract is Contract.JSON else dict(self._rules.declared)
+        declared = _ONE_COLUMN.get(self._rules.contract) or dict(self._rules.declared)
         self._check_names(declared)
         meta = ", ".join(f"{name} {kind}" for name, kind in META.items())
         self._lake.create(
@@ -225,10 +237,15 @@ class Mirror:
             TableKind.MIRROR,
             self.namespace,
             meta,
-            properties={COLUMNS_PROPERTY: "{}", CONTRACT_PROPERTY: self._rules.contract.value},
+            properties={
+                COLUMNS_PROPERTY: "{}",
+                CONTRACT_PROPERTY: self._rules.contract.value,
+                CHOICE_PROPERTY: self._rules.choice.text(),
+            },
         )
         properties = self._lake.properties(self.table)
         self._check_contract(Contract(properties[CONTRACT_PROPERTY]))
+        self._check_choice(properties.get(CHOICE_PROPERTY, ""))
         columns: Columns = json.loads(properties[COLUMNS_PROPERTY])
         self.columns = columns
         grown = self._evolved(declared, may_rewrite=False)
@@ -246,13 +263,21 @@ class Mirror:
             raise SettingsError(f"columns of {self.namespace} cannot be called {', '.join(bad)}", hint=hint)
 
     def _check_contract(self, known: Contract) -> None:
-        """A table of JSON has other columns than all others; `evolve` and `strict` share theirs."""
+        """A table of whole documents has other columns than all others; `evolve` and `strict` share theirs."""
         wanted = self._rules.contract
-        if (known is Contract.JSON) != (wanted is Contract.JSON):
+        if known is not wanted and {known, wanted} & _ONE_COLUMN.keys():
             hint = "Keep the contract, or drop the mirror and run `tailrace warehouse rebuild`."
             raise SettingsError(f"the mirror of {self.namespace} was made with the contract {known}", hint=hint)
         if known is not wanted:
             self._lake.set_properties(self.table, {CONTRACT_PROPERTY: wanted.value})
+
+    def _check_choice(self, known: str) -> None:
+        """Rows that are there were made by another choice: they would not have what new ones have."""
+        if known != self._rules.choice.text():
+            hint = "Set warehouse.columns and warehouse.excluded back, or drop the mirror and run `warehouse rebuild`."
+            raise SettingsError(
+                f"the mirror of {self.namespace} was made with other columns: {known or 'all'}", hint=hint
+            )
 
     def _evolution(self, report: Report) -> Evolution:
         """Decide what the columns become."""
@@ -272,12 +297,13 @@ class Mirror:
     @property
     def _is_closed(self) -> bool:
         """Whether the columns stay as they are."""
-        return self._rules.contract is Contract.STRICT and bool(self.columns)
+        return self._rules.has_chosen_columns or (self._rules.contract is Contract.STRICT and bool(self.columns))
 
     def _closed_evolution(self, report: Report) -> Evolution:
         """Take no column but the `_id`, which nobody has to declare."""
         wanted = {name: shape for name, shape in report.shape.items() if name == "_id" and name not in self.columns}
-        if report.shape.keys() > wanted.keys() and not self._rules.dead_letters_drift:
+        stops = self._rules.contract is Contract.STRICT and not self._rules.dead_letters_drift
+        if stops and report.shape.keys() > wanted.keys():
             fields = ", ".join(sorted(location for location in report.counts if location.split(" ")[0] not in wanted))
             raise SchemaDrifted(f"{self.namespace} has fields that its table does not take: {fields}")
         return self._evolved(wanted, may_rewrite=False)
@@ -347,6 +373,12 @@ class Mirror:
         known = read_drift(self._lake.properties(self.table).get(DRIFT_PROPERTY))
         merged = add_drift(known, found)
         self._lake.set_properties(self.table, {DRIFT_PROPERTY: write_drift(merged), **(also or {})})
+
+
+def _with_variants(rows: DataFrame) -> DataFrame:
+    """Make variants of the documents; one that cannot be one (two fields of one name, too large) stays in `_rest`."""
+    document = F.try_parse_json("document")
+    return rows.withColumn("_rest", F.when(document.isNull(), F.col("document"))).withColumn("document", document)
 
 
 def _between(column: str, least: bytes, greatest: bytes) -> str:

@@ -43,6 +43,8 @@ KINDS: Final = {
     "binary": "binary",
 }
 """The kinds that have columns, with their types in Spark. All others (regex, code, timestamp, ...) are in `_rest`."""
+COLUMN_TYPES: Final = {**KINDS, "variant": "variant"}
+"""The types of all columns; `variant` is that of a whole document."""
 WIDER: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset({"long", "double", "decimal"}),
     "long": frozenset({"double", "decimal"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 _HINT = "warehouse.keep_hours says how long snapshots are kept; the history table tells the past of every document."
+
+
+_VARIANTS = "Ask with `tailrace sql --engine spark`: variant_get(document, '$.field', 'double')."
+
+
+def refuse_variants(name: str, properties: Mapping[str, str]) -> None:
+    """Refuse a table with the type VARIANT, which none of the readers here knows."""
+    if properties.get("tailrace.contract") == "variant":
+        raise SqlRefused(f"{name} has the contract variant, whose type cannot be read without Spark", hint=_VARIANTS)
 
 
 class TableData(Protocol):
