@@ -134,8 +134,7 @@ class DeltaLake(Lake):
 
     def properties(self, table: Name) -> dict[str, str]:
         """Give the properties of a table."""
-        configuration = self._snapshot(table).metadata().configuration()
-        return dict(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration))
+        return dict(_metadata(self._snapshot(table)).get("configuration") or {})
 
     def set_properties(self, table: Name, properties: Mapping[str, str]) -> None:
         """Set some of them, in one commit."""
@@ -234,7 +233,7 @@ class DeltaLake(Lake):
         history = self.spark.sql(f"DESCRIBE HISTORY {self.sql_name(table)} LIMIT {SNAPSHOTS_SHOWN}").collect()
         return Log(
             properties=self.properties(table),
-            schema=json.loads(snapshot.metadata().schemaString()),
+            schema=json.loads(_metadata(snapshot)["schemaString"]),
             rows=self.rows(table),
             files=int(snapshot.numOfFiles()),
             bytes=int(snapshot.sizeInBytes()),
@@ -254,6 +253,12 @@ class DeltaLake(Lake):
         """Give Delta's own object, as fresh as this call."""
         nothing = self._jvm.scala.Option.empty()
         return self._logs.forTable(java_session(self.spark), self.location(table)).update(False, nothing, nothing)
+
+
+def _metadata(snapshot: Any) -> dict[str, Any]:
+    """Give what a table is, as its log has it."""
+    metadata: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
+    return metadata
 
 
 def _application(commit: Commit) -> str:
