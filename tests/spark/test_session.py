@@ -10,7 +10,13 @@ import pytest
 
 from tailrace.owned import run_guarded
 from tailrace.settings import SparkSettings
-from tailrace.spark.session import missing_jars, session_config
+from tailrace.spark.session import (
+    DELTA_CATALOG,
+    DELTA_EXTENSIONS,
+    ICEBERG_EXTENSIONS,
+    missing_jars,
+    session_config,
+)
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -26,6 +32,14 @@ def test_what_the_user_set_wins():
 def test_a_submission_keeps_its_own_master_memory_and_jars():
     config = session_config(SparkSettings(), [Path("x.jar")], is_submitted=True)
     assert not {"spark.master", "spark.driver.memory", "spark.jars"} & config.keys()
+
+
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_a_session_for_delta_tables_knows_both_formats(is_submitted):
+    config = session_config(SparkSettings(), [], is_submitted=is_submitted, table_format="delta")
+    assert config["spark.sql.extensions"] == f"{ICEBERG_EXTENSIONS},{DELTA_EXTENSIONS}"
+    assert config["spark.sql.catalog.spark_catalog"] == DELTA_CATALOG
+    assert "spark.sql.catalog.spark_catalog" not in session_config(SparkSettings(), [], is_submitted=is_submitted)
 
 
 def test_jars_that_pyspark_has_are_not_given_twice():
