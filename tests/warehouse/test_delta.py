@@ -82,11 +82,11 @@ def test_the_formats_do_not_write_into_each_others_tables(spark, tmp_path: Path)
     (tmp_path / "i" / "theirs" / "c" / "metadata").mkdir(parents=True)
     (tmp_path / "i" / "theirs" / "c" / "metadata" / "v1.metadata.json").write_text("{}")
     (tmp_path / "d" / "theirs" / "c" / "_delta_log" / f"{0:020}.json").write_text("{}")
-    for format, folder, word in (("iceberg", "d", "Delta"), ("delta", "i", "Iceberg")):
+    for format, folder, other in (("iceberg", "d", "delta"), ("delta", "i", "iceberg")):
         chosen = made(format, folder)
-        configure_catalog(spark, chosen)
-        with pytest.raises(SettingsError, match=f"there is an? {word} table"):
-            WarehouseJob(chosen).write(events(spark, "theirs.c", [{"_id": 1}], 1), Commit("q", 0))
+        with pytest.raises(SettingsError, match=f"tables in the format {other}, such as theirs.c"):
+            WarehouseJob(chosen).write(events(spark, "new.c", [{"_id": 1}], 1), Commit("q", 0))
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ["theirs"], "nothing was written"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +20,15 @@ from tailrace.spark.session import DELTA, DELTA_CATALOG, DELTA_EXTENSIONS
 from tailrace.warehouse.delta_log import LOG_FOLDER
 from tailrace.warehouse.delta_states import Log, delta_state
 from tailrace.warehouse.names import TableKind, quoted
-from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, listed_properties, sql_text
+from tailrace.warehouse.table_format import (
+    Commit,
+    Compacted,
+    Lake,
+    Name,
+    absolute_folder,
+    listed_properties,
+    sql_text,
+)
 from tailrace.warehouse.tables import KIND_PROPERTY, NAMESPACE_PROPERTY, SNAPSHOTS_SHOWN, TableState
 
 _APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
@@ -75,8 +82,7 @@ class DeltaLake(Lake):
 
     def __init__(self, spark: SparkSession, settings: WarehouseSettings) -> None:
         super().__init__(spark)
-        folder = settings.folder
-        self._folder = folder if "://" in folder else str(Path(folder).absolute())
+        self._folder = absolute_folder(settings.folder)
         self._keep_hours = settings.keep_hours
         files = HadoopFiles.of(spark)
         if files is None:
@@ -110,9 +116,6 @@ class DeltaLake(Lake):
         """Make a table unless it is there; the ranges of its columns keep days apart, without partitions."""
         if self.exists(table):
             return
-        if "metadata" in self._files.names(self.location(table)):
-            hint = "Choose another warehouse.folder, or keep warehouse.format = iceberg."
-            raise SettingsError(f"there is an Iceberg table in {self.location(table)}", hint=hint)
         chosen = {
             **_ALWAYS,
             **_OF_KIND.get(kind, {}),

@@ -9,19 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tailrace.errors import SettingsError
 from tailrace.settings import WarehouseSettings
-from tailrace.spark.jvm import HadoopFiles
-from tailrace.warehouse.delta_log import LOG_FOLDER
 from tailrace.warehouse.evolution import ANY_NAME
 from tailrace.warehouse.names import TableKind, quoted
-from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, listed_properties, sql_text
+from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, listed_properties, sql_text
 from tailrace.warehouse.tables import KIND_PROPERTY, NAMESPACE_PROPERTY, TableState, table_state
 
 _CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
@@ -79,8 +75,7 @@ def catalog_properties(settings: WarehouseSettings) -> dict[str, str]:
     config = dict(settings.catalog_config)
     chosen = {"": config.pop("class", _CLASS), "cache-enabled": "false"}
     if not {"type", "catalog-impl"} & config.keys():
-        folder = settings.folder if "://" in settings.folder else str(Path(settings.folder).absolute())
-        chosen |= {"type": "hadoop", "warehouse": folder}
+        chosen |= {"type": "hadoop", "warehouse": absolute_folder(settings.folder)}
     if config.get("type") == "jdbc":
         # Without it the catalog knows no views, and fails where Spark looks whether a name that is no table is one.
         chosen["jdbc.schema-version"] = "V1"
@@ -96,7 +91,6 @@ class IcebergLake(Lake):
     def __init__(self, spark: SparkSession, settings: WarehouseSettings) -> None:
         super().__init__(spark)
         self.catalog = settings.catalog
-        self._folder = catalog_properties(settings).get("warehouse") if not settings.catalog_config else None
         self._format_version = settings.format_version
         # Each part of such a name is a question to the JVM, which looks through all jars for it.
         self._spark_util = self._jvm.org.apache.iceberg.spark.Spark3Util
@@ -131,23 +125,12 @@ class IcebergLake(Lake):
             NAMESPACE_PROPERTY: namespace,
             **(properties or {}),
         }
-        self._refuse_delta(table)
         partitions = f"PARTITIONED BY (days({day}))" if day else ""
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.catalog, table[0])}")
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING iceberg {partitions}"
             f" TBLPROPERTIES ({listed_properties(chosen)})"
         )
-
-    def _refuse_delta(self, table: Name) -> None:
-        """Refuse a folder that holds the table in the other format."""
-        files = HadoopFiles.of(self.spark)
-        if files is None or self._folder is None:
-            return
-        location = "/".join((self._folder, *table))
-        if LOG_FOLDER in files.names(location):
-            hint = "Choose another warehouse.folder, or set warehouse.format = delta."
-            raise SettingsError(f"there is a Delta table in {location}", hint=hint)
 
     def purge(self, table: Name) -> None:
         """Remove a table with its files."""

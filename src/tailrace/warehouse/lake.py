@@ -7,9 +7,12 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from tailrace.errors import SettingsError
 from tailrace.settings import WarehouseSettings
+from tailrace.spark.jvm import HadoopFiles
 from tailrace.warehouse import delta, iceberg
-from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, sql_text
+from tailrace.warehouse.delta_log import LOG_FOLDER
+from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, sql_text
 
 __all__ = ["Commit", "Compacted", "Lake", "Name", "configure_catalog", "open_lake", "sql_text"]
 
@@ -24,6 +27,8 @@ _SESSION: Final[Mapping[str, str]] = {
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "4096",
 }
 """How the batches of a warehouse are worked on."""
+_SIGNS: Final = {"iceberg": "metadata", "delta": LOG_FOLDER}
+"""The folder inside a table that tells its format."""
 
 
 def configure_catalog(spark: SparkSession, settings: WarehouseSettings) -> None:
@@ -37,7 +42,25 @@ def configure_catalog(spark: SparkSession, settings: WarehouseSettings) -> None:
 
 
 def open_lake(spark: SparkSession, settings: WarehouseSettings) -> Lake:
-    """Give the tables, in a session that `configure_catalog` has told of them."""
+    """Give the tables, in a session that `configure_catalog` has told of them; a folder has those of one format."""
+    if not settings.catalog_config:
+        _refuse_other_format(spark, settings)
     if settings.format == "delta":
         return delta.DeltaLake(spark, settings)
     return iceberg.IcebergLake(spark, settings)
+
+
+def _refuse_other_format(spark: SparkSession, settings: WarehouseSettings) -> None:
+    """Refuse a folder with tables of another format before anything is written; the first table tells it."""
+    files, folder = HadoopFiles.of(spark), absolute_folder(settings.folder)
+    if files is None:
+        return
+    for database in files.names(folder):
+        for table in files.names(f"{folder}/{database}"):
+            inside = files.names(f"{folder}/{database}/{table}")
+            found = next((format_ for format_, sign in _SIGNS.items() if sign in inside), settings.format)
+            if found != settings.format:
+                hint = f"Set warehouse.format = {found}, or choose another warehouse.folder."
+                raise SettingsError(f"{folder} has tables in the format {found}, such as {database}.{table}", hint=hint)
+            if _SIGNS[found] in inside:
+                return

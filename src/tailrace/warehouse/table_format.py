@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -169,6 +170,11 @@ class Lake(ABC):
         """Remove a table with its files, if there is one."""
         self._known.discard(table)
         self.purge(table)
+
+
+def absolute_folder(folder: str) -> str:
+    """Give a folder as every process understands it."""
+    return folder if "://" in folder else str(Path(folder).absolute())
 
 
 def sql_text(text: str) -> str:
