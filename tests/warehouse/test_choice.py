@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import bson
+import pyarrow as pa
 import pytest
 from bson import Int64, ObjectId
 from hypothesis import given
@@ -17,6 +18,7 @@ from tailrace.warehouse.choice import WHOLE, Choice
 from tailrace.warehouse.contract import Rules
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.shapes import KINDS
+from tailrace.warehouse.staging import JSON_COLUMNS, RECODED, Plan, encoding
 
 
 def chosen(document: dict[str, Any], **columns: str) -> Any:
@@ -41,6 +43,33 @@ def test_excluded_fields_are_taken_out_of_the_bytes_in_arrays_too():
     assert choice.without_excluded(bson.encode(kept)) == bson.encode(kept)
     assert choice.without_excluded(b"no BSON") == b"no BSON"
     assert WHOLE.without_excluded(bson.encode(document)) == bson.encode(document)
+
+
+def test_rows_have_neither_excluded_fields_nor_columns_that_nobody_chose():
+    """Under `strict` a document that does not fit is a dead letter, without the excluded fields too."""
+    choice, shapes = Choice.parse({"name": "user.name string", "total": "long"}, "card, user.phone")
+    fits = {"_id": 1, "user": {"name": "Ann", "phone": "1"}, "total": 5, "card": "4"}
+    drifted = {"_id": 2, "card": "4", "total": "n/a"}
+    columns = {"_id": "int", **shapes}
+    first, second, _ = staged(Plan(columns, choice=choice), fits, drifted)
+    assert (first["name"], first["total"], first["_rest"]) == ("Ann", 5, None)
+    assert bson.decode(first["_bson"]) == {"_id": 1, "user": {"name": "Ann"}, "total": 5}
+    assert (second["total"], second["_rest"]) == (None, '{"total":"n/a"}')
+    letter, refused, _ = staged(Plan(columns, refuses=True, choice=choice), drifted)
+    assert (letter["_row"], letter["_rest"]) == ("letter", "schema-drift: total (string)")
+    assert bson.decode(letter["_bson"]) == {"_id": 2, "total": "n/a"}
+    assert refused["_refused"] == "82"
+    whole, _ = staged(Plan(JSON_COLUMNS, as_json=True, choice=choice), fits)
+    assert whole["document"] == '{"_id":1,"user":{"name":"Ann"},"total":5}'
+
+
+def staged(plan: Plan, *documents: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that a task makes of documents, the report last."""
+    kinds = [pa.binary(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.binary(), pa.string()]
+    rows = [(b"k", 1, "82", False, None, bson.encode(document), None) for document in documents]
+    arrays = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=list(RECODED))
+    return [row for made in encoding(plan)([batch]) for row in made.to_pylist()]
 
 
 @given(DOCUMENTS)
