@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help env newcomer examples release kernel wheel demo test mongodb-7 chaos up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz fuzz-gateway outsiders fuzz-kernel nemesis losses simulate canary secrets registry
+.PHONY: help env newcomer examples release kernel wheel demo test mongodb-7 chaos delta up-kills spark-cluster conformance pymongo-suite cluster failover crash clients pythons lint types fmt docs clean differential differential-expressions bench bench-check debezium-diff fuzz fuzz-gateway outsiders fuzz-kernel nemesis losses simulate canary secrets registry
 
 help:            ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,6 +35,9 @@ without-kernel: env ## Run all tests but the long ones without the compiled kern
 
 chaos: env       ## Kill drivers, workers, broker, Redis and primary while both Spark jobs run: KILLS=20 SEED=5
 	KILLS=$(or $(KILLS),20) SEED=$(or $(SEED),5) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/features/test_kills.py tests/warehouse/test_kills.py $(ARGS)
+
+delta: env       ## The tables' tests with Delta Lake as their format
+	$(BIN)/pytest -m 'long or not long' -k delta --timeout 3600 tests/warehouse $(ARGS)
 
 crash: env       ## Kill the producer a hundred times for each guarantee, and other long proofs of capture
 	$(BIN)/pytest tests/capture -m long $(ARGS)

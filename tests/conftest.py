@@ -138,7 +138,9 @@ def spark() -> Iterator[Any]:
     from tailrace.cli.spark_session import spark_session
     from tailrace.settings import SparkSettings
 
-    with spark_session(SparkSettings(master="local[2,4]", driver_memory="1g", log_level="error")) as session:
+    with spark_session(
+        SparkSettings(master="local[2,4]", driver_memory="1g", log_level="error"), table_format="delta"
+    ) as session:
         yield session
 
 

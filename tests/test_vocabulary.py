@@ -60,7 +60,6 @@ NOT_IN_NAMES = {
 EXCEPTIONS = {
     "LeaseHeld": "a lease is held, in the words of every lock service",
     "_IN_PLACE": "in place, as sorting is",
-    "IN_PLACE": "in place, as sorting is",
     "in_place": "in place, as sorting is",
     "_looks_up": "updateLookup is MongoDB's word",
     "looks_up": "updateLookup is MongoDB's word",

@@ -25,6 +25,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 # The only releases that stream end to end with Spark 4.0 (src/tailrace/spark/session.py).
 packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0
+if [ "${TAILRACE_WAREHOUSE__FORMAT:-}" = delta ]; then
+    packages=$packages,io.delta:delta-spark_2.13:4.0.1
+fi
 
 case $MASTER in
 k8s://*)

@@ -16,6 +16,7 @@ EXTRA_OF: Mapping[str, str] = {
     "redis": "redis",
     "pyiceberg": "iceberg",
     "sqlalchemy": "iceberg",
+    "deltalake": "delta",
     "duckdb": "sql",
     "psycopg": "postgres",
     "starlette": "dashboard",

@@ -379,8 +379,9 @@ class FeaturesSettings(Section):
 
 
 class WarehouseSettings(Section):
-    """The tables of the collections, in Iceberg."""
+    """The tables of the collections, in Iceberg or Delta Lake."""
 
+    format: str = Field("iceberg", pattern="^(iceberg|delta)$", description="Table format; delta needs a folder.")
     folder: str = Field("warehouse", description="Folder or URL of the tables, unless catalog_config names another.")
     catalog: str = Field("lake", pattern=IDENTIFIER, description="Name of the Spark catalog.")
     catalog_config: dict[str, str] = Field(
@@ -391,9 +392,17 @@ class WarehouseSettings(Section):
     )
     fail_on_data_loss: bool = Field(True, description="Stop if the topics no longer contain the next records.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How to read MongoDB directly.")
-    contract: str = Field("evolve", pattern="^(evolve|json|strict)$", description="How tables handle schema drift.")
+    contract: str = Field(
+        "evolve", pattern="^(evolve|json|variant|strict)$", description="How tables handle schema drift."
+    )
     contracts: dict[str, str] = Field({}, description="Contracts of single collections, by db.collection.")
     declared: dict[str, str] = Field({}, description="Columns by db.collection, such as 'amount double, at date'.")
+    columns: dict[str, dict[str, str]] = Field(
+        {}, description="The only columns of a db.collection: { total = 'amount.value decimal', status = 'string' }."
+    )
+    excluded: dict[str, str] = Field(
+        {}, description="Fields by db.collection that its mirror leaves out, such as 'card, user.phone'."
+    )
     on_drift: str = Field(
         "stop",
         pattern="^(stop|dead-letter)$",
@@ -417,6 +426,25 @@ class WarehouseSettings(Section):
     )
     maintain_batches: int = Field(50, ge=0, description="Compact and expire every this many batches; 0 means never.")
     keep_hours: float = Field(1.0, ge=0, description="How long to keep snapshots; every commit rewrites their list.")
+
+    @model_validator(mode="after")
+    def _variants_need_version_3(self) -> Self:
+        if (
+            self.format == "iceberg"
+            and self.format_version < 3
+            and "variant" in (self.contract, *self.contracts.values())
+        ):
+            raise ValueError("the contract variant needs format_version 3, or format delta")
+        return self
+
+    @model_validator(mode="after")
+    def _delta_is_in_a_folder(self) -> Self:
+        of_iceberg = [name for name in ("catalog_config", "format_version") if name in self.model_fields_set]
+        if self.format == "delta" and any(getattr(self, name) for name in of_iceberg):
+            raise ValueError(
+                f"{' and '.join(of_iceberg)} is for format iceberg: tables in delta are in the folder alone"
+            )
+        return self
 
 
 class DashboardSettings(Section):

@@ -23,7 +23,7 @@ from tailrace.cli.app import run
 from tailrace.cli.spark_session import fetched_connectors
 from tailrace.features import read
 from tailrace.owned import run_guarded
-from tailrace.spark.connectors import CONNECTORS
+from tailrace.spark.connectors import CONNECTORS, DELTA
 from tailrace.spark.session import missing_jars
 from tailrace.stand import Kafka, KafkaSecurity
 from tailrace.stand.java import java_home
@@ -248,3 +248,4 @@ def test_wrong_arguments_end_the_submission_with_the_verbs_exit_code(cluster, ca
 
 def test_the_script_names_the_connectors_that_the_jobs_need():
     assert f"packages={','.join(CONNECTORS)}\n" in SUBMIT.read_text()
+    assert f"packages=$packages,{','.join(DELTA)}\n" in SUBMIT.read_text()

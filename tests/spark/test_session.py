@@ -12,7 +12,15 @@ import pytest
 from tailrace.errors import MissingExtra
 from tailrace.owned import run_guarded
 from tailrace.settings import SparkSettings
-from tailrace.spark.session import is_connect, missing_jars, open_session, session_config
+from tailrace.spark.session import (
+    DELTA_CATALOG,
+    DELTA_EXTENSIONS,
+    ICEBERG_EXTENSIONS,
+    is_connect,
+    missing_jars,
+    open_session,
+    session_config,
+)
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -39,6 +47,14 @@ def test_a_server_of_connect_needs_the_clients_own_libraries(monkeypatch):
     assert "pyspark[connect]" in refused.value.hint
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert not is_connect(settings), "a submission has its own master"
+
+
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_a_session_for_delta_tables_knows_both_formats(is_submitted):
+    config = session_config(SparkSettings(), [], is_submitted=is_submitted, table_format="delta")
+    assert config["spark.sql.extensions"] == f"{ICEBERG_EXTENSIONS},{DELTA_EXTENSIONS}"
+    assert config["spark.sql.catalog.spark_catalog"] == DELTA_CATALOG
+    assert "spark.sql.catalog.spark_catalog" not in session_config(SparkSettings(), [], is_submitted=is_submitted)
 
 
 def test_jars_that_pyspark_has_are_not_given_twice():

@@ -15,14 +15,14 @@ from bson_strategies import DOCUMENTS
 from tailrace.errors import SettingsError
 from tailrace.raw import extended_json
 from tailrace.warehouse.encoding import Encoder
-from tailrace.warehouse.evolution import evolve
+from tailrace.warehouse.evolution import Limits, evolve
 from tailrace.warehouse.shapes import leaves, merged, parse_columns, shape_of, shape_text
 
 UUID = uuid.UUID(int=5)
 
 
 def columns_of(*documents, limit: int = 100):
-    return evolve({}, [shape_of(document) for document in documents], limit=limit).columns
+    return evolve({}, [shape_of(document) for document in documents], Limits(limit)).columns
 
 
 def test_each_kind_has_its_column():
@@ -66,16 +66,20 @@ def test_the_lattice(left, right, both):
     assert merged(left, right) == both
 
 
-def test_columns_widen_and_only_int_to_long_does_so_in_place():
-    grown = evolve({"a": "int", "o": {"x": "int"}}, [{"a": "long"}, {"o": {"x": "double", "y": "date"}}], limit=10)
+def test_columns_widen_in_place_where_the_format_can():
+    in_place = {("int", "long")}
+    found = [{"a": "long"}, {"o": {"x": "double", "y": "date"}}]
+    grown = evolve({"a": "int", "o": {"x": "int"}}, found, Limits(10, in_place=in_place))
     assert grown.columns == {"a": "long", "o": {"x": "double", "y": "date"}}
-    assert [(change.field, change.was, change.shape, change.in_place) for change in grown.changes] == [
-        ("a", "int", "long", True),
-        ("o.x", "int", "double", False),
-        ("o.y", None, "date", True),
+    assert [(change.field, change.was, change.shape, change.needs_rewrite(in_place)) for change in grown.changes] == [
+        ("a", "int", "long", False),
+        ("o.x", "int", "double", True),
+        ("o.y", None, "date", False),
     ]
     assert grown.needs_rewrite
-    kept = evolve({"a": "int"}, [{"a": "double"}], limit=10, may_rewrite=False)
+    assert not evolve({"a": "int"}, [{"a": "long"}], Limits(10, in_place=in_place)).needs_rewrite
+    assert evolve({"a": "int"}, [{"a": "long"}], Limits(10)).needs_rewrite
+    kept = evolve({"a": "int"}, [{"a": "double"}], Limits(10, may_rewrite=False))
     assert (kept.columns, kept.changes) == ({"a": "int"}, ())
 
 
@@ -128,7 +132,7 @@ def test_there_is_a_limit_to_columns():
 def test_unknown_shapes_wait():
     first = columns_of({"a": None, "b": [], "c": {}, "d": [None], "e": Timestamp(1, 1)})
     assert first == {}
-    assert evolve(first, [shape_of({"b": [1], "c": {"x": "y"}})], limit=9).columns == {
+    assert evolve(first, [shape_of({"b": [1], "c": {"x": "y"}})], Limits(9)).columns == {
         "b": ["int"],
         "c": {"x": "string"},
     }
@@ -151,6 +155,6 @@ def test_columns_and_rest_together_hold_every_value(first, second):
         encoded = Encoder(columns).encode(left)
         for name, value in left.items():
             assert value is None or name in encoded.values or name in (encoded.rest or {})
-        grown = evolve(columns, [encoded.drift or {}], limit=1_000).columns
+        grown = evolve(columns, [encoded.drift or {}], Limits(1_000)).columns
         again = Encoder(grown).encode(left)
-        assert evolve(grown, [again.drift or {}], limit=1_000).changes == (), "one step is enough"
+        assert evolve(grown, [again.drift or {}], Limits(1_000)).changes == (), "one step is enough"

@@ -16,19 +16,23 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.columns import EventColumns
 from tailrace.warehouse import TableKind, read_tables
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
-from tailrace.warehouse.lake import Commit, configure_catalog
+from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
 from warehouse_load import differences, mirrored, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def settings(spark, tmp_path):
-    """The settings of a new warehouse in a folder of its own."""
+@pytest.fixture(params=["iceberg", pytest.param("delta", marks=pytest.mark.long)])
+def settings(request, spark, tmp_path):
+    """The settings of a new warehouse in a folder of its own: every test holds for each of the formats."""
     name = f"lake_{uuid.uuid4().hex[:8]}"
-    made = WarehouseSettings(folder=str(tmp_path / name), catalog=name, maintain_batches=0)
+    made = WarehouseSettings(folder=str(tmp_path / name), catalog=name, maintain_batches=0, format=request.param)
     configure_catalog(spark, made)
     return made
+
+
+def rows_of(spark: Any, chosen: WarehouseSettings, database: Any, name: str) -> Any:
+    return open_lake(spark, chosen).table((database.name, name))
 
 
 def frame(spark: Any, events: list[bytes]) -> Any:
@@ -79,9 +83,8 @@ def test_records_that_come_batches_after_the_end_of_their_collection(spark, data
     for number, batch in enumerate([early, ends, late[:6], late[6:], ends]):
         WarehouseJob(settings).write(frame(spark, batch), Commit("q", number))
     for name in ("gone", "old", "new", "target", "source"):
-        table = f"{settings.catalog}.{database.name}.{name}"
         if f"{database.name}.{name}" in mirrors(settings):
-            assert differences(spark.table(table), database[name]) == [], name
+            assert differences(rows_of(spark, settings, database, name), database[name]) == [], name
         else:
             assert name == "source"
 
@@ -109,7 +112,7 @@ def test_out_renames_from_elsewhere_and_to_elsewhere(spark, mongodb, database, s
 
     run()
     for name in ("target", "other", "left"):
-        assert differences(spark.table(f"{settings.catalog}.{database.name}.{name}"), database[name]) == []
+        assert differences(rows_of(spark, settings, database, name), database[name]) == []
     # What nobody follows comes back under another name, without the document that was deleted meanwhile.
     database.elsewhere.insert_many([{"_id": 2}, {"_id": 3}])
     database.elsewhere.delete_one({"_id": 1})
@@ -117,7 +120,7 @@ def test_out_renames_from_elsewhere_and_to_elsewhere(spark, mongodb, database, s
     database.target.delete_one({"_id": 1})
     run()
     for name in ("target", "other", "left"):
-        assert differences(spark.table(f"{settings.catalog}.{database.name}.{name}"), database[name]) == []
+        assert differences(rows_of(spark, settings, database, name), database[name]) == []
     assert mirrors(settings) == set(chosen)
 
 
@@ -129,4 +132,4 @@ def test_out_in_a_chosen_database_leaves_no_mirror_of_the_temporary_collection(s
     for number, event in enumerate(told(database, start)):
         job.write(frame(spark, [event]), Commit("q", number))
     assert mirrors(settings) == {f"{database.name}.seed", f"{database.name}.target"}
-    assert len(mirrored(spark.table(f"{settings.catalog}.{database.name}.target"))) == 4
+    assert len(mirrored(rows_of(spark, settings, database, "target"))) == 4

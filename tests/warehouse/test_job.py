@@ -22,7 +22,7 @@ from tailrace import raw
 from tailrace.capture.formats.made_events import snapshot_event
 from tailrace.capture.source.namespaces import EVERYTHING, Namespaces
 from tailrace.dashboard.sources.job_dead_letters import WarehouseDeadLetters
-from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError
+from tailrace.errors import RebuildIncomplete, SchemaDrifted, SettingsError, SqlRefused
 from tailrace.settings import WarehouseSettings
 from tailrace.spark import from_kafka
 from tailrace.spark.columns import EventColumns
@@ -30,9 +30,9 @@ from tailrace.token import ResumeToken
 from tailrace.warehouse import TableKind, read_tables
 from tailrace.warehouse.contract import Rules
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
-from tailrace.warehouse.lake import Commit, Lake, configure_catalog
-from tailrace.warehouse.maintenance import compact, expire, remove_orphans
+from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
 from tailrace.warehouse.mirror import Mirror
+from tailrace.warehouse.query import ask
 from tailrace.warehouse.rebuild import rebuild_mirrors
 from tailrace.warehouse.staging import Report
 from tailrace.warehouse.summary import summarise
@@ -43,13 +43,14 @@ SECONDS = 600.0
 NO_TEXT = (3).to_bytes(4, "little") + b"\xff\xfe\0"
 
 
-@pytest.fixture
-def settings(spark, tmp_path):
-    """The settings of a new warehouse in a folder of its own."""
+@pytest.fixture(params=["iceberg", pytest.param("delta", marks=pytest.mark.long)])
+def settings(request, spark, tmp_path):
+    """The settings of a new warehouse in a folder of its own: every test holds for each of the formats."""
 
     def make(**chosen: Any) -> WarehouseSettings:
         name = f"lake_{uuid.uuid4().hex[:8]}"  # a session never forgets a catalog
-        made = WarehouseSettings(folder=str(tmp_path / name), catalog=name, **{"maintain_batches": 0, **chosen})
+        defaults = {"maintain_batches": 0, "format": request.param}
+        made = WarehouseSettings(folder=str(tmp_path / name), catalog=name, **{**defaults, **chosen})
         configure_catalog(spark, made)
         return made
 
@@ -68,6 +69,12 @@ def run(job: WarehouseJob, events: Any, checkpoint: Path) -> None:
         assert query.awaitTermination(SECONDS)
     finally:
         query.stop()
+
+
+def rows_of(spark: Any, chosen: WarehouseSettings, table: str) -> Any:
+    """The rows of `database.table` as they are now."""
+    database, _, name = table.partition(".")
+    return open_lake(spark, chosen).table((database, name))
 
 
 def snapshots(chosen: WarehouseSettings) -> dict[str, int]:
@@ -102,20 +109,23 @@ def test_deltas_duplicates_and_replays(spark, kafka, database, settings, tmp_pat
     topic.write_bad(b"no BSON")
     events = topic_events(spark, kafka, topic.name)
     run(WarehouseJob(chosen), events, tmp_path / "c")
-    mirror = spark.table(f"{chosen.catalog}.{database.name}.orders")
-    assert differences(mirror, database.orders) == []
-    history = f"{chosen.catalog}.{database.name}.orders_history"
-    assert spark.table(history).count() == spark.table(history).select("token").distinct().count() == count
-    letters = f"{chosen.catalog}.tailrace.dead_letters"
-    assert [(bytes(row.record), "no BSON" not in row.cause) for row in spark.table(letters).collect()] == [
-        (b"no BSON", True)
-    ]
+
+    def mirror() -> Any:
+        return rows_of(spark, chosen, f"{database.name}.orders")
+
+    def history() -> Any:
+        return rows_of(spark, chosen, f"{database.name}.orders_history")
+
+    assert differences(mirror(), database.orders) == []
+    assert history().count() == history().select("token").distinct().count() == count
+    (letter,) = rows_of(spark, chosen, "tailrace.dead_letters").collect()
+    assert (bytes(letter.record), "no BSON" not in letter.cause) == (b"no BSON", True)
     tables = {table.name: table for table in read_tables(chosen.folder)}
     (shown,) = WarehouseDeadLetters(str(chosen.folder), lambda: tables["tailrace.dead_letters"].rows).poll().newest
     assert (shown.cause, shown.bytes) == ("event-unconvertible", len(b"no BSON"))
     newest = tables[f"{database.name}.orders"].snapshots[-1].properties
     assert json.loads(newest["tailrace.offsets.end"]) == {topic.name: {"0": 2 * count + 1}}
-    assert newest["tailrace.token"] == spark.table(history).agg({"token": "max"}).first()[0]
+    assert newest["tailrace.token"] == history().agg({"token": "max"}).first()[0]
     assert tables[f"{database.name}.orders"].rows == database.orders.count_documents({})
     # The last batch was done, but Spark did not come to write that down.
     before = snapshots(chosen)
@@ -125,8 +135,8 @@ def test_deltas_duplicates_and_replays(spark, kafka, database, settings, tmp_pat
     assert snapshots(chosen) == before
     # A job without a checkpoint reads everything again.
     run(WarehouseJob(chosen), events, tmp_path / "again")
-    assert differences(mirror, database.orders) == []
-    assert spark.table(history).count() == count
+    assert differences(mirror(), database.orders) == []
+    assert history().count() == count
 
 
 def test_ends_of_collections_and_unknown_documents(spark, kafka, database, settings, tmp_path):
@@ -146,15 +156,14 @@ def test_ends_of_collections_and_unknown_documents(spark, kafka, database, setti
     count = topic.fill(database, start)
     run(WarehouseJob(chosen), topic_events(spark, kafka, topic.name), tmp_path / "c")
     for name in ("a", "b", "c"):
-        table = f"{chosen.catalog}.{database.name}.{name}"
-        assert differences(spark.table(table), database[name]) == []
+        assert differences(rows_of(spark, chosen, f"{database.name}.{name}"), database[name]) == []
     histories = [table for table in read_tables(chosen.folder) if table.kind == TableKind.HISTORY]
     assert sum(table.rows for table in histories) == count
-    (letter,) = spark.table(f"{chosen.catalog}.tailrace.dead_letters").collect()
+    (letter,) = rows_of(spark, chosen, "tailrace.dead_letters").collect()
     assert (letter.cause, letter.namespace) == ("base-unknown", f"{database.name}.late")
     assert bson.decode(letter.record)["updateDescription"]["updatedFields"] == {"a": 1}
-    assert mirrored(spark.table(f"{chosen.catalog}.{database.name}.late")) == {}
-    row = spark.table(f"{chosen.catalog}.{database.name}.c").where("_id = 3").collect()[0]
+    assert mirrored(rows_of(spark, chosen, f"{database.name}.late")) == {}
+    row = rows_of(spark, chosen, f"{database.name}.c").where("_id = 3").collect()[0]
     assert (row.x, row._rest) == (None, '{"x":"text"}')
 
 
@@ -164,12 +173,12 @@ def test_directly_from_mongodb(spark, mongodb, database, settings, tmp_path):
     load.run(60)
     job = WarehouseJob(chosen)
     start = job.backfill(spark, mongodb.uri, [database.name])
-    table = f"{chosen.catalog}.{database.name}.orders"
-    assert differences(spark.table(table), database.orders) == []
+    table = f"{database.name}.orders"
+    assert differences(rows_of(spark, chosen, table), database.orders) == []
     load.run(60)
     options = {"uri": mongodb.uri, "namespaces": database.name, "startAtOperationTime": start}
     run(job, spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load(), tmp_path / "c")
-    assert differences(spark.table(table), database.orders) == []
+    assert differences(rows_of(spark, chosen, table), database.orders) == []
 
 
 def test_contracts(spark, settings):
@@ -182,7 +191,7 @@ def test_contracts(spark, settings):
         job = WarehouseJob(chosen)
         for number, documents in enumerate(batches):
             job.write(frame(spark, read_events("d.c", documents, number + 1)), Commit("q", number))
-        return chosen, spark.table(f"{chosen.catalog}.d.c")
+        return chosen, rows_of(spark, chosen, "d.c")
 
     chosen, mirror = written(first, longer, [*drifted, {"_id": 5, "n": "text"}])
     rows = {row._id: row for row in mirror.collect()}
@@ -207,11 +216,48 @@ def test_contracts(spark, settings):
     chosen, mirror = written(first, drifted, contract="strict", on_drift="dead-letter")
     rows = {row._id: row for row in mirror.collect()}
     assert (sorted(rows), rows[2].n, rows[2]._refused is not None, rows[1]._refused) == ([1, 2], 6, True, None)
-    causes = sorted(row.cause for row in spark.table(f"{chosen.catalog}.tailrace.dead_letters").collect())
+    causes = sorted(row.cause for row in rows_of(spark, chosen, "tailrace.dead_letters").collect())
     assert causes == ["schema-drift: n (long), o.x (double), new (bool)", "schema-drift: n (string)"]
 
     with pytest.raises(SchemaDrifted, match=r"d\.c has fields .*: a\[\]\.y int$"):
         written(first, contract="strict", declared={"d.c": "n int, o.x int, a string[]"})
+
+
+def test_chosen_columns_excluded_fields_and_variants(spark, settings):
+    first = [{"_id": 1, "user": {"name": "Ann", "phone": "1"}, "total": 5, "card": "4"}, {"_id": 2, "total": "n/a"}]
+    update = {"updatedFields": {"user.phone": "2", "total": 6, "card": {"n": 4}}, "removedFields": []}
+
+    def written(**rules: Any) -> tuple[WarehouseSettings, dict[Any, Any]]:
+        chosen = settings(**rules)
+        job = WarehouseJob(chosen)
+        job.write(frame(spark, read_events("d.c", first, 1)), Commit("q", 0))
+        job.write(frame(spark, [event("d.c", "update", 1, 10, updateDescription=update)]), Commit("q", 1))
+        return chosen, {bson.decode(row._bson)["_id"]: row for row in rows_of(spark, chosen, "d.c").collect()}
+
+    columns, excluded = {"d.c": {"name": "user.name string", "total": "long"}}, {"d.c": "card, user.phone"}
+    chosen, rows = written(columns=columns, excluded=excluded)
+    assert [(rows[key].name, rows[key].total, rows[key]._rest) for key in (1, 2)] == [
+        ("Ann", 6, None), (None, None, '{"total":"n/a"}'),
+    ]  # fmt: skip
+    assert bson.decode(rows[1]._bson) == {"_id": 1, "user": {"name": "Ann"}, "total": 6}
+    assert not {"card", "user"} & set(rows_of(spark, chosen, "d.c").columns)
+    other = WarehouseJob(chosen.model_copy(update={"excluded": {}}))
+    with pytest.raises(SettingsError, match=r"made with other columns: name=user\.name;total=total;-card;-user\.phone"):
+        other.write(frame(spark, read_events("d.c", first, 9)), Commit("q", 9))
+
+    chosen, rows = written(columns=columns, contract="strict", on_drift="dead-letter")
+    assert rows.keys() == {1}
+    (letter,) = rows_of(spark, chosen, "tailrace.dead_letters").collect()
+    assert letter.cause == "schema-drift: total (string)"
+
+    chosen, rows = written(contract="variant", excluded=excluded)
+    assert [json.loads(rows[key].document.toJson()) for key in (1, 2)] == [
+        {"_id": 1, "user": {"name": "Ann"}, "total": 6}, {"_id": 2, "total": "n/a"},
+    ]  # fmt: skip
+    found = rows_of(spark, chosen, "d.c").selectExpr("variant_get(document, '$.user.name', 'string')")
+    assert {row[0] for row in found.collect()} == {"Ann", None}
+    with pytest.raises(SqlRefused, match="contract variant"), ask("SELECT count(*) FROM d.c", chosen):
+        pass
 
 
 @examples(max_examples=1, phases=[Phase.generate], suppress_health_check=list(HealthCheck), database=None)
@@ -220,16 +266,17 @@ def test_every_document_comes_back_from_its_row(spark, settings, generated):
     chosen = settings(max_columns=25)
     documents = [{**document, "_id": number} for number, document in enumerate(generated)]
     WarehouseJob(chosen).write(frame(spark, read_events("d.c", documents)), Commit("q", 0))
-    table = spark.table(f"{chosen.catalog}.d.c")
+    table = rows_of(spark, chosen, "d.c")
     assert mirrored(table) == {repr(document["_id"]): bson.encode(document) for document in documents}
 
 
+@pytest.mark.parametrize("settings", ["iceberg"], indirect=True)
 def test_a_merge_reads_keys_and_versions_alone(spark, settings):
     """Unless a row keeps something of itself: then all columns of all rows that are compared have to be read."""
     chosen = settings()
     batch = frame(spark, read_events("d.c", [{"_id": 1, "n": 5}]))
     WarehouseJob(chosen).write(batch, Commit("q", 0))
-    mirror = Mirror(Lake(spark, chosen.catalog), "d.c", Rules())
+    mirror = Mirror(open_lake(spark, chosen), "d.c", Rules())
 
     def plan(report: Report) -> str:
         return str(spark.sql(f"EXPLAIN {mirror.merge_statement('staged_plan', report)}").first()[0])
@@ -260,20 +307,21 @@ def test_marks_and_maintenance(spark, settings):
         )
     job.write(frame(spark, [event("d.c", "delete", 3, 50)]), Commit("q", 4))
     job.write(frame(spark, read_events("d.c", [{"_id": 3, "late": True}], 40)), Commit("q", 5))
-    table = spark.table(f"{chosen.catalog}.d.c")
+    table = rows_of(spark, chosen, "d.c")
     assert len(mirrored(table)) == 4
     assert [row._id for row in table.where("_is_deleted").collect()] == [3]
     state = {one.name: one for one in read_tables(chosen.folder)}
     assert {one.operation for one in state["d.c"].snapshots} >= {"replace"}, "the job maintains its tables"
     assert job_has(spark, chosen, Commit("q", 4))
-    lake = Lake(spark, chosen.catalog)
-    compact(lake, ("d", "c"), TableKind.MIRROR)
-    expire(lake, ("d", "c"), 0)
-    assert remove_orphans(lake, ("d", "c"), 24) == 0
-    assert len(mirrored(spark.table(f"{chosen.catalog}.d.c"))) == 4
+    lake = open_lake(spark, chosen)
+    lake.compact(("d", "c"), TableKind.MIRROR)
+    lake.expire(("d", "c"), 0)
+    assert lake.remove_orphans(("d", "c"), 24) == 0
+    assert len(mirrored(rows_of(spark, chosen, "d.c"))) == 4
     assert job_has(spark, chosen, Commit("q", 4)), "what batch was the last is known after all that"
 
 
+@pytest.mark.parametrize("settings", ["iceberg"], indirect=True)
 def test_tables_of_format_version_2(spark, settings):
     """Readers that know no deletion vectors find files of positions instead."""
     chosen = settings(format_version=2)
@@ -295,7 +343,7 @@ def test_tables_of_format_version_2(spark, settings):
 
 
 def job_has(spark: Any, chosen: WarehouseSettings, commit: Commit) -> bool:
-    return Lake(spark, chosen.catalog).has_batch(("d", "c"), commit)
+    return open_lake(spark, chosen).has_batch(("d", "c"), commit)
 
 
 def test_a_mirror_is_rebuilt_from_the_topics(spark, kafka, database, settings):
@@ -308,14 +356,14 @@ def test_a_mirror_is_rebuilt_from_the_topics(spark, kafka, database, settings):
     WarehouseJob(chosen).write(frame(spark, read_events(namespace, [{"_id": "wrong"}])), Commit("q", 0))
     (done,) = rebuild_mirrors(topic_events(spark, kafka, topic.name), chosen, [namespace])
     assert (done.rows_before, done.rows_after) == (1, database.orders.count_documents({}))
-    assert differences(spark.table(f"{chosen.catalog}.{namespace}"), database.orders) == []
+    assert differences(rows_of(spark, chosen, f"{namespace}"), database.orders) == []
     assert not [table for table in read_tables(chosen.folder) if table.name.endswith("_rebuilt")]
     lost = {"updateDescription": {"updatedFields": {"a": 1}, "removedFields": []}}
     topic.write(event(namespace, "update", "never seen", 1, **lost))
     topic.write_bad(b"no BSON")
     with pytest.raises(RebuildIncomplete):
         list(rebuild_mirrors(topic_events(spark, kafka, topic.name), chosen, [namespace]))
-    assert differences(spark.table(f"{chosen.catalog}.{namespace}"), database.orders) == []
+    assert differences(rows_of(spark, chosen, f"{namespace}"), database.orders) == []
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -340,10 +388,10 @@ def test_documents_that_no_table_can_hold_do_not_stop_it(spark, mongodb, databas
     database.orders.insert_one(RawBSONDocument(also_broken))
     options = {"uri": mongodb.uri, "namespaces": database.name, "startAtOperationTime": start}
     run(job, spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load(), tmp_path / "c")
-    rows = {row._id: row for row in spark.table(f"{chosen.catalog}.{database.name}.orders").collect()}
+    rows = {row._id: row for row in rows_of(spark, chosen, f"{database.name}.orders").collect()}
     assert rows.keys() == {1, 2, 4}
     assert json.loads(rows[2]._rest) == {"deep": nested(97)}
-    letters = spark.table(f"{chosen.catalog}.tailrace.dead_letters").collect()
+    letters = rows_of(spark, chosen, "tailrace.dead_letters").collect()
     assert {bytes(row.record) for row in letters} == {broken, also_broken}
     assert all("cannot be decoded" in row.cause for row in letters)
-    assert spark.table(f"{chosen.catalog}.{database.name}.orders_history").count() >= 5
+    assert rows_of(spark, chosen, f"{database.name}.orders_history").count() >= 5

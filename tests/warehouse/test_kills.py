@@ -27,7 +27,7 @@ from tailrace.owned import GuardedProcess
 from tailrace.settings import WarehouseSettings
 from tailrace.stand import Kafka, Redis
 from tailrace.warehouse import read_tables
-from tailrace.warehouse.lake import configure_catalog
+from tailrace.warehouse.lake import configure_catalog, open_lake
 from warehouse_load import Load, differences, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
@@ -41,9 +41,17 @@ class Pipeline:
     """A producer and the jobs, each a process of its own, started again when they were killed."""
 
     def __init__(
-        self, mongodb: Any, kafka: Kafka, folder: Path, namespaces: list[str], features: list[str] | None = None
+        self,
+        mongodb: Any,
+        kafka: Kafka,
+        folder: Path,
+        namespaces: list[str],
+        features: list[str] | None = None,
+        *,
+        format: str = "iceberg",
     ) -> None:
         self._folder = folder
+        self.format = format
         self.lake = folder / "lake"
         self._prefix = f"kills{uuid.uuid4().hex[:8]}"
         servers = kafka.bootstrap_servers
@@ -75,6 +83,7 @@ class Pipeline:
                 "TAILRACE_CAPTURE__LEASE_SECONDS": "2",
                 "TAILRACE_WAREHOUSE__EVENTS_PER_BATCH": "5000",
                 "TAILRACE_WAREHOUSE__MAINTAIN_BATCHES": "4",
+                "TAILRACE_WAREHOUSE__FORMAT": self.format,
                 "TAILRACE_SPARK__MASTER": "local[2,4]",
                 "TAILRACE_SPARK__LOG_LEVEL": "error",
             }
@@ -117,9 +126,9 @@ class Pipeline:
         for name in self._running:
             self.kill(name)
 
-    def snapshots(self) -> set[int]:
+    def snapshots(self) -> set[tuple[str, int]]:
         """The snapshots of all tables."""
-        return {snapshot.id for table in read_tables(self.lake) for snapshot in table.snapshots}
+        return {(table.name, snapshot.id) for table in read_tables(self.lake) for snapshot in table.snapshots}
 
 
 def command_of(pid: int) -> str:
@@ -150,13 +159,14 @@ def check(
     spark: Any, pipeline: Pipeline, database: Any, start: Any, names: Sequence[str] = ("orders", "users")
 ) -> None:
     """Compare every mirror with its collection, and every history with the server's own stream."""
-    settings = WarehouseSettings(folder=str(pipeline.lake), catalog=f"lake_{uuid.uuid4().hex[:8]}")
+    catalog = f"lake_{uuid.uuid4().hex[:8]}"
+    settings = WarehouseSettings(folder=str(pipeline.lake), catalog=catalog, format=pipeline.format)
     configure_catalog(spark, settings)
+    lake = open_lake(spark, settings)
     for name in names:
         collection = database[name]
-        table = f"{settings.catalog}.{database.name}.{name}"
-        assert differences(spark.table(table), collection) == []
-        history = spark.table(f"{table}_history").where("op != 'read'")
+        assert differences(lake.table((database.name, name)), collection) == []
+        history = lake.table((database.name, f"{name}_history")).where("op != 'read'")
         tokens = [row.token for row in history.select("token").collect()]
         assert len(tokens) == len(set(tokens))
         with collection.watch(start_at_operation_time=start, max_await_time_ms=500) as stream:
@@ -189,7 +199,7 @@ def killing(pipeline: Pipeline, loads: list[Any], victims: list[str], strike: St
         pipeline.close()
 
 
-def has_moved(pipeline: Pipeline, seen: set[int]) -> bool:
+def has_moved(pipeline: Pipeline, seen: set[tuple[str, int]]) -> bool:
     """Whether there is a new snapshot; what ended by itself is started again."""
     pipeline.start_all()
     return bool(pipeline.snapshots() - seen)
@@ -202,7 +212,8 @@ def loads_of(database: Any) -> list[Any]:
     return loads
 
 
-def test_killed_drivers_and_brokers_leave_no_trace(spark, mongodb, kafka, database, tmp_path):
+@pytest.mark.parametrize("format", ["iceberg", pytest.param("delta", marks=pytest.mark.long)])
+def test_killed_drivers_and_brokers_leave_no_trace(spark, mongodb, kafka, database, tmp_path, format):
     def strike(victim: str, chance: random.Random) -> None:
         if victim == "broker and worker":
             kafka.kill()
@@ -212,7 +223,8 @@ def test_killed_drivers_and_brokers_leave_no_trace(spark, mongodb, kafka, databa
             pipeline.kill(victim)
 
     loads, start = loads_of(database), now(database.client)
-    pipeline = Pipeline(mongodb, kafka, tmp_path, [f"{database.name}.orders", f"{database.name}.users"])
+    namespaces = [f"{database.name}.orders", f"{database.name}.users"]
+    pipeline = Pipeline(mongodb, kafka, tmp_path, namespaces, format=format)
     with killing(pipeline, loads, ["driver", "broker and worker"], strike):
         check(spark, pipeline, database, start)
 

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_session(settings: SparkSettings, *, is_quiet: bool = False) -> Iterator[SparkSession]:
+def spark_session(
+    settings: SparkSettings, *, is_quiet: bool = False, table_format: str = "iceberg"
+) -> Iterator[SparkSession]:
     """Give a session; under `spark-submit`, by Spark Connect, or with jars in the settings, nothing is fetched.
 
-    `is_quiet` keeps what the JVM says about itself from the terminal of somebody who only wants an answer.
+    `table_format` is that of the tables it shall know (`warehouse.format`). `is_quiet` keeps what the JVM says about
+    itself from the terminal of somebody who only wants an answer.
     """
     try:
         from tailrace.spark import session
@@ -31,15 +34,17 @@ def spark_session(settings: SparkSettings, *, is_quiet: bool = False) -> Iterato
         hint = "Install it with: pip install 'tailrace[spark]'"
         raise MissingExtra(f"Spark jobs need {error.name}", hint=hint) from None
     if session.is_submitted() or session.is_connect(settings):
-        with session.open_session(settings) as spark:
+        with session.open_session(settings, table_format=table_format) as spark:
             yield spark
         return
     from tailrace.stand.java import java_home
 
-    jars = [] if settings.jars else fetched_connectors()
+    jars = [] if settings.jars else fetched_connectors(table_format)
     with ExitStack() as opened:
         with _kept_quiet() if is_quiet else nullcontext():
-            spark = opened.enter_context(session.open_session(settings, jars=jars, java_home=java_home()))
+            spark = opened.enter_context(
+                session.open_session(settings, jars=jars, java_home=java_home(), table_format=table_format)
+            )
         yield spark
 
 
@@ -88,12 +93,17 @@ def _kept_quiet() -> Iterator[None]:
             os.close(terminal)
 
 
-def fetched_connectors() -> list[Path]:
-    """Give the pinned jars of the Kafka and Iceberg connectors for this pyspark, fetched on the first call."""
+def fetched_connectors(table_format: str = "iceberg") -> list[Path]:
+    """Give the pinned jars of the connectors for this pyspark, Delta Lake's among them if asked; fetched once."""
     import pyspark
 
-    from tailrace.spark.connectors import connectors_of
+    from tailrace.spark.connectors import DELTA_CHECKSUMS, connectors_of
     from tailrace.stand.maven import fetch_jars, read_checksums
 
-    known = connectors_of(pyspark.__version__)
-    return fetch_jars("spark-connectors", known.packages, read_checksums(known.checksums), known.overrides)
+    known = connectors_of(pyspark.__version__, table_format)
+    connectors = fetch_jars("spark-connectors", known.packages, read_checksums(known.checksums), known.overrides)
+    if table_format != "delta":
+        return connectors
+    # Scala and ANTLR come along in the versions of Delta's own build; pyspark has its own, which are the ones to use.
+    delta = fetch_jars("delta", known.delta, read_checksums(DELTA_CHECKSUMS))
+    return [*connectors, *(jar for jar in delta if jar.name.startswith("delta-"))]

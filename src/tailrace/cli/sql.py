@@ -106,13 +106,13 @@ def _answered_by_spark(query: str, limit: int, settings: Settings) -> tuple[list
     """Give the names of the columns, and the rows: one more than are printed, to know whether there are more."""
     from tailrace.cli.spark_session import spark_session
 
-    with spark_session(settings.spark, is_quiet=not session.debug) as spark:
+    with spark_session(settings.spark, is_quiet=not session.debug, table_format=settings.warehouse.format) as spark:
         from pyspark.errors import AnalysisException, ParseException
 
-        from tailrace.warehouse.lake import configure_catalog
+        from tailrace.warehouse.lake import configure_catalog, open_lake
 
         configure_catalog(spark, settings.warehouse)
-        spark.catalog.setCurrentCatalog(settings.warehouse.catalog)
+        open_lake(spark, settings.warehouse).use_names()
         try:
             frame = spark.sql(query)
             rows = frame.take(limit + 1) if limit else frame.collect()

@@ -1,4 +1,4 @@
-"""`tailrace warehouse`: collections as Iceberg tables, from topics or directly from MongoDB."""
+"""`tailrace warehouse`: collections as Iceberg or Delta tables, from topics or directly from MongoDB."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ if TYPE_CHECKING:
     from tailrace.warehouse.job import WarehouseJob
     from tailrace.warehouse.lake import Lake
 
-app = typer.Typer(help="Keep collections as Iceberg tables: a history and a mirror each.", no_args_is_help=True)
+app = typer.Typer(
+    help="Keep collections as Iceberg or Delta tables: a history and a mirror each.", no_args_is_help=True
+)
 
 Namespaces = Annotated[list[str] | None, typer.Argument(help="db.collection, db or /pattern/; default: all.")]
 _SERVERS = Flag("servers", "warehouse.kafka_servers", "Kafka")
 
 
 @app.command()
-@with_settings(URI, _SERVERS, FOLDER, Flag("contract", "warehouse.contract", "evolve, json or strict"))
+@with_settings(URI, _SERVERS, FOLDER, Flag("contract", "warehouse.contract", "evolve, json, variant or strict"))
 def run(
     settings: Settings,
     namespaces: Namespaces = None,
@@ -83,7 +85,7 @@ def run(
     until = None
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
-        spark = opened.enter_context(spark_session(settings.spark))
+        spark = opened.enter_context(spark_session(settings.spark, table_format=settings.warehouse.format))
         lineage = opened.enter_context(lineage_of(spark, "tailrace.tables"))
         job = WarehouseJob(settings.warehouse, selection, uri=source, format=chosen, tracing=tracing, lineage=lineage)
         if topics:
@@ -123,11 +125,9 @@ def tables(settings: Settings, as_json: AsJson = False) -> None:
 @with_settings(FOLDER)
 def compact(settings: Settings, namespaces: Namespaces = None) -> None:
     """Merge small files, and sort mirrors by key."""
-    from tailrace.warehouse.maintenance import compact as compact_table
-
     with _chosen_tables(settings, namespaces) as (lake, chosen):
         for state in chosen:
-            done = compact_table(lake, _name(state), state.kind)
+            done = lake.compact(_name(state), state.kind)
             typer.echo(f"{state.name}: {done.files_before} files became {done.files_after}, {size(done.bytes)}")
 
 
@@ -139,13 +139,10 @@ def expire(
     orphans: Annotated[bool, typer.Option("--orphans", help="Also remove files left behind by killed jobs.")] = False,
 ) -> None:
     """Remove old snapshots and the files only they use."""
-    from tailrace.warehouse.maintenance import expire as expire_table
-    from tailrace.warehouse.maintenance import remove_orphans
-
     with _chosen_tables(settings, namespaces) as (lake, chosen):
         for state in chosen:
-            removed = expire_table(lake, _name(state), settings.warehouse.keep_hours)
-            removed += remove_orphans(lake, _name(state)) if orphans else 0
+            removed = lake.expire(_name(state), settings.warehouse.keep_hours)
+            removed += lake.remove_orphans(_name(state)) if orphans else 0
             typer.echo(f"{state.name}: {removed} files removed")
 
 
@@ -168,7 +165,7 @@ def rebuild(
 
     chosen = format or settings.capture.format
     check_topics(settings.warehouse.kafka_servers, "warehouse.kafka_servers", chosen)
-    with spark_session(settings.spark) as spark:
+    with spark_session(settings.spark, table_format=settings.warehouse.format) as spark:
         events = topic_events(spark, settings.warehouse, topics, chosen, starting_options(start))
         for done in rebuild_mirrors(events, settings.warehouse, namespaces, force=force):
             typer.echo(f"{done.namespace}: {done.rows_before} rows became {done.rows_after}")
@@ -183,7 +180,7 @@ def replay_dead_letters(settings: Settings, format: TopicFormat = None) -> None:
 
     chosen = format or settings.capture.format
     event_decoder_of(chosen)
-    with spark_session(settings.spark) as spark:
+    with spark_session(settings.spark, table_format=settings.warehouse.format) as spark:
         done, left = WarehouseJob(settings.warehouse).replay_dead_letters(spark, chosen)
     typer.echo(f"{done} records are in the tables, {left} cannot be read")
 
@@ -268,11 +265,11 @@ def table_states(settings: Settings) -> Iterator[list[TableState]]:
 @contextmanager
 def _lake(settings: Settings) -> Iterator[Lake]:
     from tailrace.cli.spark_session import spark_session
-    from tailrace.warehouse.lake import Lake, configure_catalog
+    from tailrace.warehouse.lake import configure_catalog, open_lake
 
-    with spark_session(settings.spark) as spark:
+    with spark_session(settings.spark, table_format=settings.warehouse.format) as spark:
         configure_catalog(spark, settings.warehouse)
-        yield Lake(spark, settings.warehouse.catalog)
+        yield open_lake(spark, settings.warehouse)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ class Connectors:
     overrides: tuple[str, ...]
     """Versions of what they depend on, in place of those that they ask for."""
     checksums: Path
+    delta: tuple[str, ...] = ()
+    """Delta Lake, for tables in that format: fetched only where they are. None is known to fit 4.1."""
 
 
 _HERE: Final = Path(__file__).parent
@@ -34,6 +36,7 @@ _BY_RELEASE: Final[Mapping[tuple[int, int], Connectors]] = {
         ),
         (),
         _HERE / "connectors.sha256",
+        ("io.delta:delta-spark_2.13:4.0.1",),
     ),
     (4, 1): Connectors(
         (
@@ -52,7 +55,7 @@ def release_of(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def connectors_of(version: str) -> Connectors:
+def connectors_of(version: str, table_format: str = "iceberg") -> Connectors:
     """Give the connectors for a version of pyspark; refuse one for which none are known."""
     known = _BY_RELEASE.get(release_of(version))
     if known is None:
@@ -60,6 +63,11 @@ def connectors_of(version: str) -> Connectors:
         raise SettingsError(
             f"no connectors are known for pyspark {version}, only for {names}",
             hint="Install a pyspark of these releases, or name the jars yourself in spark.jars.",
+        )
+    if table_format == "delta" and not known.delta:
+        raise SettingsError(
+            f"no Delta Lake is known for pyspark {version}",
+            hint='Install pyspark 4.0, or set warehouse.format to "iceberg".',
         )
     return known
 
@@ -69,3 +77,5 @@ _INSTALLED: Final = _BY_RELEASE.get(RELEASE) or _BY_RELEASE[max(_BY_RELEASE)]
 CONNECTORS: Final = _INSTALLED.packages
 """Those for the pyspark that is installed."""
 CONNECTOR_CHECKSUMS: Final = _INSTALLED.checksums
+DELTA: Final = _BY_RELEASE[4, 0].delta
+DELTA_CHECKSUMS: Final = _HERE / "delta.sha256"

@@ -22,6 +22,8 @@ from tailrace.spark.jvm import start_jvm, without_checksum_files
 from tailrace.spark.redaction import START
 from tailrace.spark.source import register
 
+DELTA_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _CHECKPOINTING = "checkpointing." if RELEASE >= (4, 1) else ""
@@ -53,11 +55,19 @@ _ALWAYS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",
 }
+_DELTA: Mapping[str, str] = {
+    "spark.sql.extensions": f"{ICEBERG_EXTENSIONS},{DELTA_EXTENSIONS}",
+    "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+}
 
 
 @contextmanager
 def open_session(
-    settings: SparkSettings, *, jars: Sequence[Path] = (), java_home: Path | None = None
+    settings: SparkSettings,
+    *,
+    jars: Sequence[Path] = (),
+    java_home: Path | None = None,
+    table_format: str = "iceberg",
 ) -> Iterator[SparkSession]:
     """Give a session with the data source `tailrace`, stopped afterwards.
 
@@ -71,7 +81,7 @@ def open_session(
             yield session
         return
     builder = SparkSession.builder.appName(settings.app_name)
-    config = session_config(settings, jars, is_submitted=is_submitted())
+    config = session_config(settings, jars, is_submitted=is_submitted(), table_format=table_format)
     for key, value in config.items():
         builder = builder.config(key, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -119,13 +129,16 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def session_config(settings: SparkSettings, jars: Sequence[Path], *, is_submitted: bool) -> dict[str, str]:
+def session_config(
+    settings: SparkSettings, jars: Sequence[Path], *, is_submitted: bool, table_format: str = "iceberg"
+) -> dict[str, str]:
     """Give the configuration of a session; what the user set wins."""
+    always = {**_ALWAYS, **_DELTA} if table_format == "delta" else _ALWAYS
     if is_submitted:
-        return {**_ALWAYS, **settings.config}
+        return {**always, **settings.config}
     chosen = {
         **_LOCAL,
-        **_ALWAYS,
+        **always,
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
         **settings.config,

@@ -69,7 +69,7 @@ class _Words:
             )
         elif lookup:
             yield Suggestion("See the features of an entity", lookup)
-        yield Suggestion("Ask the Iceberg tables", (f"{self.tailrace} sql {shlex.quote(self._query())}",))
+        yield Suggestion("Ask the tables", (f"{self.tailrace} sql {shlex.quote(self._query())}",))
         yield Suggestion("Kill the producer, and see it come back and miss nothing", (f"kill -9 {producer_pid}",))
 
     def _paying(self) -> str:

@@ -7,12 +7,16 @@ well; here is what differs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tailrace.errors import FileUnusable, MissingExtra, SettingsError
 from tailrace.settings import WarehouseSettings
-from tailrace.warehouse.tables import TableState, newest_metadata_file, read_tables, table_names, table_state
+from tailrace.warehouse.folders import delta_path, read_tables, table_names
+from tailrace.warehouse.table_data import DeltaData, IcebergData, TableData, refuse_variants
+from tailrace.warehouse.tables import TableState, newest_metadata_file, table_state
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -44,8 +48,8 @@ class TableReader(Protocol):
     def names(self) -> list[tuple[str, str]]:
         """Give database and name of every table, whoever made it."""
 
-    def load(self, database: str, table: str) -> Table:
-        """Give PyIceberg's own object of a table that is there."""
+    def load(self, database: str, table: str, as_of: datetime | None = None) -> TableData:
+        """Give a table that is there, as it was at a time."""
 
     def close(self) -> None:
         """Give connections back; the next read opens them again."""
@@ -77,13 +81,17 @@ class _Folder:
     def names(self) -> list[tuple[str, str]]:
         return table_names(self._folder)
 
-    def load(self, database: str, table: str) -> Table:
-        from pyiceberg.table import StaticTable
-
+    def load(self, database: str, table: str, as_of: datetime | None = None) -> TableData:
+        name = f"{database}.{table}"
+        known = next((one for one in read_tables(self._folder) if one.name == name), None)
+        refuse_variants(name, {} if known is None else known.properties)
+        path = delta_path(self._folder, database, table)
+        if path is not None:
+            return DeltaData(path, name, as_of)
         file = newest_metadata_file(self._folder, database, table)
         if file is None:
-            raise FileUnusable(f"the table {database}.{table} is no longer in {self._folder}")
-        return StaticTable.from_metadata(str(file.absolute()))
+            raise FileUnusable(f"the table {name} is no longer in {self._folder}")
+        return IcebergData(_static_table(file), name, as_of)
 
     def close(self) -> None:
         pass
@@ -105,8 +113,10 @@ class _OtherCatalog:
     def names(self) -> list[tuple[str, str]]:
         return sorted((".".join(name[:-1]), name[-1]) for name in _names(self._opened()))
 
-    def load(self, database: str, table: str) -> Table:
-        return self._opened().load_table((*database.split("."), table))
+    def load(self, database: str, table: str, as_of: datetime | None = None) -> TableData:
+        loaded = self._opened().load_table((*database.split("."), table))
+        refuse_variants(f"{database}.{table}", loaded.properties)
+        return IcebergData(loaded, f"{database}.{table}", as_of)
 
     def close(self) -> None:
         if self._catalog is not None:
@@ -153,6 +163,12 @@ def _loaded(name: str, properties: Mapping[str, str]) -> Catalog:
     except ImportError as error:
         hint = "Install it with: pip install 'tailrace[iceberg]'"
         raise MissingExtra(f"tables of this catalog need the Python package {error.name}", hint=hint) from None
+
+
+def _static_table(file: Path) -> Table:
+    from pyiceberg.table import StaticTable
+
+    return StaticTable.from_metadata(str(file.absolute()))
 
 
 def _names(catalog: Catalog) -> Iterator[tuple[str, ...]]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from tailrace.errors import SettingsError
 from tailrace.settings import WarehouseSettings
+from tailrace.warehouse.choice import WHOLE, Choice
 from tailrace.warehouse.evolution import MOST_LEVELS
 from tailrace.warehouse.shapes import Columns, parse_columns
 
@@ -18,6 +19,8 @@ class Contract(StrEnum):
     """Columns are added and widened; a value that fits nowhere is in `_rest`."""
     JSON = "json"
     """One column has the document as JSON: nothing can drift."""
+    VARIANT = "variant"
+    """The same in a column of the type VARIANT, whose fields engines read without parsing a text."""
     STRICT = "strict"
     """The columns stay as they are; a document that does not fit stops the job, or becomes a dead letter."""
 
@@ -46,20 +49,53 @@ class Rules:
     max_columns: int = 400
     rewrite_rows: int = 5_000_000
     max_levels: int = MOST_LEVELS
+    choice: Choice = WHOLE
+
+    @property
+    def has_one_column(self) -> bool:
+        """Whether a document is in one column."""
+        return self.contract in (Contract.JSON, Contract.VARIANT)
+
+    @property
+    def has_chosen_columns(self) -> bool:
+        """Whether the columns are those that the settings name, and no others."""
+        return bool(self.choice.paths)
 
     @classmethod
     def of(cls, settings: WarehouseSettings, namespace: str) -> Rules:
         """Read the settings for one collection."""
+        contract = _contract(settings.contracts.get(namespace, settings.contract))
+        choice, chosen = Choice.parse(settings.columns.get(namespace, {}), settings.excluded.get(namespace, ""))
+        declared = parse_columns(settings.declared.get(namespace, ""))
+        _check(namespace, contract, chosen, declared)
+        if len(chosen) > settings.max_columns:
+            hint = f"Choose fewer, or set warehouse.max_columns to {len(chosen)}."
+            raise SettingsError(
+                f"{namespace} has {len(chosen)} chosen columns, and {settings.max_columns} may be", hint=hint
+            )
         return cls(
-            _contract(settings.contracts.get(namespace, settings.contract)),
-            parse_columns(settings.declared.get(namespace, "")),
+            contract,
+            chosen or declared,
             settings.on_drift == "dead-letter",
             settings.deletes == "mark",
             Ends(settings.ends),
             settings.max_columns,
             settings.rewrite_rows,
             settings.max_levels,
+            choice,
         )
+
+
+def _check(namespace: str, contract: Contract, chosen: Columns, declared: Columns) -> None:
+    """Refuse what contradicts itself."""
+    if chosen and contract in (Contract.JSON, Contract.VARIANT):
+        hint = "Choose columns with the contract evolve or strict."
+        raise SettingsError(
+            f"warehouse.columns of {namespace} and the contract {contract} exclude each other", hint=hint
+        )
+    if chosen and declared:
+        hint = "Keep one of them: declared columns have the structure of the documents, chosen ones are flat."
+        raise SettingsError(f"{namespace} is in warehouse.columns and in warehouse.declared", hint=hint)
 
 
 def _contract(name: str) -> Contract:

@@ -45,7 +45,7 @@ class DeadLetters:
             all_ = self._without_known(all_)
             if all_.isEmpty():
                 return
-        all_.coalesce(1).writeTo(self._lake.sql_name(DEAD_LETTERS_TABLE)).append()
+        self._lake.append(DEAD_LETTERS_TABLE, all_.coalesce(1))
 
     def _without_known(self, dead_letters: DataFrame) -> DataFrame:
         known = self._lake.table(DEAD_LETTERS_TABLE).where(

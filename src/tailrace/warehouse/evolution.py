@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.warehouse.shapes import IN_PLACE, KINDS, WIDER, Columns, Shape, leaves, merged_documents, shape_text
+from tailrace.warehouse.shapes import COLUMN_TYPES, WIDER, Columns, Shape, leaves, merged_documents, shape_text
 
 META: Final = {
     "_key": "binary",
@@ -31,7 +31,7 @@ RESERVED: Final = frozenset({*META, *_OF_ICEBERG})
 """Fields of these names stay in `_rest`."""
 MOST_LEVELS: Final = 32
 """How deeply columns are nested, where nobody says otherwise."""
-_NAME = re.compile(r"[^\W\d][\w \-]{0,127}")
+ANY_NAME: Final = re.compile(r"[^\W\d][\w \-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,9 @@ class Change:
         """Whether the column was there before."""
         return self.was is not None
 
-    @property
-    def in_place(self) -> bool:
-        """Whether Iceberg can do it without rewriting the rows."""
-        return not self.is_promotion or (self.was, self.shape) == IN_PLACE
+    def needs_rewrite(self, in_place: Set[tuple[str, str]]) -> bool:
+        """Whether the rows have to be made anew, for a format that widens only these columns in place."""
+        return self.is_promotion and (self.was, self.shape) not in in_place
 
     @property
     def field(self) -> str:
@@ -65,36 +64,43 @@ class Evolution:
 
     columns: Columns
     changes: tuple[Change, ...]
-
-    @property
-    def needs_rewrite(self) -> bool:
-        """Whether the rows that are there have to be made anew."""
-        return any(not change.in_place for change in self.changes)
+    needs_rewrite: bool = False
+    """Whether the rows that are there have to be made anew."""
 
 
-def evolve(
-    columns: Columns, found: Iterable[Columns], *, limit: int, depth: int = MOST_LEVELS, may_rewrite: bool = True
-) -> Evolution:
-    """Give the columns that take what was found as well, as far as the lattice and the limit allow.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far columns may grow."""
 
-    `limit` is how many scalar columns there may be, `depth` how many levels one may have. Without `may_rewrite` only
-    what Iceberg does in place is done.
-    """
+    columns: int
+    """How many scalar columns there may be."""
+    levels: int = MOST_LEVELS
+    """How many levels one may have."""
+    may_rewrite: bool = True
+    """Whether rows may be made anew for wider columns; if not, only what the format does in place is done."""
+    in_place: Set[tuple[str, str]] = frozenset()
+    """What the format widens in place."""
+    name: re.Pattern[str] = ANY_NAME
+    """What the format lets a column be called."""
+
+
+def evolve(columns: Columns, found: Iterable[Columns], limits: Limits) -> Evolution:
+    """Give the columns that take what was found as well, as far as the lattice and the limits allow."""
     wanted = columns
     for shape in found:
         wanted = merged_documents(wanted, shape)
-    growth = _Growth(limit - sum(1 for _ in leaves(columns)), depth, may_rewrite)
+    growth = _Growth(limits.columns - sum(1 for _ in leaves(columns)), limits)
     new = growth.document(columns, wanted, (), RESERVED)
-    return Evolution(new, tuple(growth.changes))
+    changes = tuple(growth.changes)
+    return Evolution(new, changes, any(change.needs_rewrite(limits.in_place) for change in changes))
 
 
 class _Growth:
     """Walks along old and wanted columns, and takes over what may be."""
 
-    def __init__(self, capacity: int, depth: int, may_rewrite: bool) -> None:
+    def __init__(self, capacity: int, limits: Limits) -> None:
         self._capacity = capacity
-        self._depth = depth
-        self._may_rewrite = may_rewrite
+        self._limits = limits
         self.changes: list[Change] = []
 
     def document(
@@ -106,7 +112,7 @@ class _Growth:
             if name in old:
                 new[name] = self.value(old[name], shape, (*path, name))
             # Most engines do not tell upper from lower case in names of columns.
-            elif _NAME.fullmatch(name) and name.lower() not in lower:
+            elif self._limits.name.fullmatch(name) and name.lower() not in lower:
                 known = self._known_part(shape, len(path) + 1)
                 if known is not None:
                     new[name] = known
@@ -121,7 +127,7 @@ class _Growth:
             return [self.value(old[0], wanted[0], (*path, "element"))]
         if isinstance(old, str) and isinstance(wanted, str) and wanted in WIDER.get(old, ()):
             change = Change(path, wanted, old)
-            if change.in_place or self._may_rewrite:
+            if self._limits.may_rewrite or not change.needs_rewrite(self._limits.in_place):
                 self.changes.append(change)
                 return wanted
         return old
@@ -131,10 +137,10 @@ class _Growth:
 
         What is nested too deeply never becomes one: Arrow, which carries the rows, ends at 64 levels.
         """
-        if level > self._depth:
+        if level > self._limits.levels:
             return None
         if isinstance(shape, str):
-            if shape not in KINDS or self._capacity <= 0:
+            if shape not in COLUMN_TYPES or self._capacity <= 0:
                 return None
             self._capacity -= 1
             return shape
@@ -145,7 +151,8 @@ class _Growth:
             inner: Columns = {}
             names: set[str] = set()
             for name, one in shape.items():
-                if _NAME.fullmatch(name) and name.lower() not in names and (kept := self._known_part(one, level + 1)):
+                is_possible = self._limits.name.fullmatch(name) and name.lower() not in names
+                if is_possible and (kept := self._known_part(one, level + 1)):
                     inner[name] = kept
                     names.add(name.lower())
             return inner or None

@@ -16,17 +16,6 @@ COLUMNS: Final = (
     ", _key binary, document_key string, full_document string, full_document_before string"
     ", update_description string, raw binary"
 )
-_PROPERTIES: Final = {
-    # All events of a batch are of one day or two, so nothing is gained by shuffling them first.
-    "write.distribution-mode": "none",
-    "write.spark.fanout.enabled": "true",
-    # Files are found again by the tokens in them, and tokens differ only behind their first characters.
-    "write.metadata.metrics.column.token": "full",
-    "write.metadata.metrics.column.raw": "none",
-    "write.metadata.metrics.column.full_document": "none",
-    "write.metadata.metrics.column.full_document_before": "none",
-    "write.metadata.metrics.column.update_description": "none",
-}
 
 
 def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit, *, may_be_replay: bool) -> None:
@@ -36,9 +25,7 @@ def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit, *,
     and the least and greatest tokens of each file make that a look at few files or none.
     """
     table = history_table(part.namespace)
-    lake.create(
-        table, TableKind.HISTORY, part.namespace, COLUMNS, partitioned_by="days(cluster_time)", properties=_PROPERTIES
-    )
+    lake.create(table, TableKind.HISTORY, part.namespace, COLUMNS, day="cluster_time")
     if may_be_replay and lake.has_batch(table, commit):
         return
     rows = events.where(part.condition()).select(
@@ -52,7 +39,7 @@ def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit, *,
         rows = rows.dropDuplicates(["token", "_key"])
     if lake.has_rows_between(table, "token", part.least_token, part.greatest_token):
         rows = _without_known(lake.table(table), rows, part)
-    rows.writeTo(lake.sql_name(table)).append()
+    lake.append(table, rows)
 
 
 def _without_known(known: DataFrame, rows: DataFrame, part: Part) -> DataFrame:

@@ -40,7 +40,7 @@ from tailrace.token import ResumeToken
 from tailrace.warehouse.contract import Ends as Policy
 from tailrace.warehouse.dead_letters import DeadLetters
 from tailrace.warehouse.history import append_history
-from tailrace.warehouse.lake import Commit, Lake, configure_catalog
+from tailrace.warehouse.lake import Commit, Lake, configure_catalog, open_lake
 from tailrace.warehouse.lifecycle import KnownEnds, follow, locations
 from tailrace.warehouse.maintenance import Maintenance
 from tailrace.warehouse.mirror import Mirror, Staged
@@ -129,6 +129,7 @@ class WarehouseJob:
             commit = replace(commit, token=summary.newest)
             chosen = FoldedEnds() if policy is Policy.KEEP else ends.all
             _Batch(lake, mirrors, found, summary, commit, may_be_replay, policy, chosen).write()
+            lake.commit_as(commit, is_whole=False)  # what is done to the tables from here on is not the batch itself
             self._trace(found, began_ns)
         self._emit_lineage(lake, mirrors, summary)
         self._newest = commit.batch
@@ -147,7 +148,7 @@ class WarehouseJob:
             return
         tables = [history_table(part.namespace) for part in summary.parts]
         tables += [mirrors.get(part.namespace).table for part in summary.parts if part.changes]
-        outputs = [location_dataset(lake.java(table).location()) for table in tables if lake.exists(table)]
+        outputs = [location_dataset(lake.location(table)) for table in tables if lake.exists(table)]
         namespaces = [part.namespace for part in summary.parts]
         self._lineage.uses(collection_datasets(self._uri, namespaces) if self._uri else (), outputs)
 
@@ -239,7 +240,7 @@ class WarehouseJob:
         """
         if self._opened is None or java_session(self._opened[0].spark) != java_session(spark):
             configure_catalog(spark, self._settings)
-            lake = Lake(spark, self._settings.catalog, format_version=self._settings.format_version)
+            lake = open_lake(spark, self._settings)
             mirrors = Mirrors(lake, self._settings, self._suffix)
             ends = KnownEnds(lake, self._selection.contains_name)
             self._opened = lake, mirrors, Maintenance(lake, mirrors, self._settings), ends

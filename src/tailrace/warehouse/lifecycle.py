@@ -42,7 +42,7 @@ class KnownEnds:
         self._lake.create(ENDS_TABLE, TableKind.ENDS, "", _COLUMNS)
         rows = [(int(end.moment[0]), end.moment[1], end.operation, end.namespace, end.to) for end in new]
         frame = self._lake.spark.createDataFrame(rows, _COLUMNS)
-        frame.coalesce(1).writeTo(self._lake.sql_name(ENDS_TABLE)).append()
+        self._lake.append(ENDS_TABLE, frame.coalesce(1))
 
     def _stored(self) -> Iterator[End]:
         if not self._lake.exists(ENDS_TABLE):

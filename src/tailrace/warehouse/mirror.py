@@ -22,10 +22,10 @@ from tailrace.fold import BASE, DATA_OPERATIONS
 from tailrace.logs import get_logger
 from tailrace.warehouse.contract import Contract, Rules
 from tailrace.warehouse.drift import DRIFT_PROPERTY, Drift, add_drift, read_drift, write_drift
-from tailrace.warehouse.evolution import META, Change, Evolution, described, evolve
+from tailrace.warehouse.evolution import META, Change, Evolution, Limits, described, evolve
 from tailrace.warehouse.lake import Lake, Name, sql_text
 from tailrace.warehouse.names import TableKind, mirror_table, quoted
-from tailrace.warehouse.shapes import Columns, shape_text
+from tailrace.warehouse.shapes import Columns, leaves, shape_text
 from tailrace.warehouse.staging import (
     DEAD_LETTER,
     EVENT_COLUMNS,
@@ -33,6 +33,7 @@ from tailrace.warehouse.staging import (
     RECODED,
     REPORT,
     ROW,
+    VARIANT_COLUMNS,
     Plan,
     Report,
     Task,
@@ -45,20 +46,12 @@ from tailrace.warehouse.summary import IS_DELTA, Part
 
 COLUMNS_PROPERTY: Final = "tailrace.columns"
 CONTRACT_PROPERTY: Final = "tailrace.contract"
+CHOICE_PROPERTY: Final = "tailrace.choice"
 COUNTED_PROPERTY: Final = "tailrace.drift.counted"
 _BYTES_PER_TASK: Final = 8 * 1024 * 1024
 """A task holds its events in memory, and small batches are not worth many tasks."""
-_PROPERTIES: Final = {
-    "write.merge.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.delete.mode": "merge-on-read",
-    "write.merge.distribution-mode": "none",
-    "write.merge.isolation-level": "snapshot",
-    # Rows are found by their key: its range in each file tells which files a batch cannot touch.
-    "write.metadata.metrics.column._key": "full",
-    "write.metadata.metrics.column._bson": "none",
-    "write.metadata.metrics.column._rest": "none",
-}
+_ONE_COLUMN: Final = {Contract.JSON: JSON_COLUMNS, Contract.VARIANT: VARIANT_COLUMNS}
+"""The contracts that keep a document in one column."""
 _NEWER: Final = "(s._version > t._version OR (s._version = t._version AND s._token > t._token))"
 _log = get_logger("tailrace.warehouse")
 
@@ -89,6 +82,7 @@ class Mirror:
         self._rules = rules
         self.namespace = namespace
         self.table = table or mirror_table(namespace)
+        self._format_limits = Limits(10_000, in_place=lake.type_promotions, name=lake.column_name)
         self.columns = self._open()
 
     @contextmanager
@@ -117,7 +111,8 @@ class Mirror:
         if staged.report.least is None:
             return
         view = f"staged_{'_'.join(self.table)}"
-        staged.rows.createOrReplaceTempView(view)
+        rows = _with_variants(staged.rows) if self._rules.contract is Contract.VARIANT else staged.rows
+        rows.createOrReplaceTempView(view)
         self._lake.spark.sql(self.merge_statement(view, staged.report))
         self._lake.spark.catalog.dropTempView(view)
 
@@ -174,11 +169,18 @@ class Mirror:
     def plan(self) -> Plan:
         """How documents become rows now."""
         return Plan(
-            self.columns,
-            as_json=self._rules.contract is Contract.JSON,
-            refuses=self._is_closed and self._rules.dead_letters_drift and "_id" in self.columns,
+            JSON_COLUMNS if self._rules.has_one_column else self.columns,
+            as_json=self._rules.has_one_column,
+            refuses=self._refuses,
             marks=self._rules.marks_deletes,
+            choice=self._rules.choice,
         )
+
+    @property
+    def _refuses(self) -> bool:
+        """Whether a document that does not fit becomes a letter."""
+        is_strict = self._rules.contract is Contract.STRICT
+        return is_strict and self._is_closed and self._rules.dead_letters_drift and "_id" in self.columns
 
     # --- rows
 
@@ -227,17 +229,23 @@ class Mirror:
 
     def _open(self) -> Columns:
         """Give the columns of the table; it is made when it is missing, and finished when a crash left it half done."""
-        declared = JSON_COLUMNS if self._rules.contract is Contract.JSON else dict(self._rules.declared)
+        declared = _ONE_COLUMN.get(self._rules.contract) or dict(self._rules.declared)
+        self._check_names(declared)
         meta = ", ".join(f"{name} {kind}" for name, kind in META.items())
         self._lake.create(
             self.table,
             TableKind.MIRROR,
             self.namespace,
             meta,
-            properties={**_PROPERTIES, COLUMNS_PROPERTY: "{}", CONTRACT_PROPERTY: self._rules.contract.value},
+            properties={
+                COLUMNS_PROPERTY: "{}",
+                CONTRACT_PROPERTY: self._rules.contract.value,
+                CHOICE_PROPERTY: self._rules.choice.text(),
+            },
         )
         properties = self._lake.properties(self.table)
         self._check_contract(Contract(properties[CONTRACT_PROPERTY]))
+        self._check_choice(properties.get(CHOICE_PROPERTY, ""))
         columns: Columns = json.loads(properties[COLUMNS_PROPERTY])
         self.columns = columns
         grown = self._evolved(declared, may_rewrite=False)
@@ -246,14 +254,30 @@ class Mirror:
             self._grow(grown)
         return self.columns
 
+    def _check_names(self, declared: Columns) -> None:
+        """Refuse declared columns that the format has no names for, before there is a table."""
+        steps = (step.removesuffix("[]") for path, _ in leaves(declared) for step in path.split("."))
+        bad = sorted({step for step in steps if not self._lake.column_name.fullmatch(step)})
+        if bad:
+            hint = "Rename them, or leave them out: their values are in _rest then."
+            raise SettingsError(f"columns of {self.namespace} cannot be called {', '.join(bad)}", hint=hint)
+
     def _check_contract(self, known: Contract) -> None:
-        """A table of JSON has other columns than all others; `evolve` and `strict` share theirs."""
+        """A table of whole documents has other columns than all others; `evolve` and `strict` share theirs."""
         wanted = self._rules.contract
-        if (known is Contract.JSON) != (wanted is Contract.JSON):
+        if known is not wanted and {known, wanted} & _ONE_COLUMN.keys():
             hint = "Keep the contract, or drop the mirror and run `tailrace warehouse rebuild`."
             raise SettingsError(f"the mirror of {self.namespace} was made with the contract {known}", hint=hint)
         if known is not wanted:
             self._lake.set_properties(self.table, {CONTRACT_PROPERTY: wanted.value})
+
+    def _check_choice(self, known: str) -> None:
+        """Rows that are there were made by another choice: they would not have what new ones have."""
+        if known != self._rules.choice.text():
+            hint = "Set warehouse.columns and warehouse.excluded back, or drop the mirror and run `warehouse rebuild`."
+            raise SettingsError(
+                f"the mirror of {self.namespace} was made with other columns: {known or 'all'}", hint=hint
+            )
 
     def _evolution(self, report: Report) -> Evolution:
         """Decide what the columns become."""
@@ -261,30 +285,28 @@ class Mirror:
             return Evolution(self.columns, ())
         if self._is_closed:
             return self._closed_evolution(report)
-        is_small = self._rows() <= self._rules.rewrite_rows
+        is_small = self._lake.rows(self.table) <= self._rules.rewrite_rows
         return self._evolved(report.shape, may_rewrite=is_small)
 
     def _evolved(self, shape: Columns, *, may_rewrite: bool) -> Evolution:
-        limits = {"limit": self._rules.max_columns, "depth": self._rules.max_levels}
-        return evolve(self.columns, [shape], **limits, may_rewrite=may_rewrite)
+        limits = replace(
+            self._format_limits, columns=self._rules.max_columns, levels=self._rules.max_levels, may_rewrite=may_rewrite
+        )
+        return evolve(self.columns, [shape], limits)
 
     @property
     def _is_closed(self) -> bool:
         """Whether the columns stay as they are."""
-        return self._rules.contract is Contract.STRICT and bool(self.columns)
+        return self._rules.has_chosen_columns or (self._rules.contract is Contract.STRICT and bool(self.columns))
 
     def _closed_evolution(self, report: Report) -> Evolution:
         """Take no column but the `_id`, which nobody has to declare."""
         wanted = {name: shape for name, shape in report.shape.items() if name == "_id" and name not in self.columns}
-        if report.shape.keys() > wanted.keys() and not self._rules.dead_letters_drift:
+        stops = self._rules.contract is Contract.STRICT and not self._rules.dead_letters_drift
+        if stops and report.shape.keys() > wanted.keys():
             fields = ", ".join(sorted(location for location in report.counts if location.split(" ")[0] not in wanted))
             raise SchemaDrifted(f"{self.namespace} has fields that its table does not take: {fields}")
         return self._evolved(wanted, may_rewrite=False)
-
-    def _rows(self) -> int:
-        snapshot = self._lake.java(self.table).currentSnapshot()
-        summary = {} if snapshot is None else dict(snapshot.summary())
-        return int(summary.get("total-records", 0))
 
     def _widen(self, evolution: Evolution) -> None:
         is_new = not self.columns
@@ -313,7 +335,7 @@ class Mirror:
         self._alter([Change((name,), META[name]) for name in sorted(missing)])
         own = [field for field in fields if field.name not in META]
         present = {field.name: shape_of_type(field.dataType) for field in own}
-        self._alter(evolve(present, [columns], limit=10_000, may_rewrite=False).changes)
+        self._alter(evolve(present, [columns], replace(self._format_limits, may_rewrite=False)).changes)
 
     def _alter(self, changes: Sequence[Change]) -> None:
         """Add all new columns in one commit; each type that is widened is a commit of its own."""
@@ -326,7 +348,7 @@ class Mirror:
                 self._lake.spark.sql(f"{table} ALTER COLUMN {quoted(*one.path)} TYPE {spark_type(one.shape)}")
 
     def _rewrite(self, evolution: Evolution) -> None:
-        """Make all rows anew for columns that Iceberg cannot widen in place; one commit, and readers see no gap."""
+        """Make all rows anew for columns that cannot be widened in place; one commit, and readers see no gap."""
         plan = replace(self.plan(), columns=evolution.columns)
         rows = self._lake.table(self.table)
         made = rows.select(*RECODED).mapInArrow(encoding(plan), plan.ddl()).where(F.col("_row") == ROW).drop("_row")
@@ -337,11 +359,7 @@ class Mirror:
         self._replace(self._lake.table(other.table), other.columns)
 
     def _replace(self, rows: DataFrame, columns: Columns) -> None:
-        writer = rows.writeTo(self._lake.sql_name(self.table)).using("iceberg")
-        properties = {**self._lake.properties(self.table), COLUMNS_PROPERTY: json.dumps(columns)}
-        for key, value in properties.items():
-            writer = writer.tableProperty(key, value)
-        writer.replace()
+        self._lake.replace(self.table, rows, {COLUMNS_PROPERTY: json.dumps(columns)})
         self.columns = columns
 
     # --- drift
@@ -355,6 +373,12 @@ class Mirror:
         known = read_drift(self._lake.properties(self.table).get(DRIFT_PROPERTY))
         merged = add_drift(known, found)
         self._lake.set_properties(self.table, {DRIFT_PROPERTY: write_drift(merged), **(also or {})})
+
+
+def _with_variants(rows: DataFrame) -> DataFrame:
+    """Make variants of the documents; one that cannot be one (two fields of one name, too large) stays in `_rest`."""
+    document = F.try_parse_json("document")
+    return rows.withColumn("_rest", F.when(document.isNull(), F.col("document"))).withColumn("document", document)
 
 
 def _between(column: str, least: bytes, greatest: bytes) -> str:

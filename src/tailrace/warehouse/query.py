@@ -1,4 +1,4 @@
-"""SQL over the tables without Spark: PyIceberg reads the columns that a query names, DuckDB answers in this process.
+"""SQL over the tables without Spark: `table_data` reads the columns that a query names, DuckDB answers in this process.
 
 A query is parsed once, by DuckDB. Its syntax tree says which tables it reads and which names stand in it; only columns
 of these names are read from the files, so a count over a wide table reads one narrow column. The tree may name
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ServerUnreachable, SqlRefused
@@ -24,10 +24,11 @@ from tailrace.extras import missing_extra
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.catalogs import TableReader, open_tables
 from tailrace.warehouse.null_lists import keep_null_lists
+from tailrace.warehouse.table_data import TableData
+from tailrace.warehouse.tables import Column
 
 if TYPE_CHECKING:
     import duckdb
-    from pyiceberg.table import Table
 
 _ROWS_AT_ONCE: Final = 2_048
 _MEMORY: Final = "2GB"
@@ -174,71 +175,51 @@ def _provide(
         connection.execute(f"USE {_quoted(catalog)}")
     if reads.asks_for_tables and not reads.tables:
         for database, table in tables.names():
-            _define(connection, (database, table), tables.load(database, table), reads, as_of, is_empty=True)
+            _define(connection, (database, table), tables.load(database, table, as_of), reads, is_empty=True)
     for (database, table), count in reads.tables.items():
         if database.lower() == "information_schema":
             continue
         streams = count == 1 and not reads.may_repeat
-        _define(connection, (database, table), _loaded(tables, database, table), reads, as_of, streams=streams)
+        _define(connection, (database, table), _loaded(tables, database, table, as_of), reads, streams=streams)
 
 
 def _define(
     connection: duckdb.DuckDBPyConnection,
     name: tuple[str, str],
-    table: Table,
+    table: TableData,
     reads: _Reads,
-    as_of: datetime | None,
     *,
     streams: bool = False,
     is_empty: bool = False,
 ) -> None:
     """Define one table: read from its files while the query runs, or, where a query reads it again, before that."""
-    from pyiceberg.expressions import AlwaysFalse, AlwaysTrue
-
     database, target = _quoted(name[0]), f"{_quoted(name[0])}.{_quoted(name[1])}"
     source = f"tailrace:{name[0]}.{name[1]}"
-    snapshot = None if as_of is None else _snapshot_at(table, as_of, ".".join(name))
-    schema = table.schema() if snapshot is None else table.scan(snapshot_id=snapshot).projection()
-    scan = table.scan(
-        row_filter=AlwaysFalse() if is_empty else AlwaysTrue(),
-        selected_fields=_columns(schema, reads),
-        snapshot_id=snapshot,
-    )
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {database}")
-    connection.register(source, scan.to_arrow_batch_reader())
+    connection.register(source, table.read(_columns(table.columns(), reads), is_empty=is_empty))
     kind = "VIEW" if streams else "TABLE"
     connection.execute(f"CREATE {kind} {target} AS SELECT * FROM temp.main.{_quoted(source)}")
     if not streams:
         connection.unregister(source)
 
 
-def _columns(schema: Any, reads: _Reads) -> tuple[str, ...]:
+def _columns(columns: Sequence[Column], reads: _Reads) -> list[str]:
     """Give the columns that a query may read; one at least, since rows without columns cannot be counted."""
     if reads.reads_everything:
-        return ("*",)
-    named = tuple(field.name for field in schema.fields if field.name.lower() in reads.names)
+        return [column.name for column in columns]
+    named = [column.name for column in columns if column.name.lower() in reads.names]
     if named:
         return named
     order = {kind: number for number, kind in enumerate(_SCALARS)}
-    return (min(schema.fields, key=lambda field: order.get(str(field.field_type), len(order))).name,)
+    return [min(columns, key=lambda column: order.get(column.type, len(order))).name]
 
 
-def _snapshot_at(table: Table, as_of: datetime, name: str) -> int:
-    snapshot = table.snapshot_as_of_timestamp(round(as_of.timestamp() * 1000))
-    if snapshot is not None:
-        return int(snapshot.snapshot_id)
-    times = [entry.timestamp_ms for entry in table.history()]
-    since = f"begins at {datetime.fromtimestamp(min(times) / 1000, UTC).isoformat()}" if times else "has no snapshot"
-    hint = "warehouse.keep_hours says how long snapshots are kept; the history table tells the past of every document."
-    raise SqlRefused(f"{name} {since}, which is after {as_of.astimezone(UTC).isoformat()}", hint=hint)
-
-
-def _loaded(tables: TableReader, database: str, table: str) -> Table:
+def _loaded(tables: TableReader, database: str, table: str, as_of: datetime | None) -> TableData:
     """Load a table whatever the case of its name, as SQL has it; tell which ones are there when it is not."""
     names = {f"{one[0]}.{one[1]}".lower(): one for one in tables.names()}
     wanted = f"{database}.{table}".lower()
     if wanted in names:
-        return tables.load(*names[wanted])
+        return tables.load(*names[wanted], as_of)
     close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
     shown = [".".join(names[name]) for name in close] or [".".join(names[name]) for name in sorted(names)[:10]]
     hint = f"Did you mean {', '.join(shown)}?" if close else f"There are: {', '.join(shown) or 'no tables'}."

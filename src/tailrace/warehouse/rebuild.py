@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame
 
@@ -20,7 +20,7 @@ from tailrace.errors import QueryFailed, RebuildIncomplete, SettingsError, Table
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import error_of
 from tailrace.warehouse.job import WarehouseJob
-from tailrace.warehouse.lake import Lake, configure_catalog
+from tailrace.warehouse.lake import Lake, configure_catalog, open_lake
 from tailrace.warehouse.mirrors import Mirrors
 from tailrace.warehouse.names import DEAD_LETTERS_TABLE, mirror_table
 
@@ -56,11 +56,11 @@ def rebuild_mirrors(
     """Read the stream to its end into new mirrors, then swap each; histories get the events they lack."""
     spark = events.sparkSession
     configure_catalog(spark, settings)
-    lake = Lake(spark, settings.catalog, format_version=settings.format_version)
+    lake = open_lake(spark, settings)
     beside = Mirrors(lake, settings, SUFFIX)
     for namespace in namespaces:
         beside.drop(namespace)
-    before = {namespace: _snapshot_id(lake, namespace) for namespace in namespaces}
+    before = {namespace: _version(lake, namespace) for namespace in namespaces}
     with tempfile.TemporaryDirectory(prefix="tailrace-rebuild-") as checkpoint:
         job = WarehouseJob(settings, Namespaces.parse(namespaces), mirror_suffix=SUFFIX)
         query = job.start(events, checkpoint, availableNow=True)
@@ -76,7 +76,7 @@ def rebuild_mirrors(
             f"{dead_letters} events of the topics could not be applied; the mirrors are as they were"
         )
     for namespace in namespaces:
-        if _snapshot_id(lake, namespace) != before[namespace]:
+        if _version(lake, namespace) != before[namespace]:
             raise TableChanged(f"the mirror of {namespace} was written to while it was rebuilt")
         yield _swap(lake, beside, Mirrors(lake, settings), namespace)
 
@@ -91,10 +91,9 @@ def _swap(lake: Lake, beside: Mirrors, real: Mirrors, namespace: str) -> Rebuilt
     return Rebuilt(namespace, rows_before, rows_after)
 
 
-def _snapshot_id(lake: Lake, namespace: str) -> Any:
+def _version(lake: Lake, namespace: str) -> int | None:
     table = mirror_table(namespace)
-    snapshot = lake.java(table).currentSnapshot() if lake.exists(table) else None
-    return None if snapshot is None else snapshot.snapshotId()
+    return lake.version(table) if lake.exists(table) else None
 
 
 def _dead_letters(lake: Lake, query: str) -> int:

@@ -43,12 +43,12 @@ KINDS: Final = {
     "binary": "binary",
 }
 """The kinds that have columns, with their types in Spark. All others (regex, code, timestamp, ...) are in `_rest`."""
+COLUMN_TYPES: Final = {**KINDS, "variant": "variant"}
+"""The types of all columns; `variant` is that of a whole document."""
 WIDER: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset({"long", "double", "decimal"}),
     "long": frozenset({"double", "decimal"}),
 }
-IN_PLACE: Final = ("int", "long")
-"""The one widening that Iceberg does without touching a file."""
 
 _BY_TYPE: Final[Mapping[type, str]] = {
     bool: "bool",

@@ -18,16 +18,19 @@ from pyspark.sql import types
 from tailrace.errors import EventUnconvertible
 from tailrace.raw import extended_json
 from tailrace.spark.task import task
+from tailrace.warehouse.choice import WHOLE, Choice
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.evolution import META
 from tailrace.warehouse.folding import Folded, KeyEvent, fold
-from tailrace.warehouse.shapes import KINDS, Columns, Shape, leaves, merged_documents
+from tailrace.warehouse.shapes import COLUMN_TYPES, KINDS, Columns, Shape, leaves, merged_documents
 
 EVENT_COLUMNS: Final = ("_key", "cluster_time", "token", "op", "raw", "_told_as")
 """What a task needs of an event; for a row of the mirror, `raw` is the document."""
 ROW, DEAD_LETTER, REPORT = "row", "letter", "report"
 JSON_COLUMNS: Final[Columns] = {"_id": "string", "document": "string"}
 """The columns of the contract `json`."""
+VARIANT_COLUMNS: Final[Columns] = {"_id": "string", "document": "variant"}
+"""Those of the contract `variant`; tasks make JSON for it, which Spark makes a variant of."""
 _ROWS_PER_BATCH: Final = 5_000
 _MOST_PATHS: Final = 1_000
 _ARROW: Final = {
@@ -54,6 +57,7 @@ class Plan:
     """Whether a document that does not fit becomes a letter (the contract `strict`)."""
     marks: bool = False
     """Whether rows of deleted documents stay, and need their `_id`."""
+    choice: Choice = WHOLE
 
     def ddl(self) -> str:
         """The columns of the rows that tasks give, for Spark."""
@@ -176,6 +180,9 @@ class _Stage:
             self._dead_letter(key, event.version, event.token, cause, event.event)
         if not folded.is_changed:
             return
+        document = folded.document
+        if document is not None:
+            document = self._plan.choice.without_excluded(document)
         row: dict[str, Any] = {
             "_row": ROW,
             "_key": key,
@@ -183,11 +190,11 @@ class _Stage:
             "_token": folded.token,
             "_is_deleted": folded.is_deleted,
             "_refused": refused,
-            "_bson": folded.document,
+            "_bson": document,
             "_told_as": folded.told_as,
         }
-        if folded.document is not None:
-            self._put(row, key, folded.document)
+        if document is not None:
+            self._put(row, key, document)
         elif self._plan.marks and folded.document_key is not None:
             self._put(row, key, folded.document_key, is_whole=False)
         self._report.saw(key)
@@ -213,13 +220,14 @@ class _Stage:
             row["_id"] = _id_text(document, data)
             row["document"] = extended_json.relaxed(document, data).decode() if is_whole else None
             return
-        encoded = self._encoder.encode(document)
+        encoded = self._plan.choice.encode(document, self._encoder)
         if encoded.drift is not None and is_whole:
             self._report.drifted(encoded.drift)
             if self._plan.refuses:
                 fields = ", ".join(f"{path} ({kind})" for path, kind in leaves(encoded.drift))
                 self._refuse(row, key, f"schema-drift: {fields}", data)
                 return
+        if encoded.rest is not None and is_whole:
             row["_rest"] = extended_json.relaxed(encoded.rest, data).decode()
         row.update(encoded.values)
 
@@ -254,7 +262,7 @@ def spark_type(shape: Shape) -> str:
     if isinstance(shape, list):
         return f"array<{spark_type(shape[0])}>"
     assert shape is not None
-    return KINDS[shape]
+    return COLUMN_TYPES[shape]
 
 
 def _arrow_type(shape: Shape) -> pa.DataType:

@@ -21,7 +21,7 @@ from tailrace.warehouse.names import TableKind
 KIND_PROPERTY: Final = "tailrace.kind"
 NAMESPACE_PROPERTY: Final = "tailrace.namespace"
 _VERSION = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
-_SNAPSHOTS_SHOWN: Final = 100
+SNAPSHOTS_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,14 @@ class TableState:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_tables(folder: str | Path) -> list[TableState]:
-    """Give every table of the warehouse in a local folder, by name; an absent folder has none."""
-    root = Path(str(folder).removeprefix("file://"))
+def local_path(folder: str | Path) -> Path:
+    """Give the path of a folder of this machine, which may be written as a URL."""
+    return Path(str(folder).removeprefix("file://"))
+
+
+def read_iceberg(folder: str | Path) -> list[TableState]:
+    """Give the Iceberg tables of the warehouse in a local folder; an absent folder has none."""
+    root = local_path(folder)
     if not root.is_dir():
         return []
     found = (_read_table(root, path) for path in sorted(_metadata_folders(root)))
@@ -78,16 +83,16 @@ def _metadata_folders(root: Path) -> Iterator[Path]:
     return root.glob("*/*/metadata")
 
 
-def table_names(folder: str | Path) -> list[tuple[str, str]]:
-    """Give database and name of every table in a local folder, whoever made it."""
-    root = Path(str(folder).removeprefix("file://"))
+def iceberg_names(folder: str | Path) -> list[tuple[str, str]]:
+    """Give database and name of every Iceberg table in a local folder, whoever made it."""
+    root = local_path(folder)
     folders = (path for path in _metadata_folders(root) if _metadata_files(path))
     return sorted((path.parent.parent.name, path.parent.name) for path in folders)
 
 
 def newest_metadata_file(folder: str | Path, database: str, table: str) -> Path | None:
     """Give the file that says what a table in a local folder is now; None when there is no such table."""
-    metadata = Path(str(folder).removeprefix("file://")) / database / table / "metadata"
+    metadata = local_path(folder) / database / table / "metadata"
     return next(iter(_metadata_files(metadata)), None) if metadata.is_dir() else None
 
 
@@ -112,7 +117,7 @@ def table_state(name: str, metadata: Mapping[str, Any]) -> TableState | None:
         rows=_number(summary, "total-records") - _number(summary, "total-position-deletes"),
         files=_number(summary, "total-data-files") + _number(summary, "total-delete-files"),
         bytes=_number(summary, "total-files-size"),
-        snapshots=[_snapshot(one) for one in snapshots[-_SNAPSHOTS_SHOWN:]],
+        snapshots=[_snapshot(one) for one in snapshots[-SNAPSHOTS_SHOWN:]],
         columns=_columns(metadata),
         drift=read_drift(properties.get(DRIFT_PROPERTY)),
         properties=properties,

@@ -46,7 +46,7 @@ class WarehouseDeadLetters:
 
     def __init__(self, folder: str, rows: Callable[[], int | None]) -> None:
         self._location = f"table {'.'.join(DEAD_LETTERS_TABLE)}"
-        self._files = ParquetFiles(folder, f"{'/'.join(DEAD_LETTERS_TABLE)}/data/**/*.parquet")
+        self._files = ParquetFiles(folder, f"{'/'.join(DEAD_LETTERS_TABLE)}/**/*.parquet")
         self._rows = rows
 
     def poll(self) -> DeadLetters:
@@ -100,7 +100,7 @@ class ParquetFiles:
         """Give the files with their times, the newest first; those that Spark has not finished have other names."""
         found = []
         for path in self._folder.glob(self._pattern):
-            if "_temporary" in path.parts:
+            if {"_temporary", "_delta_log"} & set(path.parts):
                 continue
             try:
                 found.append((path, path.stat().st_mtime))

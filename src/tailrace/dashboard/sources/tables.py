@@ -1,4 +1,4 @@
-"""The Iceberg tables of the warehouse's catalog, read from their metadata."""
+"""The tables of the warehouse's catalog, read from their metadata."""
 
 from __future__ import annotations
 

@@ -146,7 +146,8 @@ def _tables(observed: Observed, parts: Parts, settings: Settings) -> Box:
         if parts.tables:
             rows = sum(table.rows or 0 for table in parts.tables if table.kind == "mirror")
             facts = [Fact("tables", f"{len(parts.tables)}"), Fact("rows mirrored", f"{rows:,}")]
-    return Box("tables", "Iceberg tables", shown_folder(str(settings.warehouse.folder)), condition, facts)
+    title = "Delta tables" if settings.warehouse.format == "delta" else "Iceberg tables"
+    return Box("tables", title, shown_folder(str(settings.warehouse.folder)), condition, facts)
 
 
 def _state_of_tables(observed: Observed, parts: Parts, settings: Settings) -> Condition:
