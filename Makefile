@@ -34,7 +34,7 @@ without-kernel: env ## Run all tests but the long ones without the compiled kern
 	TAILRACE_KERNEL=off $(BIN)/pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 chaos: env       ## Kill drivers, workers, broker, Redis and primary while both Spark jobs run: KILLS=20 SEED=5
-	KILLS=$(or $(KILLS),20) SEED=$(or $(SEED),5) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/features/test_kills.py tests/warehouse/test_kills.py $(ARGS)
+	KILLS=$(or $(KILLS),20) SEED=$(or $(SEED),5) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/features/test_kills.py tests/features/test_redis_cluster.py tests/warehouse/test_kills.py $(ARGS)
 
 delta: env       ## The tables' tests with Delta Lake as their format
 	$(BIN)/pytest -m 'long or not long' -k delta --timeout 3600 tests/warehouse $(ARGS)

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tailrace.settings import WarehouseSettings
+from tailrace.spark.jvm import java_session
 from tailrace.warehouse.evolution import ANY_NAME
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, listed_properties, sql_text
@@ -246,7 +247,7 @@ class IcebergLake(Lake):
 
     def _java(self, table: Name) -> Any:
         """Give Iceberg's own object, as fresh as this call."""
-        return self._spark_util.loadIcebergTable(self.spark._jsparkSession, self.sql_name(table))
+        return self._spark_util.loadIcebergTable(java_session(self.spark), self.sql_name(table))
 
     def _databases(self) -> list[Any]:
         """List the databases; a catalog in a folder that nobody has written to yet has none."""
