@@ -36,6 +36,10 @@ A run in which the tool does not begin to deliver within four minutes leaves no 
 exactly-once, change-stream, in the row of the paused tool: its position store got no answer from the broker for three
 minutes, why is not known. It was run again.
 
+A run of "disk full" is left out too: tailrace at-least-once, change-stream, then delivered everything again at each try
+while its position could not be saved, 988 duplicates of 1,075 changes. The row is of the program since then, but for
+the naive loop and the oplog, whose runs are older.
+
 There is no row for a range that moves between shards: the other tools need a `mongos`, of which no build could be had
 (`make nemesis` moves ranges under tailrace alone), and none for a downgrade of the server. Kills at each step of the
 commit order need hooks that only tailrace has (`make crash`).
