@@ -65,7 +65,7 @@ def test_batches_into_delta_tables_and_sql_over_them_without_spark(spark, tmp_pa
     assert states["d.c"].snapshots[-1].properties["tailrace.batch"] == "1"
     assert [one.properties["tailrace.batch"] for one in states["d.c_history"].snapshots] == ["0", "1"]
 
-    assert answered("SELECT count(*), sum(n), min(at) FROM d.c", chosen) == [
+    assert answered('SELECT count(*), sum(n), min("at") FROM d.c', chosen) == [
         (21, sum(range(20)) - 3 + 1.5 + 7, datetime(1600, 1, 1, tzinfo=UTC))
     ]
     assert answered("SELECT _rest FROM d.c WHERE _id = 3", chosen) == [('{"a b":1}',)]
