@@ -69,8 +69,8 @@ class TopicCatalogue:
     def learn(self, namespace: str) -> Topic:
         """Find the topic of a namespace, and make it if it is missing."""
         name = self._rule.topic(namespace)
-        for other in self.known:
-            if self._rule.confuses(namespace, other):
+        for other, known in self.known.items():
+            if known.name == name and self._rule.confuses(namespace, other):
                 raise SettingsError(
                     f"{other} and {namespace} would share the topic {name}",
                     hint="Give one of them another topic (a transform of kind rename-topic), or capture it by itself.",
