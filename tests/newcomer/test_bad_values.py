@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def test_a_bad_flag_is_no_unexpected_error(
     monkeypatch.setenv("TAILRACE_FEATURES__REDIS_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("TAILRACE_CAPTURE__SINK", "stdout:")  # no broker to wait for
     monkeypatch.setattr("tailrace.cli.spark_session.spark_session", refuse_to_start)
-    monkeypatch.setattr("tailrace.up.run.fetch", refuse_to_start)
+    monkeypatch.setattr(import_module("tailrace.up.run"), "fetch", refuse_to_start)
     if line[0] == "up":  # it needs Kafka, and would refuse this sink before it looks at anything else
         monkeypatch.delenv("TAILRACE_CAPTURE__SINK")
     code = run(line)
