@@ -31,7 +31,7 @@ def verb(spark, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
     """Run a verb, and give its exit code and what it printed."""
 
     @contextmanager
-    def shared(_: Any) -> Iterator[Any]:
+    def shared(_: Any, **__: Any) -> Iterator[Any]:
         yield spark
 
     def call(*words: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.cli.app import run
-from tailrace.up.plan import ENTITY
+from tailrace.up.demo import ENTITY
 from tailrace.warehouse import read_tables
 from up_pipeline import SECONDS, Pipeline, alive, kill, running_pipeline, wait_gone
 

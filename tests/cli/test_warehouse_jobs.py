@@ -25,7 +25,7 @@ def verb(spark, monkeypatch, capsys) -> Verb:
     """Run a verb that succeeds, and give what it prints."""
 
     @contextmanager
-    def shared(_: Any) -> Iterator[Any]:
+    def shared(_: Any, **__: Any) -> Iterator[Any]:
         yield spark
 
     def call(*words: str) -> str:

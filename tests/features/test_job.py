@@ -176,7 +176,7 @@ def test_another_format_stops_it_and_dead_letters_come_back(
     written(kafka, database, database.name, bson.Timestamp(last.time, last.inc + 1), "json")
     run_as("json")
     (tmp_path / "features.toml").write_text(transactions_toml(f"{database.name}.tx", "formats"))
-    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda _: nullcontext(spark))
+    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda _, **__: nullcontext(spark))
     monkeypatch.setenv("TAILRACE_FEATURES__DEAD_LETTERS", letters)
     replay = ["features", "replay-dead-letters", str(tmp_path / "features.toml"), "--redis", redis_server.url]
     assert run([*replay, "--format", "bson"]) == 0

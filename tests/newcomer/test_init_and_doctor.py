@@ -74,9 +74,9 @@ def test_init_writes_nothing_that_is_wrong(mongodb: ReplicaSet, capsys: pytest.C
 
 
 @pytest.mark.parametrize("flags", [["--store", "postgresql://["], ["--sink", "http://["], ["--sink", "redis://["]])
-def test_doctor_survives_what_is_no_url(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["doctor", "--uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", *flags]) == 2
-    assert "unexpected" not in capsys.readouterr().err
+def test_what_is_no_url_is_refused_before_doctor_looks(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", *flags]) == 64
+    assert "error[settings-invalid]" in capsys.readouterr().err
 
 
 def test_init_looks_at_the_server_of_the_settings(

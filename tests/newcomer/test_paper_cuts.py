@@ -141,7 +141,7 @@ def test_a_job_without_a_broker_fails_before_spark_starts(
     line: list[str], key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It started a JVM, waited for minutes and showed the JVM's stack as an unexpected error."""
-    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda *_: pytest.fail("it starts Spark"))
+    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda *_, **__: pytest.fail("it starts Spark"))
     assert run([*line, "--topics", "orders", "--servers", "127.0.0.1:1,127.0.0.1:2"]) == 69
     complaint = capsys.readouterr().err
     assert complaint.startswith(f"error[server-unreachable]: no Kafka broker answers ({key}): 127.0.0.1:1: ")

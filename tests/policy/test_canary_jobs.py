@@ -34,7 +34,7 @@ def test_no_mark_is_found_behind_kafka(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Topics, dead letters, features in Redis, tables, checkpoints, and all that a page answers."""
-    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda _: nullcontext(spark))
+    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda _, **__: nullcontext(spark))
     canaries, name = Canaries(SEED + 1), database.name
     redis_server: Redis = start_server(Redis)
     for number in range(ROUNDS):

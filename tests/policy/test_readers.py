@@ -75,7 +75,7 @@ def test_tables_hold_what_the_policy_of_the_named_settings_shows(
 ) -> None:
     from contextlib import nullcontext
 
-    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda _: nullcontext(spark))
+    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda _, **__: nullcontext(spark))
     lake = tmp_path / "lake"
     settings = tmp_path / "governed.toml"
     settings.write_text(
