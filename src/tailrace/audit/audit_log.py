@@ -129,7 +129,7 @@ class AuditTopic(AuditLog):
     """Messages of a topic; brokers let nobody change what is written."""
 
     def __init__(self, address: KafkaAddress) -> None:
-        from tailrace.capture.dead_letters.dead_letters import DeadLetterTopic
+        from tailrace.capture.dead_letters.topic import DeadLetterTopic
 
         self._topic = DeadLetterTopic(address, address.topic or _TOPIC)
 
