@@ -156,7 +156,7 @@ class _Terminal:
             self._live.stop()
 
     def show(self, reports: list[Report]) -> None:
-        """Show one look."""
+        """Show one sample."""
 
         if self._repeats and not self._live:
             for report in reports:
@@ -282,7 +282,7 @@ def forecast_line(at: float, lag: Lag) -> str:
     stopped = forecast.until_lost_if_stopped
     spare = "nothing is being written" if stopped is None else f"{duration(stopped)} if the consumer stopped now"
     if lag.trend is None:
-        return f"{spare} (one look shows no trend; --over 30 watches for 30 s first)"
+        return f"{spare} (one sample shows no trend; --over 30 samples for 30 s first)"
     if forecast.until_lost is not None and not math.isinf(forecast.until_lost):
         lost_at = _clock(at + forecast.until_lost)
         return f"history is lost in {duration(forecast.until_lost)}, at {lost_at}, at this pace; {spare}"
