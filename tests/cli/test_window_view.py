@@ -91,9 +91,9 @@ def test_the_forecast_is_a_sentence(forecast: Forecast, sentence: str) -> None:
     assert forecast_line(float(START), place).startswith(sentence)
 
 
-def test_one_look_says_that_it_saw_no_trend() -> None:
+def test_one_sample_says_that_it_saw_no_trend() -> None:
     # Half of the window, less the hundredth that the server drops at once.
-    assert forecast_line(float(START), place_at(0.5)).startswith("4 h 54 min if the consumer stopped now (one look")
+    assert forecast_line(float(START), place_at(0.5)).startswith("4 h 54 min if the consumer stopped now (one sample")
 
 
 @given(st.floats(0.0, 2.0))
