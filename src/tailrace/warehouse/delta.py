@@ -18,6 +18,7 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.connectors import DELTA
 from tailrace.spark.jvm import HadoopFiles, java_session
 from tailrace.spark.session import DELTA_CATALOG, DELTA_EXTENSIONS
+from tailrace.warehouse.contract import Contract
 from tailrace.warehouse.delta_log import LOG_FOLDER
 from tailrace.warehouse.delta_states import Log, delta_state
 from tailrace.warehouse.names import TableKind, quoted
@@ -30,7 +31,7 @@ from tailrace.warehouse.table_format import (
     listed_properties,
     sql_text,
 )
-from tailrace.warehouse.tables import KIND_PROPERTY, NAMESPACE_PROPERTY, SNAPSHOTS_SHOWN, TableState
+from tailrace.warehouse.tables import CONTRACT_PROPERTY, KIND_PROPERTY, NAMESPACE_PROPERTY, SNAPSHOTS_SHOWN, TableState
 
 _APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -120,6 +121,7 @@ class DeltaLake(Lake):
             **_ALWAYS,
             **_OF_KIND.get(kind, {}),
             **_retention(self._keep_hours),
+            **_features_of((properties or {}).get(CONTRACT_PROPERTY)),
             KIND_PROPERTY: kind.value,
             NAMESPACE_PROPERTY: namespace,
             **(properties or {}),
@@ -266,6 +268,11 @@ def _metadata(snapshot: Any) -> dict[str, Any]:
 
 def _application(commit: Commit) -> str:
     return f"tailrace {commit.query}"
+
+
+def _features_of(contract: str | None) -> dict[str, str]:
+    """Give what a table has to support from the beginning; fewer readers know a table with variants."""
+    return {"delta.feature.variantType": "supported"} if contract == Contract.VARIANT else {}
 
 
 def _retention(keep_hours: float) -> dict[str, str]:

@@ -43,9 +43,9 @@ from tailrace.warehouse.staging import (
     spark_type,
 )
 from tailrace.warehouse.summary import IS_DELTA, Part
+from tailrace.warehouse.tables import CONTRACT_PROPERTY
 
 COLUMNS_PROPERTY: Final = "tailrace.columns"
-CONTRACT_PROPERTY: Final = "tailrace.contract"
 CHOICE_PROPERTY: Final = "tailrace.choice"
 COUNTED_PROPERTY: Final = "tailrace.drift.counted"
 _BYTES_PER_TASK: Final = 8 * 1024 * 1024

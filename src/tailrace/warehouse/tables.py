@@ -20,6 +20,7 @@ from tailrace.warehouse.names import TableKind
 
 KIND_PROPERTY: Final = "tailrace.kind"
 NAMESPACE_PROPERTY: Final = "tailrace.namespace"
+CONTRACT_PROPERTY: Final = "tailrace.contract"
 _VERSION = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
 SNAPSHOTS_SHOWN: Final = 100
 
