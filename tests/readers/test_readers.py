@@ -138,7 +138,7 @@ def written(session: Any, mongodb: Any, tmp_path_factory: Any) -> Iterator[list[
     name = f"readers_{uuid.uuid4().hex[:8]}"
     with mongodb.client() as client:
         yield [
-            _written(session, mongodb.uri, client, f"{name}_{version}", version, tmp_path_factory)
+            _written(session, mongodb.uri, client, f"{name}_{version}", version, tmp_path_factory.mktemp(f"v{version}"))
             for version in VERSIONS
         ]
         for version in VERSIONS:
