@@ -19,6 +19,7 @@ from confluent_kafka import Consumer
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.formats import make_format
+from tailrace.capture.kafka_client import bounds_of
 from tailrace.capture.record import Record
 from tailrace.capture.sinks import Sink, SinkOptions, open_sink
 from tailrace.capture.sinks.topics import TopicRule
@@ -118,8 +119,6 @@ class KafkaSide(OtherSide):
 
         A commit is acknowledged before its markers are in the partitions, and until then its records are not shown.
         """
-        from confluent_kafka import TopicPartition
-
         anything = Consumer(
             {
                 "bootstrap.servers": self.broker.bootstrap_servers,
@@ -130,11 +129,8 @@ class KafkaSide(OtherSide):
         deadline = time.monotonic() + _SECONDS_FOR_MARKERS
         try:
             for number in consumer.list_topics(topic, timeout=120).topics[topic].partitions:
-                partition = TopicPartition(topic, number)
                 while time.monotonic() < deadline:
-                    stable, end = (
-                        each.get_watermark_offsets(partition, timeout=120)[1] for each in (consumer, anything)
-                    )
+                    stable, end = (bounds_of(each, topic, number)[1] for each in (consumer, anything))
                     if stable >= end:
                         break
                     time.sleep(0.02)

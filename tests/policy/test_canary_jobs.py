@@ -15,6 +15,7 @@ from pymongo.database import Database
 from canaries import Canaries, found_in
 from dashboard_site import dashboard
 from policy.test_canary_line import CHANGES, DEFINITION, ROUNDS, SEED, assert_hidden, files_in, settings_file
+from tailrace.capture.kafka_client import bounds_of
 from tailrace.cli.app import run
 from tailrace.stand import Kafka, Redis, ReplicaSet
 from waiting import wait_until
@@ -97,7 +98,7 @@ def records_of(kafka: Kafka, topic: str) -> bytes:
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "canary", "enable.auto.commit": False}
     )
     partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
-    ends = {number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20) for number in partitions}
+    ends = {number: bounds_of(consumer, topic, number) for number in partitions}
     wanted = sum(high - low for low, high in ends.values())
     consumer.assign([TopicPartition(topic, number, low) for number, (low, _) in ends.items()])
     found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
@@ -124,6 +124,15 @@ def once_leader_known(call: Callable[[], _Result]) -> _Result:
         RetryPolicy(first=0.05, longest=0.5, budget=SECONDS_TO_ANSWER),
         is_passing=lambda error: isinstance(error, KafkaException) and code_of(error) in _LEADER_UNKNOWN,
     )
+
+
+def bounds_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """Give where a partition begins and ends, as the broker says now.
+
+    A topic is listed before each of its partitions has a leader that knows it is one, so a new topic is asked again.
+    """
+    place = TopicPartition(topic, partition)
+    return once_leader_known(lambda: consumer.get_watermark_offsets(place, timeout=SECONDS_TO_ANSWER))
 
 
 def ensure_topic(admin: AdminClient, topic: str, partitions: int, config: Mapping[str, str]) -> bool:

@@ -57,9 +57,8 @@ def test_compaction_cuts_nothing(kafka: Kafka) -> None:
     """The beginning of a compacted topic stays where it is, whatever is compacted away. `make crash` runs it."""
     name = f"compacted-{uuid.uuid4().hex[:8]}"
     config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
-    AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).create_topics([NewTopic(name, 1, config=config)])[
-        name
-    ].result(60)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, config=config)])[name].result(60)
     contents = TopicContents(KafkaAddress(kafka.bootstrap_servers), [name])
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 

@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient
 from tailrace.capture.kafka_client import (
     SECONDS_TO_ANSWER,
     KafkaAddress,
+    bounds_of,
     code_of,
     describe,
     ensure_topic,
     is_fenced,
     not_authorized,
-    once_leader_known,
 )
 from tailrace.errors import LeaseLost, NotAuthorized, StoreUnavailable
 from tailrace.logs import get_logger
@@ -262,7 +262,7 @@ class KafkaCells:
 
     def _read_on(self, timeout: float) -> bool:
         consumer = self._consumer or self._subscribe()
-        _, end = once_leader_known(lambda: self._end_finder.get_watermark_offsets(self._partition, SECONDS_TO_ANSWER))
+        _, end = bounds_of(self._end_finder, self.topic, 0)
         is_another = end < self._known_end
         if is_another:
             _log.warning("positions_lost", topic=self.topic, records=self._known_end, left=end)

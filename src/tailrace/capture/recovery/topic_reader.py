@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, describe, unavailable
+from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, bounds_of, describe, unavailable
 from tailrace.errors import SinkUnavailable
 from tailrace.fold import Moment, moment_of
 from tailrace.raw.cluster_time import ClusterTime
@@ -119,7 +119,7 @@ def _bounds_now(consumer: Consumer, topics: Sequence[str]) -> dict[tuple[str, in
     """Give where each partition begins and ends."""
     found = consumer.list_topics(timeout=SECONDS_TO_ANSWER).topics
     parts = [(topic, number) for topic in topics if topic in found for number in found[topic].partitions]
-    return {part: consumer.get_watermark_offsets(TopicPartition(*part), timeout=SECONDS_TO_ANSWER) for part in parts}
+    return {part: bounds_of(consumer, *part) for part in parts}
 
 
 def _consumer(address: KafkaAddress) -> Consumer:

@@ -14,7 +14,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace.capture.dead_letters.dead_letters import FILE, TOPIC
-from tailrace.capture.kafka_client import KafkaAddress, describe
+from tailrace.capture.kafka_client import KafkaAddress, bounds_of, describe
 from tailrace.dashboard.sources.topics import QUIET
 from tailrace.dashboard.values import DeadLetter, DeadLetters
 from tailrace.errors import SinkUnavailable
@@ -104,7 +104,7 @@ class TopicDeadLetters:
         consumer, location = self._consumer, f"topic {self._topic}"
         if self._topic not in consumer.list_topics(timeout=_SECONDS_TO_ANSWER).topics:
             return DeadLetters("capture", location, 0, [])
-        low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=_SECONDS_TO_ANSWER)
+        low, high = bounds_of(consumer, self._topic, 0)
         if high != self._end:
             self._newest = [_from_message(message) for message in _last(consumer, self._topic, low, high)][::-1]
             self._end = high

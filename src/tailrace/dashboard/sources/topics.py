@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace.capture.dead_letters.dead_letters import TOPIC as DEAD_LETTERS
-from tailrace.capture.kafka_client import KafkaAddress, describe
+from tailrace.capture.kafka_client import KafkaAddress, bounds_of, describe
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
 from tailrace.dashboard.answers import EventLine
 from tailrace.dashboard.observed_event import ObservedEvent
@@ -108,7 +108,7 @@ class TopicsSource:
             for number in topic.partitions
         }
         for part in sorted(found - self._ends.keys()):
-            low, high = consumer.get_watermark_offsets(TopicPartition(*part), timeout=_SECONDS_TO_ANSWER)
+            low, high = bounds_of(consumer, *part)
             self._ends[part] = high
             self._locations[part] = max(low, high - _FIRST_RECORDS) if is_first else low
             consumer.incremental_assign([TopicPartition(*part, self._locations[part])])
