@@ -68,4 +68,6 @@ def _show(forecast: Forecast, as_json: bool) -> None:
         f"would read     {sum(forecast.documents.values()):,} documents of {len(forecast.documents)} collections",
         f"deletes from   {forecast.inventory}",
     ]
+    if forecast.refusal is not None:
+        lines += [f"refused        {forecast.refusal}", f"instead        {forecast.refusal.hint}"]
     Console(highlight=False).print("\n".join(lines))

@@ -45,6 +45,8 @@ def test_records_that_retention_deleted_are_no_reason_to_pass_over_deletes(
         capture.producer(stop_when_idle=True).run()
         admin.delete_records([TopicPartition(topic, 0, 5)])[TopicPartition(topic, 0, 5)].result(60)
         database.orders.delete_one({"_id": 1})
+        forecast = capture.recovery().forecast(capture.store.load(prefix))
+        assert topic in forecast.to_json()["refused"], "a dry run says beforehand what the recovery will say"
         with pytest.raises(InventoryMissing, match=topic) as refused:
             capture.producer(stop_when_idle=True, first_step=FirstStep.RECOVER).run()
         assert "--from-now" in refused.value.hint

@@ -26,7 +26,7 @@ from tailrace.fold import END_OPERATIONS
 from tailrace.owned import OwnedThread
 
 if TYPE_CHECKING:
-    from tailrace.capture.recovery.topic_reader import TopicMessage
+    from tailrace.capture.recovery.topic_reader import TopicContents, TopicMessage
 
 T = TypeVar("T")
 _END = object()
@@ -43,6 +43,9 @@ class KeyInventory(ABC):
 
     def note(self, records: Iterable[Record]) -> None:  # noqa: B027 - one that can read them back needs not be told
         """Take records into account that the sink has acknowledged."""
+
+    def check(self) -> None:  # noqa: B027 - most can always tell their keys
+        """Raise InventoryMissing where deletes made in a gap cannot be found, before anything is done for them."""
 
     @abstractmethod
     def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
@@ -73,20 +76,23 @@ class TopicInventory(KeyInventory):
         self._is_followed = is_followed
         self.description = f"the records in Kafka at {address.servers}"
 
-    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
-        """Read the topics to their end, then give the keys of the documents that are left.
-
-        Topics that have lost their beginning are refused: whoever captured a key there has no record of it.
-        """
-        from tailrace.capture.recovery.topic_reader import TopicContents
-
-        contents = TopicContents(self._address, self._topics())
-        if cut := contents.cut_topics():
+    def check(self) -> None:
+        """Refuse topics that have lost their beginning: whoever captured a key there has no record of it."""
+        if cut := self._contents().cut_topics():
             raise InventoryMissing(
                 f"records of {', '.join(cut)} were deleted by retention, so deletes made in the gap cannot be found",
                 hint="tailrace recover --from-now, then tailrace snapshot; and let these topics be compacted or kept.",
             )
-        yield from captured_keys(contents.messages, self._decoder, self._is_followed, unseen, lost)
+
+    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
+        """Read the topics to their end, then give the keys of the documents that are left."""
+        self.check()
+        yield from captured_keys(self._contents().messages, self._decoder, self._is_followed, unseen, lost)
+
+    def _contents(self) -> TopicContents:
+        from tailrace.capture.recovery.topic_reader import TopicContents
+
+        return TopicContents(self._address, self._topics())
 
 
 def captured_keys(
@@ -155,11 +161,16 @@ class LocalInventory(KeyInventory):
 class NoInventory(KeyInventory):
     """For sinks that cannot be read back and have no file: a recovery would leave deleted documents in the sink."""
 
-    description = "nowhere: deletes made in the gap would not be found"
+    description = "nowhere"
 
-    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
+    def check(self) -> None:
         """Refuse: going on would pass over deletes silently."""
         raise InventoryMissing("nobody knows which documents the sink has, so deletes made in the gap cannot be found")
+
+    def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
+        """Refuse, as `check` does."""
+        self.check()
+        yield from ()
 
 
 def in_background(items: Iterator[T], ahead: int = 4) -> Iterator[T | None]:

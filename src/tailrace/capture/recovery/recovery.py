@@ -27,7 +27,7 @@ from tailrace.capture.snapshot import Chunk, FoundEvents, KeyCheck, SnapshotProg
 from tailrace.capture.snapshot.backfill import Piece
 from tailrace.capture.snapshot.chunk import CHUNK_BYTES, estimated_documents
 from tailrace.capture.source.source import EventSource, captured_collections, captured_uuids
-from tailrace.errors import SettingsError
+from tailrace.errors import InventoryMissing, SettingsError
 from tailrace.event import ChangeEvent
 from tailrace.fold import End, Ends
 from tailrace.logs import get_logger
@@ -49,6 +49,8 @@ class Forecast:
     """About how many documents would be read again, by collection."""
     inventory: str
     """Where the keys that were captured before would come from."""
+    refusal: InventoryMissing | None
+    """Why a recovery would be refused, if it would be."""
 
     @property
     def is_lost(self) -> bool:
@@ -65,6 +67,7 @@ class Forecast:
             "is_lost": self.is_lost,
             "documents": self.documents,
             "inventory": self.inventory,
+            "refused": f"{self.refusal}" if self.refusal else None,
         }
 
 
@@ -253,7 +256,15 @@ class Recovery:
             now=now,
             documents={name: estimated_documents(client, name) for name in names},
             inventory=self._inventory.description,
+            refusal=self._refusal(),
         )
+
+    def _refusal(self) -> InventoryMissing | None:
+        try:
+            self._inventory.check()
+        except InventoryMissing as error:
+            return error
+        return None
 
     def _close(self, gap: Gap) -> Gap:
         found = self.progress.state

@@ -121,7 +121,8 @@ function planned(plan) {
   const total = Object.values(plan.documents ?? {}).reduce((sum, number) => sum + number, 0);
   const reading = `A recovery reads about ${count(total)} documents of ${names.join(", ") || "no collection"} once more and finds deletes with ${plan.inventory}.`;
   const need = plan.is_lost || plan.gap ? h("b", {}, "History is lost.") : h("b", {}, "No history is lost: nothing needs a recovery.");
-  return [need, ` ${reading}`];
+  const refused = plan.refused ? [" ", h("b", {}, "It would be refused:"), ` ${plan.refused}.`] : [];
+  return [need, ` ${reading}`, ...refused];
 }
 
 function progress(snapshot) {
