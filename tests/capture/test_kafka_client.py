@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tailrace.capture.kafka_client import bounds_of
+from tailrace.capture.kafka_client import KafkaAddress, bounds_of
 from tailrace.stand import Kafka
 
 
@@ -44,3 +44,15 @@ def test_a_partition_without_a_leader_yet_is_asked_again(kafka: Kafka, topic: st
         assert consumer.questions == 3
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "longest"),
+    [("", 1_000), ("?reconnect.backoff.max.ms=300", "300"), ("?reconnect.backoff.ms=5000", None)],
+)
+def test_a_broker_that_is_back_is_found_within_a_second_unless_the_url_says_otherwise(
+    query: str, longest: int | str | None
+) -> None:
+    config = KafkaAddress.parse(f"kafka://127.0.0.1:1{query}").config(group_id="g")
+    assert config.get("reconnect.backoff.max.ms") == longest
+    Consumer(config).close()

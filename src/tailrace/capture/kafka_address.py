@@ -13,6 +13,8 @@ from tailrace.errors import SettingsError
 from tailrace.settings import masked
 
 _log = logging.getLogger("tailrace.kafka")
+_MS_BETWEEN_CONNECTIONS = 1_000
+"""By default the client library waits up to ten seconds before it tries again a broker that was away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class KafkaAddress:
     def config(self, **settings: Any) -> dict[str, Any]:
         """Give the settings of a client; those of the URL win, and `linger_ms` stands for linger.ms."""
         own = {name.replace("_", "."): value for name, value in settings.items()}
+        if "reconnect.backoff.ms" not in self.options:  # the library refuses a longest wait below the first one
+            own = {"reconnect.backoff.max.ms": _MS_BETWEEN_CONNECTIONS, **own}
         return {
             "bootstrap.servers": self.servers,
             "log_level": 4,
