@@ -387,7 +387,8 @@ def test_a_namespace_that_is_no_text_is_an_error_of_ours() -> None:
     assert error[0] is OplogEntryInvalid
 
 
-def test_columns_are_the_events_that_they_stand_for() -> None:
+def test_columns_are_the_events_that_they_stand_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILRACE_KERNEL", "on")
     log = [entry(n, "i", f"shop.c{n % 2}", {"_id": n}, o2={"_id": n}) for n in range(1, 8)]
     spec = parse_command({"aggregate": 1, "pipeline": [{"$changeStream": START}], "cursor": {}}, "shop", SIX)
     oplog = RecordedOplog(RecordedShard(log, [OplogEntry(one).time for one in log]))
