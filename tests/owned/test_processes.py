@@ -54,6 +54,13 @@ def test_a_process_that_nobody_holds_any_more_ends() -> None:
     wait_until_gone(pid)
 
 
+def test_a_program_ends_with_its_guardian() -> None:
+    """Nobody else is left who would end it, as when the system kills for want of memory."""
+    with GuardedProcess[bytes](["sleep", "600"]) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until_gone(process.program_pid)
+
+
 def test_a_program_that_leads_no_group_yet_is_killed_too() -> None:
     """An owner may go between the fork of its program and the program's `setsid`."""
     with GuardedProcess[str](["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as process:
