@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
+from typer.main import get_command
 
 from tailrace import __version__, kernel
 from tailrace.cli import (
@@ -134,7 +137,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; errors become one line on stderr."""
     session.reset()
     try:
-        code = app(globals_first(arguments), prog_name="tailrace", standalone_mode=False)
+        code = _command()(globals_first(arguments), prog_name="tailrace", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except TyperException as error:
         if not error.format_message().strip():  # no arguments: the help is shown already
@@ -156,6 +159,12 @@ def run(arguments: list[str]) -> int:
             return exit_code_of(known)
         _report_error("unexpected", f"{type(error).__name__}: {error}", "Run it again with --debug and report it.")
         return EXIT_ERROR
+
+
+@functools.cache
+def _command() -> Callable[..., object]:
+    """Make the verbs of their functions once; Typer would for every command line."""
+    return get_command(app)
 
 
 def globals_first(arguments: list[str]) -> list[str]:
