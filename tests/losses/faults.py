@@ -122,7 +122,7 @@ def rollback(stage: Stage) -> None:
 
 
 def dropped_and_renamed(stage: Stage) -> None:
-    """The collection is dropped; another one takes its name."""
+    """The collection is dropped; another one takes its name, and its documents count as inserted."""
     with MongoClient[Any](stage.uri, w="majority") as client:
         orders = client[stage.database].orders
         time.sleep(2)
@@ -204,7 +204,8 @@ class Fault:
     strike: Callable[[Stage], None]
     ground: Ground = Ground.ORDINARY
     repeats: bool = False
-    """Whether even exactly-once repeats changes then, because its stored position was moved back."""
+    """Whether even exactly-once repeats changes then: its stored position was moved back, or it reads a collection that
+    was renamed as it is, with what was inserted since."""
     refuses: bool = False
     """Whether a tool may wait for an operator then: nobody can know where it stood."""
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -221,7 +222,7 @@ FAULTS: dict[str, Fault] = {
     "half-open connections to the broker": Fault(half_open),
     "primary killed": Fault(primary_killed),
     "rollback election": Fault(rollback),
-    "collection dropped and renamed": Fault(dropped_and_renamed),
+    "collection dropped and renamed": Fault(dropped_and_renamed, repeats=True),
     "record over the topic's limit": Fault(large_record),
     "event over 16 MB": Fault(large_event),
     "invalid UTF-8": Fault(invalid_utf8),

@@ -230,8 +230,12 @@ def _mark(servers: Servers[ReplicaSet], database: str, name: str, number: int | 
 
 
 def _truth(uri: str, database: str, start: Any, last: str) -> list[Change]:
-    """The server's own stream of the collection's name, read by pymongo, cut into fragments where it has to be."""
+    """The server's own stream of the collection's name, read by pymongo, cut into fragments where it has to be.
+
+    Documents that a rename brings count as inserted: whoever follows the name has them from then on.
+    """
     found: list[Change] = []
+    elsewhere: list[Change] = []
     deadline = time.monotonic() + SECONDS_TO_BEGIN
     options = {"start_at_operation_time": start, "max_await_time_ms": 200, "batch_size": 1_000}
     # An event over 16 MB cannot be read: what the numbers need is kept, the filler is not.
@@ -244,8 +248,12 @@ def _truth(uri: str, database: str, start: Any, last: str) -> list[Change]:
                 if raw is None:
                     continue
                 event = decode(raw.raw)
-                change = of_event(event) if event.get("ns", {}).get("coll") == "orders" else None
-                if change and not change.key.startswith(BEGINNING):
+                change = of_event(event)
+                if event["operationType"] == "rename":
+                    found += elsewhere
+                elif change and event["ns"]["coll"] != "orders":
+                    elsewhere.append(change)
+                elif change and not change.key.startswith(BEGINNING):
                     found.append(change)
                     if change.key == last:
                         return found
