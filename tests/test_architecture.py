@@ -12,6 +12,7 @@ import tailrace
 SOURCE = Path(tailrace.__file__).parent
 FLOW = [
     "logs",
+    "rate_limited_log",
     "server_codes",
     "retry",
     "errors",

@@ -131,8 +131,8 @@ def bounds_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
 
     A topic is listed before each of its partitions has a leader that knows it is one, so a new topic is asked again.
     """
-    place = TopicPartition(topic, partition)
-    return once_leader_known(lambda: consumer.get_watermark_offsets(place, timeout=SECONDS_TO_ANSWER))
+    asked = TopicPartition(topic, partition)
+    return once_leader_known(lambda: consumer.get_watermark_offsets(asked, timeout=SECONDS_TO_ANSWER))
 
 
 def ensure_topic(admin: AdminClient, topic: str, partitions: int, config: Mapping[str, str]) -> bool:

@@ -18,11 +18,11 @@ from tailrace.gateway.connection import Connection, ReplyOutlet
 from tailrace.gateway.fail_points import FailPoint
 from tailrace.gateway.hello import are_names, host_and_port, is_awaitable, is_usual_hello
 from tailrace.gateway.login import Login, mechanism
-from tailrace.gateway.rate_limited_log import describe
 from tailrace.gateway.repeated import RepeatedGetMore
 from tailrace.gateway.sessions import SessionCommands
 from tailrace.gateway.upstream import UpstreamConnection, error_code
 from tailrace.gateway.wire import Message
+from tailrace.rate_limited_log import describe
 
 if TYPE_CHECKING:
     from tailrace.gateway.server import Gateway

@@ -27,12 +27,12 @@ from tailrace.gateway.hello import Presentation
 from tailrace.gateway.limits import LoginAttempts, Shares
 from tailrace.gateway.privileges import PrivilegeChecks
 from tailrace.gateway.proving import Believed, Proof
-from tailrace.gateway.rate_limited_log import RateLimitedLog, describe
 from tailrace.gateway.replies import SharedReplies
 from tailrace.gateway.streams import AnyHub, Streams
 from tailrace.gateway.upstream import Upstream
 from tailrace.gateway.validation import Validation
 from tailrace.gateway.wire import MAX_MESSAGE
+from tailrace.rate_limited_log import RateLimitedLog, describe
 
 _BACKLOG: Final = 4_096
 """How many clients may be connecting at once: after a restart all of them do."""

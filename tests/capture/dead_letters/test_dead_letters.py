@@ -8,6 +8,7 @@ from pathlib import Path
 
 import bson
 import pytest
+from structlog.testing import capture_logs
 
 from sink_sides import change, records
 from tailrace.capture.dead_letters.dead_letters import FILE, FileDeadLetters, NoDeadLetters, TopicDeadLetters
@@ -40,6 +41,18 @@ def test_even_an_event_that_cannot_be_read_is_kept(tmp_path: Path, event: bytes)
     first, second = map(json.loads, (tmp_path / FILE).read_text().splitlines())
     assert base64.b64decode(first["event"]) == event
     assert second["cause"] == "record-refused"
+
+
+def test_the_log_tells_of_letters_and_is_not_filled_by_them(tmp_path: Path) -> None:
+    letters = FileDeadLetters(tmp_path)
+    with capture_logs() as lines:
+        for number in range(1_000):
+            letters.add(change(number), ERROR)
+    assert lines[0] == {
+        "event": "dead_letter_written", "log_level": "warning",
+        "namespace": "shop.orders", "operation": "insert", "cause": "event-unconvertible",
+    }  # fmt: skip
+    assert len(lines) < 100
 
 
 def test_without_dead_letters_the_stream_stops() -> None:

@@ -25,6 +25,7 @@ from tailrace.errors import EventUnconvertible, RecordRefused, SinkUnavailable, 
 from tailrace.event import ChangeEvent
 from tailrace.owned.closeable import Closeable
 from tailrace.proof import Difference
+from tailrace.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from tailrace.capture.kafka_address import KafkaAddress
@@ -59,6 +60,7 @@ class DeadLetters(Closeable):
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._log = RateLimitedLog()
         self.count = 0
         """How many letters were written."""
 
@@ -79,6 +81,9 @@ class DeadLetters(Closeable):
         )
         self._write(dead_letter)
         self.count += 1
+        self._log.warning(
+            "dead_letter_written", namespace=record.namespace, operation=record.operation, cause=error.code
+        )
 
     def add_difference(self, difference: Difference) -> None:
         """Keep the evidence that the engine made an event differently; the event itself was delivered all the same."""

@@ -1,4 +1,4 @@
-"""Log lines that clients cause: who sends nonsense all day long must not fill the log."""
+"""Log lines that clients or data cause: who sends nonsense all day long must not fill the log."""
 
 from __future__ import annotations
 

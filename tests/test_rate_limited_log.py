@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog.testing
 
-from tailrace.gateway.rate_limited_log import RateLimitedLog, describe
+from tailrace.rate_limited_log import RateLimitedLog, describe
 
 
 def test_a_flood_is_cut_short_and_counted() -> None:
