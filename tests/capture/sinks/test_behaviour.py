@@ -38,6 +38,7 @@ def test_everything_arrives_in_order_per_key_and_is_acknowledged(side: OtherSide
 def test_an_empty_batch_changes_nothing(side: OtherSide) -> None:
     with side.sink() as sink:
         sink.setup()
+        assert sink.flush(10) == 0
         assert sink.add([]) == 0
         assert sink.flush(10) == 0
 

@@ -77,7 +77,8 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
     def flush(self, timeout: float) -> int:
         """Wait until everything added has arrived; it is visible after `commit` only."""
         deadline = time.monotonic() + timeout
-        self._handover.flush(0)  # sends what still lingers
+        if self._batches:
+            self._handover.flush(0)  # sends what still lingers
         while any(batch.left for batch in self._batches):
             failure = next((batch.failures[0] for batch in self._batches if batch.failures), None)
             if failure:
