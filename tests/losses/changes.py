@@ -17,15 +17,14 @@ from bson import CodecOptions, json_util
 
 LENIENT: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
 _OPERATIONS = {
-    "insert": "insert", "c": "insert", "read": "insert", "r": "insert",
+    "insert": "insert", "c": "insert", "read": "read", "r": "read",
     "update": "update", "u": "update", "delete": "delete", "d": "delete",
 }  # fmt: skip
-"""A document of a snapshot counts as inserted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An insert, an update or a delete."""
+    """An insert, an update, a delete, or a document as a snapshot reads it."""
 
     operation: str
     key: str
@@ -79,12 +78,17 @@ class Count:
 
 
 def count(truth: Sequence[Change], delivered: Iterable[Change]) -> Count:
-    """Compare; order is that of the first arrivals of one document's changes."""
+    """Compare; order is that of the first arrivals of one document's changes.
+
+    A document that was read counts as the change that made it so.
+    """
     places = {change: place for place, change in enumerate(truth)}
+    by_write = {(change.key, change.write): change for change in truth if change.write is not None}
     seen: Counter[Change] = Counter()
     newest: dict[str, int] = {}
     reordered = 0
-    for change in delivered:
+    for given in delivered:
+        change = by_write.get((given.key, given.write), given) if given.operation == "read" else given
         seen[change] += 1
         place = places.get(change)
         if place is None or seen[change] > 1:

@@ -13,7 +13,7 @@ from typing import Any
 import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
-from pymongo.errors import PyMongoError
+from pymongo.errors import PyMongoError, WriteError
 
 from losses.tools import RunningTool
 from nemesis.line import Servers
@@ -147,8 +147,19 @@ def large_event(stage: Stage) -> None:
     with MongoClient[Any](stage.uri, w="majority") as client:
         orders = client[stage.database].orders
         orders.insert_one({"_id": "event", "write": -1})
-        orders.update_one({"_id": "event"}, {"$set": {"write": -2, "filler": "x" * size}})
+        _until_taken(lambda: orders.update_one({"_id": "event"}, {"$set": {"write": -2, "filler": "x" * size}}))
     time.sleep(5)
+
+
+def _until_taken(write: Callable[[], object]) -> None:
+    """A server with a small cache refuses a large write while it is busy."""
+    for _ in range(30):
+        try:
+            write()
+            return
+        except WriteError:
+            time.sleep(1)
+    raise AssertionError("the server never takes the write")
 
 
 def invalid_utf8(stage: Stage) -> None:

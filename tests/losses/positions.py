@@ -53,19 +53,20 @@ class InTopic(StoredPosition):
     topic: str
 
     def copy(self) -> Mapping[str, bytes]:
-        """Read the topic to its end."""
+        """Read the topic to the end that it has now; a tool that runs writes on."""
         options = {"group.id": f"copy-{self.topic}", "isolation.level": "read_committed", "enable.partition.eof": True}
         consumer = Consumer({"bootstrap.servers": self.servers, "enable.auto.commit": False, **options})
         try:
             parts = consumer.list_topics(self.topic, timeout=_SECONDS).topics[self.topic].partitions
-            consumer.assign([TopicPartition(self.topic, part, 0) for part in parts])
+            places = [TopicPartition(self.topic, part, 0) for part in parts]
+            ends = {each.partition: consumer.get_watermark_offsets(each, timeout=_SECONDS)[1] for each in places}
+            consumer.assign(places)
             newest: dict[str, bytes] = {}
-            ends = 0
-            while ends < len(parts):
+            while ends:
                 message = consumer.poll(_SECONDS)
                 assert message is not None, f"{self.topic} does not come to its end"
-                if message.error():
-                    ends += 1
+                if message.error() or message.offset() >= ends.get(message.partition(), 0):
+                    ends.pop(message.partition(), None)
                 elif message.value() is not None:
                     newest[(message.key() or b"").decode()] = message.value()
             return newest
