@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from bson import Int64
 from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from gateway.running_gateway import RunningGateway
+from gateway.wire_client import WireClient
 from tailrace.engine import Dialect, Event
 from tailrace.engine.live import LiveImages
 from tailrace.engine.user_stages import UserStages
 from tailrace.gateway import GatewayOptions
+from tailrace.gateway.fairness import TokenBucket
 from tailrace.hub import Hub
 from tailrace.hub.event_log import EventLog
+from tailrace.hub.staged import StagedChannel
 from tailrace.oplog.tail import LiveOplog
 from tailrace.stand import ReplicaSet
 
@@ -170,3 +175,75 @@ def test_comparisons_of_large_events_leave_the_event_loop_alone(
                 next(costly)
             assert caught.value.code == 50
     assert threads_of_stages == {"stages"}
+
+
+def test_streams_that_nearly_use_up_their_budgets_leave_threads_to_others(
+    secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]
+) -> None:
+    """Each event of each of ann's streams costs some tenths of a second; ben has one stage that costs nothing.
+
+    However much ann has to be done, ben's comes in between: none of her streams has all its events by then.
+    """
+    gateway = start_gateway(secured.uri, stage_seconds=60.0)
+    count, elements = 40, {"$range": [0, 50_000]}
+    with secured.client() as root, ExitStack() as opened:
+        root.pub.costly.drop()
+        root.pub.costly.insert_one({})
+        ben = opened.enter_context(WireClient(gateway.port))
+        ben.authenticate("ben", "secret")
+        cheap = _open(ben, {"$addFields": {"x": {"$add": [1, 1]}}})
+        for number in range(6):
+            ann = opened.enter_context(WireClient(gateway.port))
+            ann.authenticate("ann", "secret")
+            sums = {"$map": {"input": elements, "in": {"$add": ["$$this", number]}}}
+            cursor = _open(ann, {"$addFields": {"x": {"$size": sums}}})
+            ann.send({"getMore": cursor, "collection": "costly", "maxTimeMS": 60_000, "$db": "pub"})
+        root.pub.costly.insert_many([{"_id": number} for number in range(count)])
+        seen = 0
+        while seen < count:
+            told = ben.command({"getMore": cheap, "collection": "costly", "maxTimeMS": 60_000, "$db": "pub"})
+            seen += len(told["cursor"]["nextBatch"])
+        logs = [channel for channel in gateway.hub._channels.values() if isinstance(channel, StagedChannel)]
+        behind = [log.base.end - log.index for log in logs]
+        assert [left > 0 for left in sorted(behind)] == [False] + [True] * 6, behind
+
+
+def _open(client: WireClient, stage: dict[str, Any]) -> Int64:
+    pipeline = [{"$changeStream": {}}, stage]
+    told = client.command({"aggregate": "costly", "pipeline": pipeline, "cursor": {}, "$db": "pub"})
+    assert told["ok"] == 1, told
+    return Int64(told["cursor"]["id"])
+
+
+def test_many_quick_filters_share_the_event_loop(
+    mongodb: ReplicaSet,
+    database: Database[Any],
+    start_gateway: Callable[..., RunningGateway],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each takes about a millisecond for this event, which is little; all of them together would stop the loop."""
+    on_loop = off_loop = 0
+    run_stages = UserStages.__call__
+
+    def noting(stages: UserStages, events: list[Event], given: list[Event]) -> None:
+        nonlocal on_loop, off_loop
+        is_loop = not threading.current_thread().name.startswith(("gateway", "stages"))
+        on_loop, off_loop = on_loop + is_loop, off_loop + (not is_loop)
+        run_stages(stages, events, given)
+
+    gateway = start_gateway(mongodb.uri)
+    collection = database.create_collection("c")
+    with gateway.client(maxPoolSize=100) as client, ThreadPoolExecutor(60) as threads, ExitStack() as opened:
+        watched = client[database.name].c
+        filters = [{f"fullDocument.items.x{number}": {"$ne": 5}} for number in range(60)]
+        streams = [
+            opened.enter_context(watched.watch([{"$match": each}], max_await_time_ms=20_000)) for each in filters
+        ]
+        while any(reader.is_catching_up for reader in tuple(gateway.hub.subscribers)):
+            time.sleep(0.05)
+        monkeypatch.setattr(UserStages, "__call__", noting)
+        gateway.gateway.streams._on_loop = TokenBucket(0.01, 0.005, 0.005, time.monotonic())
+        seen = [threads.submit(next, stream) for stream in streams]
+        collection.insert_one({"_id": 0, "items": [{"y": 1}] * 520})
+        assert [each.result(_PATIENCE)["documentKey"]["_id"] for each in seen] == [0] * 60
+    assert off_loop > on_loop, (on_loop, off_loop)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,13 +18,18 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from tailrace.engine import Dialect, parse_command
+from tailrace.engine import stream as stream_module
 from tailrace.engine.live import LiveImages, operation_time
+from tailrace.engine.options import StreamSpec
 from tailrace.errors import ChangeStreamError, ThreadDied
 from tailrace.hub import Hub, Subscription
+from tailrace.hub import staged as staged_module
+from tailrace.hub.channel import Channel
 from tailrace.hub.staged import StagedChannel
 from tailrace.oplog.source import OplogBatch
 from tailrace.oplog.tail import LiveOplog
 from tailrace.stand import ReplicaSet
+from waiting import wait_until
 
 Document = dict[str, Any]
 _PATIENCE = 20
@@ -35,9 +43,12 @@ class Fixture:
         self.dialect = Dialect.of(self.client.server_info()["version"])
         self.hub = Hub(LiveOplog(self.client, await_ms=200), self.dialect, images=LiveImages(self.client), **options)
 
-    def subscribe(self, database: str, collection: str | None, *stages: Document, **options: Any) -> Subscription:
+    def subscribe(
+        self, database: str, collection: str | None, *stages: Document, seconds: float | None = None, **options: Any
+    ) -> Subscription:
+        """Subscribe; `seconds` is the budget of the stages for one event."""
         command = {"aggregate": collection or 1, "pipeline": [{"$changeStream": options}, *stages], "cursor": {}}
-        spec = parse_command(command, database, self.dialect)
+        spec = replace(parse_command(command, database, self.dialect), stage_seconds=seconds)
         return self.hub.subscribe(spec, latest=operation_time(self.client), now=datetime.now(UTC))
 
     def close(self) -> None:
@@ -333,3 +344,66 @@ def wait_for_restart(hub: Hub) -> None:
     while hub.counts.restarts == 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stage", [{"$match": {"operationType": "insert"}}, {"$addFields": {"x": 1}}])
+def test_stages_that_take_long_give_way_and_lose_nothing(
+    on_hub: Callable[..., Fixture], database: Database[Document], monkeypatch: pytest.MonkeyPatch, stage: Document
+) -> None:
+    """In a channel of its own, behind another one, and while it catches up: one event at a time, in the same order.
+
+    A transaction has many events of one time, of which some are made and others not yet.
+    """
+    for module in (stream_module, staged_module):
+        monkeypatch.setattr(module, "STAGES_SLICE", -1.0)
+    collection = database.create_collection("c")
+    start = database.client.admin.command("ping")["operationTime"]
+    hub = on_hub()
+    stages = [stage, {"$match": {"fullDocument.n": {"$ne": 3}}}]
+    live = hub.subscribe(database.name, "c", *stages, seconds=60.0)
+    take_until_shared(live)
+    padding = "x" * 40_000
+    with database.client.start_session() as session, session.start_transaction():
+        collection.insert_many([{"_id": number, "n": number, "p": padding} for number in range(6)], session=session)
+    collection.insert_many([{"_id": number, "n": number, "p": padding} for number in range(6, 9)])
+    wait_until(lambda: hub.hub.reached >= operation_time(hub.client))
+    expected = from_server(database, 8, stages, start_at_operation_time=start)
+    first = [event.raw for event in live.poll().events]
+    assert first == expected[:1]
+    joining = hub.subscribe(database.name, "c", *stages, seconds=60.0, startAtOperationTime=start)
+    assert first + take(live, 7) == expected
+    assert take(joining, 8) == expected
+    collection.insert_one({"_id": 10})
+    assert take(live, 1) == take(joining, 1)
+
+
+def test_entries_are_spread_while_the_stages_of_a_new_subscriber_are_compiled(
+    on_hub: Callable[..., Fixture], database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = database.create_collection("c")
+    hub = on_hub()
+    compiling, gate = threading.Event(), threading.Event()
+    make = Hub._new_channel
+
+    def gated(hub: Hub, spec: StreamSpec, latest: int, now: datetime) -> Channel:
+        made = make(hub, spec, latest, now)
+        if spec.stages:
+            compiling.set()
+            assert gate.wait(_PATIENCE)
+        return made
+
+    monkeypatch.setattr(Hub, "_new_channel", gated)
+    plain = hub.subscribe(database.name, "c")
+    take_until_shared(plain)
+    with ThreadPoolExecutor(1) as threads:
+        opening = threads.submit(hub.subscribe, database.name, "c", {"$match": {"operationType": "insert"}})
+        try:
+            assert compiling.wait(_PATIENCE)
+            collection.insert_many([{"_id": number} for number in range(3)])
+            collection.delete_one({"_id": 0})
+            assert len(take(plain, 4)) == 4
+        finally:
+            gate.set()
+        late = opening.result(_PATIENCE)
+    collection.insert_one({"_id": 3})
+    assert [bson.decode(event)["documentKey"]["_id"] for event in take(late, 4)] == [0, 1, 2, 3]

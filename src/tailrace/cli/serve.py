@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 1.0
 _AWAIT_MS = 1_000
+_SWITCH_SECONDS = 0.0005
+"""How long a thread that computes may keep the event loop, which all clients wait for, from the interpreter."""
 
 
 def _by_name(shards: list[str]) -> dict[str, str]:
@@ -142,11 +144,13 @@ async def _serve(
 ) -> None:
     import asyncio
     import signal
+    import sys
 
     from tailrace.gateway import Gateway
     from tailrace.monitor import GatewayMetrics
     from tailrace.settings import masked
 
+    sys.setswitchinterval(_SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

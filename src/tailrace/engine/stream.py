@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,6 +15,7 @@ from tailrace.engine.event import Event, EventColumns, Events, run_stages
 from tailrace.engine.images import ImageStore, NoImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.split import MAX_EVENT, size_of
+from tailrace.engine.user_stages import quick_bytes
 from tailrace.errors import ChangeStreamError, OplogEntryInvalid
 from tailrace.oplog.entry import OplogEntry
 from tailrace.oplog.source import OplogBatch, OplogSource
@@ -25,6 +28,8 @@ MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 _ENTRIES_AT_ONCE: Final = 1_000
 _FEW_ENTRIES: Final = 16
 """How many entries are worked on at once, at most, and at least when only a few events are asked for."""
+STAGES_SLICE: Final = 0.2
+"""The processor time after which stages with a budget give way to those of others, whatever is left to do."""
 
 
 def open_stream(
@@ -85,11 +90,18 @@ class EngineStream:
         self._is_first_batch = True
         self._is_drained = False
         self._events_at_once = self._assembly.events_at_once
+        self._is_sliced = spec.stage_seconds is not None and bool(spec.stages)
+        self._quick_bytes = quick_bytes(spec.stages)
 
     @property
     def operation_time(self) -> int:
         """How far the server was when it gave what was read last."""
         return max(self._operation_time, self.reached)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is more to give of what was read from the oplog last."""
+        return self._made is not None
 
     @property
     def is_caught_up(self) -> bool:
@@ -107,7 +119,9 @@ class EngineStream:
     def next_events(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Events:
         """Pull events until the batch is full or the oplog has nothing more for now.
 
-        At least one event comes, whatever its size. After an invalidate the stream is closed.
+        At least one event comes, whatever its size. After an invalidate the stream is closed. Stages that have a budget
+        for each event may use it up for every one of a long batch, so they are stopped after a while; the next call
+        goes on.
         """
         try:
             return self._read_batch(max_events, max_bytes)
@@ -127,14 +141,20 @@ class EngineStream:
             return batch
         self._is_drained = False
         limit = _BatchLimit(max_events, max_bytes)
+        deadline = time.thread_time() + STAGES_SLICE if self._is_sliced else math.inf
+        is_late = False
         while True:
             if self._ready and isinstance(batch, list) and limit.fill(batch, self._ready):
+                self._move_to_last(batch)
+                return batch
+            if is_late and self.is_unfinished:
                 self._move_to_last(batch)
                 return batch
             if self.is_closed or self._assembly.invalidate.token is not None or not self._has_oplog_batch(max_events):
                 self.close()
                 break
             made = None if self._made is None else next(self._made, None)
+            is_late = self._is_sliced and time.thread_time() > deadline
             if made is None:
                 self._finish_oplog_batch()
                 break
@@ -219,12 +239,18 @@ class EngineStream:
         if isinstance(events, EventColumns) and events.size <= MAX_EVENT and self._assembly.is_passed_through:
             yield events
             return
-        step = self._events_at_once or len(events) or 1
+        step = self._step(events)
         for first in range(0, len(events), step):
             made, error = run_stages(self._assembly.stages, events[first : first + step])
             yield made
             if error is not None:
                 raise error
+
+    def _step(self, events: Events) -> int:
+        """Give how many events go through the stages at once: where those have a budget, few enough to stop in time."""
+        if self._is_sliced and size_of(events) > self._quick_bytes:
+            return 1
+        return self._events_at_once or len(events) or 1
 
     def _with_server_prefix(self, error: ChangeStreamError) -> ChangeStreamError:
         """Put before the message what the server puts there, which is another for the first batch."""

@@ -16,7 +16,7 @@ from tailrace.engine.options import StreamSpec, parse_command
 from tailrace.engine.stream import FIRST_BATCH
 from tailrace.errors import ChangeStreamError, StreamRefused, TailraceError
 from tailrace.gateway import replies
-from tailrace.gateway.command import MOST_READ_HERE, Command, unauthorized
+from tailrace.gateway.command import MOST_SERVED_HERE, Command, unauthorized
 from tailrace.gateway.cursors import Cursor
 from tailrace.gateway.identity import NOBODY, Identity
 from tailrace.gateway.repeated import RepeatedGetMore
@@ -56,7 +56,7 @@ class ChangeStreamCommands:
         if not _begins_with_change_stream(asked.message.body) or asked.message.sequences:
             return await self._conversation.pass_through(asked)
         body = asked.message.body
-        if len(body) > MOST_READ_HERE or any(raw.find(body, name) for name in _LEFT_TO_UPSTREAM):
+        if len(body) > MOST_SERVED_HERE or any(raw.find(body, name) for name in _LEFT_TO_UPSTREAM):
             return await self._leave_to_upstream(asked)
         await self._check_capacity()
         privileges = await self._conversation.login.privileges()
@@ -74,7 +74,8 @@ class ChangeStreamCommands:
                 spec = by_shards
             stage = command["pipeline"][0]["$changeStream"]
             positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
-            subscription = await self._reachable(self._gateway.streams.open(spec, positions))
+            opening = self._gateway.streams.open(spec, positions, owner=await self._owner())
+            subscription = await self._reachable(opening)
         except StreamRefused:  # the upstream has just found nothing wrong with it, so it knows more than the engine
             return await self._leave_to_upstream(asked)
         try:
@@ -86,6 +87,10 @@ class ChangeStreamCommands:
         except BaseException:
             self._gateway.streams.close_soon(subscription)
             raise
+
+    async def _owner(self) -> str:
+        """Give for whom threads work, when they work for this client."""
+        return ", ".join(sorted(await self._conversation.users())) or self._conversation.address
 
     async def _check_capacity(self) -> None:
         """Refuse a stream beyond those that the client may have, before it costs anything."""
@@ -200,7 +205,8 @@ class ChangeStreamCommands:
         raise ChangeStreamError(message, server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
 
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
-        batch = await self._reachable(self._gateway.streams.next_batch(subscription, max_events, seconds))
+        owner, streams = await self._owner(), self._gateway.streams
+        batch = await self._reachable(streams.next_batch(subscription, max_events, seconds, owner=owner))
         if self._gateway.streams.stopping.is_set() and not batch.events:
             raise ChangeStreamError("the gateway is stopping", server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
         return batch

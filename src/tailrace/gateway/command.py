@@ -24,6 +24,8 @@ MAX_FIELDS: Final = 256
 """No command of any server has as many; reading more would let one client hold up the others."""
 MOST_READ_HERE: Final = 512 * 1024
 """Bytes of a command that is decoded in some milliseconds; those of drivers are far below."""
+MOST_SERVED_HERE: Final = 32 * 1024
+"""Bytes of a command whose change stream the engine serves: its stages are compiled in some hundred milliseconds."""
 _STILL_QUERIES: Final = frozenset(
     {"hello", "isMaster", "ismaster", "buildInfo", "buildinfo", "authenticate", "saslStart", "saslContinue", "_isSelf"}
 )

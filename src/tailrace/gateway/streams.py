@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -17,6 +17,8 @@ from tailrace.cluster import ClusterHub, MergedReading
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.stream import MAX_BATCH_BYTES
 from tailrace.engine.user_stages import are_quick
+from tailrace.gateway.fair_workers import FairWorkers
+from tailrace.gateway.fairness import TokenBucket
 from tailrace.hub import Batch, EventLog, Hub, Subscription
 from tailrace.hub.catch_up import ShardScan
 from tailrace.oplog.tail import time_in
@@ -32,6 +34,10 @@ _REPLY_BYTES: Final = 256 * 1024 * 1024
 _LEAST_REPLY_BYTES: Final = 256 * 1024
 """All clients together may have so much on its way to them; a few of them each what a server sends, up to 16 MB."""
 _CATCH_UP_PAUSE: Final = 0.02
+_LOOP_SHARE: Final = 0.25
+_LOOP_SECONDS: Final = 0.02
+"""What part of the event loop's time events may be made on it, and for how long at once: each channel takes a few
+milliseconds at most, but there may be a thousand of them, each with another filter."""
 _PAUSE: Final = 0.001
 _PAUSE_FOR_EACH: Final = 0.0002
 _LONGEST_PAUSE: Final = 0.05
@@ -48,25 +54,28 @@ class Streams:
         """The newest `$clusterTime` that the upstream has reported, with its signature."""
         self._client = client
         self._loop = asyncio.get_running_loop()
-        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="gateway")
-        self._stage_workers = ThreadPoolExecutor(_STAGE_WORKERS, thread_name_prefix="stages")
+        self._workers = FairWorkers(_WORKERS, "gateway")
+        self._stage_workers = FairWorkers(_STAGE_WORKERS, "stages")
         """For streams whose stages may take their time: those wait for each other, and nobody for them."""
         self._stage_seconds = stage_seconds
+        self._on_loop = TokenBucket(_LOOP_SHARE, _LOOP_SECONDS, _LOOP_SECONDS, time.monotonic())
         self._waiting: dict[EventLog, set[asyncio.Future[None]]] = {}
         self._with_data: set[EventLog] = set()
         self._early: list[asyncio.Future[None]] = []
         """Those who asked for more before the next wake."""
         self._next_wake = 0.0
         self._is_wake_set = False
-        self._making: dict[EventLog, asyncio.Future[None]] = {}
+        self._making: dict[tuple[EventLog, str], asyncio.Future[None]] = {}
         self.stopping = asyncio.Event()
         hub.on_data(self._on_data_available)
 
-    async def open(self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None = None) -> AnySubscription:
-        """Open a stream, by default behind the newest operation."""
+    async def open(
+        self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None = None, *, owner: str
+    ) -> AnySubscription:
+        """Open a stream for an owner, by default behind the newest operation."""
         spec = replace(spec, stage_seconds=self._stage_seconds)
         workers = self._workers if are_quick(spec.stages) else self._stage_workers
-        return await self._loop.run_in_executor(workers, self._subscribe, spec, positions)
+        return await workers.run(owner, self._subscribe, spec, positions)
 
     def _subscribe(self, spec: StreamSpec, positions: Mapping[str, ResumeToken] | None) -> AnySubscription:
         reply = self._client.admin.command("ping")
@@ -86,7 +95,9 @@ class Streams:
         ):
             self.cluster_time = found.data
 
-    async def next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
+    async def next_batch(
+        self, subscription: AnySubscription, max_events: int | None, seconds: float, *, owner: str
+    ) -> Batch:
         """Wait until there are events, the stream ends, or so many seconds have passed."""
         deadline = self._loop.time() + seconds
         if seconds and subscription.is_caught_up:
@@ -95,7 +106,7 @@ class Streams:
             await self._wait(subscription, deadline - self._loop.time())
         while True:
             before = subscription.position
-            batch = await self._poll(subscription, max_events)
+            batch = await self._poll(subscription, max_events, owner)
             left = deadline - self._loop.time()
             if batch.events or subscription.is_closed or left <= 0 or max_events == 0 or self.stopping.is_set():
                 return batch
@@ -105,7 +116,7 @@ class Streams:
 
     async def close(self, subscription: AnySubscription) -> None:
         """Close a stream; when it scans by itself, that has a cursor on the server."""
-        await self._loop.run_in_executor(self._workers, subscription.close)
+        await asyncio.wrap_future(self._workers.submit(subscription.close))
 
     def close_soon(self, subscription: AnySubscription) -> None:
         """Close a stream whose client has gone, or which has failed."""
@@ -120,35 +131,44 @@ class Streams:
         self._with_data |= set(self._waiting)
         self._wake_with_data()
         for workers in (self._workers, self._stage_workers):
-            workers.shutdown(wait=False, cancel_futures=workers is self._stage_workers)
+            workers.close(cancel=workers is self._stage_workers)
 
     # --- making events
 
-    async def _poll(self, subscription: AnySubscription, max_events: int | None) -> Batch:
+    async def _poll(self, subscription: AnySubscription, max_events: int | None, owner: str) -> Batch:
         for channel in subscription.channels:
-            if not channel.has_data:
-                continue
-            if not channel.make_events_without_waiting():
-                await self._make_events(channel)
+            if channel.has_data and not self._make_events_on_loop(channel):
+                await self._make_events(channel, owner)
         batch = subscription.poll_made(max_events, self._max_bytes)
         if batch is not None:
             return batch
         workers = self._stage_workers if subscription.is_costly else self._workers
-        return await self._loop.run_in_executor(workers, subscription.poll, max_events, self._max_bytes)
+        return await workers.run(owner, subscription.poll, max_events, self._max_bytes)
+
+    def _make_events_on_loop(self, channel: EventLog) -> bool:
+        """Make a channel's events here, if that is quick and not too much was made here lately; False when not."""
+        begun = time.monotonic()
+        if self._on_loop.spend(0.0, begun) < 0:
+            return False
+        is_made = channel.make_events_without_waiting()
+        now = time.monotonic()
+        self._on_loop.spend(now - begun, now)
+        return is_made
 
     @property
     def _max_bytes(self) -> int:
         """How large a reply may be, so that clients who do not take theirs cannot fill the memory."""
         return min(MAX_BATCH_BYTES, max(_LEAST_REPLY_BYTES, _REPLY_BYTES // max(1, len(self.hub.subscribers))))
 
-    async def _make_events(self, channel: EventLog) -> None:
-        """Have a channel's events made, once for all who wait for them."""
-        making = self._making.get(channel)
+    async def _make_events(self, channel: EventLog, owner: str) -> None:
+        """Have a channel's events made, once for all of an owner who wait for them: nobody waits for another's turn."""
+        key = channel, owner
+        making = self._making.get(key)
         if making is None:
             workers = self._stage_workers if channel.is_costly else self._workers
-            making = self._loop.run_in_executor(workers, channel.make_events)
-            self._making[channel] = making
-            making.add_done_callback(lambda _: self._making.pop(channel, None))
+            making = self._loop.create_task(workers.run(owner, channel.make_events))
+            self._making[key] = making
+            making.add_done_callback(lambda _: self._making.pop(key, None))
         await asyncio.shield(making)
 
     # --- waiting

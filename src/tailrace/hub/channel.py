@@ -41,6 +41,11 @@ class _Inbox:
         self.entry_at = entry_at
         self._next: deque[OplogBatch] = deque()
 
+    @property
+    def has_data(self) -> bool:
+        """Whether there is a batch that the stream has not read."""
+        return bool(self._next)
+
     def put(self, batch: OplogBatch) -> None:
         """Let the stream read this batch next."""
         self._next.append(batch)
@@ -87,6 +92,8 @@ class Channel(EventLog):
         self._takes_time = looks_up or AddImages.are_asked_for(spec.options)
         self._quick_bytes = quick_bytes(spec.stages) if spec.stages else _QUICK_BYTES
         self._has_commands = False
+        self._taken = low
+        """The time up to which entries were taken out of the inbox."""
         self._inbox = _Inbox(entry_at)
         since = replace(
             spec.options, start_at_operation_time=ClusterTime(low).next.timestamp, resume_after=None, start_after=None
@@ -124,25 +131,35 @@ class Channel(EventLog):
         with self._inbox_lock:
             if only_quick and not self._is_quick():
                 return False
-            entries, self._entries = self._entries, []
-            self._entry_bytes, reached = 0, self.fed
-            self._has_commands = False
+            if not self._stream.is_unfinished:
+                self._take_entries()
         if self.is_ended or self.error or self.is_broken:
             return True
         made: list[Event] = []
-        if entries:
-            self._inbox.put(OplogBatch(entries, reached))
+        if self._stream.is_unfinished or self._inbox.has_data:
             try:
                 made = self._stream.next_batch(None, _NO_LIMIT)
             except TailraceError as error:
                 self._append(list(self._stream.unfinished), self.reached, is_ended=False)
                 self.error = error
                 return True
+        reached = self._taken
+        if self._stream.is_unfinished:  # of the last one's time there may be more
+            reached = made[-1].cluster_time - 1 if made else self.reached
         self._append(made, reached, is_ended=self._stream.is_closed)
         return True
 
+    def _take_entries(self) -> None:
+        if self._entries:
+            self._inbox.put(OplogBatch(self._entries, self.fed))
+            self._entries = []
+        self._entry_bytes, self._taken = 0, self.fed
+        self._has_commands = False
+
     def _is_quick(self) -> bool:
         """Tell whether events are made of what waits within a millisecond or two: nothing is looked up for them."""
+        if self._stream.is_unfinished:
+            return False
         if not self._entries:
             return True
         return not self._takes_time and not self._has_commands and self._entry_bytes < self._quick_bytes

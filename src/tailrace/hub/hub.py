@@ -169,7 +169,8 @@ class Hub(Closeable):
         channel = self._channel(spec, latest, now)
         channel.readers.add(subscription)
         channel.make_events()
-        index = None if channel.is_ended or channel.error else channel.index_after(behind)
+        has_come_so_far = not channel.is_ended and not channel.error and channel.reached >= behind
+        index = channel.index_after(behind) if has_come_so_far else None
         if index is None:
             self.leave(subscription, channel)
             return None
@@ -188,8 +189,10 @@ class Hub(Closeable):
 
     def _channel(self, spec: StreamSpec, latest: int, now: datetime) -> AnyChannel:
         pipeline = compile_stages(spec, self.dialect, now, ClusterTime(latest).timestamp)
+        if pipeline is not None and not may_be_staged(spec, pipeline):
+            return self._whole_channel_with_stages(spec, latest, now)
         with self._lock:
-            if pipeline is None or not may_be_staged(spec, pipeline):
+            if pipeline is None:
                 return self._whole_channel(spec, latest, now)
             known = self._usable(sharing_key(spec))
             if known is None:
@@ -208,6 +211,35 @@ class Hub(Closeable):
         self._keep(spec, channel)
         self._routes.add(channel)
         return channel
+
+    def _whole_channel_with_stages(self, spec: StreamSpec, latest: int, now: datetime) -> Channel:
+        """Do the same where stages are compiled, without the lock: everybody's entries wait for that.
+
+        What comes meanwhile is found in the ring; where it has left that already, all begins anew.
+        """
+        while True:
+            made = self._new_channel(spec, latest, now)
+            with self._lock:
+                known = self._usable(sharing_key(spec))
+                if isinstance(known, Channel):
+                    return known
+                self._routes.add(made)
+                if self._feed_from_ring(made):
+                    self._keep(spec, made)
+                    return made
+                self._routes.remove(made)
+
+    def _feed_from_ring(self, channel: Channel) -> bool:
+        """Give a channel all that was read since it was made; False when some of that is gone."""
+        while channel.fed < self._ring.reached:
+            missed = self._ring.after(channel.fed)
+            if missed is None:
+                return False
+            for entry in missed.entries:
+                if channel in self._routes.of(entry):
+                    channel.feed(entry)
+            channel.fed = missed.reached
+        return True
 
     def _usable(self, key: Key) -> AnyChannel | None:
         """Find a channel that still goes on; one that does not is forgotten."""

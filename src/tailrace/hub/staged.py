@@ -6,16 +6,18 @@ on the oplog's bytes a channel of its own is cheaper: most entries then never be
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tailrace.engine.dialect import Dialect
-from tailrace.engine.event import run_stages
+from tailrace.engine.event import Event, Stage, run_stages
 from tailrace.engine.expression import Pipeline
 from tailrace.engine.images import AddImages
 from tailrace.engine.options import StreamSpec
 from tailrace.engine.prefilter import prefilter_of
-from tailrace.engine.split import limit_size
+from tailrace.engine.split import limit_size, size_of
+from tailrace.engine.stream import STAGES_SLICE
 from tailrace.engine.user_stages import UserStages, quick_bytes
 from tailrace.errors import ChangeStreamError
 from tailrace.hub.channel import Channel
@@ -79,8 +81,9 @@ class StagedChannel(EventLog):
             # What the base cannot make, a stream of its own may: its stages may leave out what is too large.
             self.is_broken = True
             return True
-        self.index = read.end
-        made, error = run_stages([self._user_stages, limit_size], read.events)
+        made, count, error = self._run_stages(read.events)
+        is_all = count == len(read.events)
+        self.index = read.end if is_all else self.index + count
         if isinstance(error, ChangeStreamError):
             self._append(made, self.reached, is_ended=False)
             message = error.message.removeprefix(self._dialect.first_batch_prefix)
@@ -90,5 +93,21 @@ class StagedChannel(EventLog):
             return True
         if error is not None:
             raise error
-        self._append(made, read.reached, is_ended=read.is_ended)
+        reached = read.reached if is_all else read.events[count].cluster_time - 1
+        self._append(made, reached, is_ended=read.is_ended and is_all)
         return True
+
+    def _run_stages(self, events: list[Event]) -> tuple[list[Event], int, Exception | None]:
+        """Run the stages on events, for a while; give also of how many, and the error that was met."""
+        stages: list[Stage] = [self._user_stages, limit_size]
+        if size_of(events) <= self._quick_bytes:
+            made, error = run_stages(stages, events)
+            return list(made), len(events), error
+        deadline = time.thread_time() + STAGES_SLICE
+        all_made: list[Event] = []
+        for count, event in enumerate(events, 1):
+            made, error = run_stages(stages, [event])
+            all_made += made
+            if error is not None or time.thread_time() > deadline:
+                return all_made, count, error
+        return all_made, len(events), None
