@@ -143,6 +143,29 @@ def test_a_budget_is_given_in_turn_and_survives_those_who_leave() -> None:
     asyncio.run(run())
 
 
+def test_a_budget_is_given_by_owner_in_turn_and_nobody_has_more_than_half_while_others_wait() -> None:
+    async def run() -> None:
+        budget = ByteBudget(10)
+        eve = [asyncio.create_task(budget.reserve(4, "eve")) for _ in range(6)]
+        await asyncio.sleep(0)
+        assert [each.done() for each in eve] == [True, True, False, False, False, False]
+        ben = asyncio.create_task(budget.reserve(4, "ben"))
+        await asyncio.sleep(0)
+        assert not ben.done()
+        budget.give(4, "eve")
+        await ben
+        assert budget.used == 8
+        budget.give(4, "ben")
+        await eve[2]
+        assert not eve[3].done()
+        for each in eve[3:]:
+            each.cancel()
+        budget.give(8, "eve")
+        assert (budget.used, dict(budget._held)) == (0, {})
+
+    asyncio.run(run())
+
+
 def test_half_messages_count_and_who_holds_most_is_dropped(
     start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet, database: Database[Document]
 ) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import bson
@@ -137,6 +139,49 @@ def test_large_replies_that_are_compressed_share_a_budget(
             found = client.packed_reply()["cursor"]["firstBatch"]
             assert [each["x"] == PADDING for each in found] == [True] * 4
         wait_until(lambda: replies.used == 0)
+
+
+@pytest.mark.parametrize("served_by", ["server", "gateway"])
+def test_those_who_read_slowly_keep_no_room_from_others(
+    mongodb: ReplicaSet,
+    database: Database[dict[str, Any]],
+    start_gateway: Callable[..., RunningGateway],
+    served_by: str,
+) -> None:
+    """A reply that is compressed has to be here whole. Who takes it a little at a time is dropped when others wait."""
+    budget = {"server": 16 * MB, "gateway": 5 * MB}[served_by]
+    gateway = start_gateway(mongodb.uri, receive_bytes=budget, seconds_for_a_message=3.0)
+    collection = database.create_collection("c")
+    start = database.client.admin.command("ping")["operationTime"]
+    for number in range(3):
+        collection.insert_one({"_id": number, "x": PADDING})
+    asked: dict[str, Any] = {"find": "c", "$db": database.name}
+    if served_by == "gateway":
+        stage = {"$changeStream": {"startAtOperationTime": start}}
+        asked = {"aggregate": "c", "pipeline": [stage], "cursor": {}, "$db": database.name}
+    content = b"\x00" * 5 + bson.encode(asked)
+    frame = struct.pack("<iiB", OP_MSG, len(content), 2) + zlib.compress(content)
+    with WireClient(gateway.port) as slow, WireClient(gateway.port, source="127.0.0.2") as other:
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        slow.send_frame(frame, OP_COMPRESSED)
+        wait_until(lambda: gateway.gateway.frames.replies.used)
+        other.send_frame(frame, OP_COMPRESSED)
+        is_done = threading.Event()
+        reading = threading.Thread(target=_read_slowly, args=(slow, is_done))
+        reading.start()
+        try:
+            found = other.packed_reply()
+        finally:
+            is_done.set()
+            reading.join()
+    assert found["cursor"]["firstBatch"][0]["_id"] is not None
+    wait_until(lambda: gateway.gateway.frames.replies.used == 0)
+
+
+def _read_slowly(client: WireClient, is_done: threading.Event) -> None:
+    with suppress(OSError):
+        while not is_done.wait(0.2) and client.socket.recv(16_384):
+            continue
 
 
 def test_a_client_is_dropped_by_what_the_server_has_not_taken_yet(

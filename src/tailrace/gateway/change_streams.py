@@ -74,7 +74,7 @@ class ChangeStreamCommands:
                 spec = by_shards
             stage = command["pipeline"][0]["$changeStream"]
             positions = read_positions(stage.get("resumeAfter") or stage.get("startAfter"))
-            opening = self._gateway.streams.open(spec, positions, owner=await self._owner())
+            opening = self._gateway.streams.open(spec, positions, owner=self._conversation.owner)
             subscription = await self._reachable(opening)
         except StreamRefused:  # the upstream has just found nothing wrong with it, so it knows more than the engine
             return await self._leave_to_upstream(asked)
@@ -87,10 +87,6 @@ class ChangeStreamCommands:
         except BaseException:
             self._gateway.streams.close_soon(subscription)
             raise
-
-    async def _owner(self) -> str:
-        """Give for whom threads work, when they work for this client."""
-        return ", ".join(sorted(await self._conversation.users())) or self._conversation.address
 
     async def _check_capacity(self) -> None:
         """Refuse a stream beyond those that the client may have, before it costs anything."""
@@ -205,7 +201,7 @@ class ChangeStreamCommands:
         raise ChangeStreamError(message, server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)
 
     async def _next_batch(self, subscription: AnySubscription, max_events: int | None, seconds: float) -> Batch:
-        owner, streams = await self._owner(), self._gateway.streams
+        owner, streams = self._conversation.owner, self._gateway.streams
         batch = await self._reachable(streams.next_batch(subscription, max_events, seconds, owner=owner))
         if self._gateway.streams.stopping.is_set() and not batch.events:
             raise ChangeStreamError("the gateway is stopping", server_code=server_codes.INTERRUPTED_AT_SHUTDOWN)

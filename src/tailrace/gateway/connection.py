@@ -13,12 +13,11 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from tailrace.errors import BadFrame
 from tailrace.gateway.fairness import ClientShare, Fairness
-from tailrace.gateway.frames import Frames
+from tailrace.gateway.frames import ByteBudget, Frames
 from tailrace.gateway.relay import PIECE, pieces_of
 from tailrace.gateway.wire import HEADER_SIZE, Message, Parts, read_header, size_of
 
@@ -27,6 +26,15 @@ T = TypeVar("T")
 _MESSAGES_AHEAD: Final = 4
 _BYTES_AHEAD: Final = 1024 * 1024
 """A client that sends more before it has its answers has to wait."""
+
+
+class _Held(NamedTuple):
+    """Bytes of a budget that a client has."""
+
+    budget: ByteBudget
+    size: int
+    owner: str
+    since: float
 
 
 class Connection(asyncio.Protocol):
@@ -62,10 +70,10 @@ class Connection(asyncio.Protocol):
         """How many bytes those have, what has come of the next one, and the one that is not answered yet."""
         self._in_work = 0
         """How many bytes the message has that was read last and is not answered yet."""
-        self._unpacked = 0
-        """What it takes of the budget of unpacked bytes."""
-        self._reply = 0
-        """What its answer takes of the budget of replies."""
+        self._held: list[_Held] = []
+        """What it and its answer take of the budgets of unpacked bytes and of replies."""
+        self.owner = ""
+        """Who has authenticated, and so shares those budgets with others; until then it is the address."""
         self._is_paused = False
         self._asked_at = 0.0
         """Since when the next message is waited for."""
@@ -151,7 +159,10 @@ class Connection(asyncio.Protocol):
         self._take_whole()
         if self._is_paused and not self._is_ahead:
             self._resume()
-        message, self._unpacked = await self._frames.open(frame, self.largest, self._seconds)
+        owner = self.owner or self.address
+        message, unpacked = await self._frames.open(frame, self.largest, self._seconds, owner)
+        if unpacked:
+            self._held.append(_Held(self._frames.unpacked, unpacked, owner, time.monotonic()))
         return message
 
     def _forget_message(self) -> None:
@@ -159,21 +170,28 @@ class Connection(asyncio.Protocol):
         if self._in_work:
             self._count_buffered(-self._in_work)
             self._in_work = 0
-        if self._unpacked:
-            self._frames.unpacked.give(self._unpacked)
-            self._unpacked = 0
-        if self._reply:
-            self._frames.replies.give(self._reply)
-            self._reply = 0
+        held, self._held = self._held, []
+        for each in held:
+            each.budget.give(each.size, each.owner)
 
     async def wait_for_capacity(self, size: int) -> None:
         """Wait until there is room for a whole answer, which then is this client's until it is sent."""
-        await self._frames.wait_for_capacity(self._frames.replies, size, self._seconds)
-        self._reply = size
+        owner, budget = self.owner or self.address, self._frames.replies
+        await self._frames.wait_for_capacity(budget, size, self._seconds, owner)
+        self._held.append(_Held(budget, size, owner, time.monotonic()))
+
+    def holds_since(self, budget: ByteBudget) -> float | None:
+        """Tell since when the client has had bytes of a budget; None when it has none."""
+        return min((each.since for each in self._held if each.budget is budget), default=None)
 
     async def write(self, message: Message, body: Sequence[bytes]) -> None:
         """Answer a message, and wait while the client does not take what was sent before."""
-        parts = message.reply_parts(body) if message.compressor is None else await self._frames.pack(message, body)
+        if message.compressor is None:
+            parts = message.reply_parts(body)
+        else:
+            if size_of(body) > PIECE and self.holds_since(self._frames.replies) is None:
+                await self.while_there(self.wait_for_capacity(size_of(body)))
+            parts = await self._frames.pack(message, body)
         if size_of(parts) <= PIECE:
             await self.send(parts)
             return
@@ -225,8 +243,7 @@ class Connection(asyncio.Protocol):
         if unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
         elif now - self._unsent_since > self._seconds:
-            self._error = BadFrame(f"{unsent} bytes of replies not read by the client for {self._seconds:g} s")
-            self._transport.abort()
+            self.hang_up(f"{unsent} bytes of replies not read by the client for {self._seconds:g} s")
 
     def drop_if_idle(self, now: float, seconds: float) -> None:
         """Give up on a client that has its answers and has asked for nothing since."""
@@ -244,6 +261,11 @@ class Connection(asyncio.Protocol):
         self._fail(BadFrame(reason))
         if self._interrupt is not None:
             self._interrupt()
+
+    def hang_up(self, reason: str) -> None:
+        """Give up on the client at once, also where it is waited for until it reads."""
+        self._error = self._error or BadFrame(reason)
+        self._transport.abort()
 
     # --- called by the event loop
 
@@ -356,31 +378,6 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyOutlet:
-    """Where the answer to one message of a client goes, when the upstream gives it."""
-
-    connection: Connection
-    message: Message
-
-    @property
-    def takes_pieces(self) -> bool:
-        """Whether it needs no compression, before which all of it must be there."""
-        return self.message.compressor is None
-
-    async def begin(self, size: int) -> None:
-        """Begin an answer whose body has so many bytes."""
-        await self.connection.send((self.message.reply_head(size),))
-
-    async def send(self, piece: bytes) -> None:
-        """Send on, and wait while the client does not take what came before."""
-        await self.connection.send((piece,))
-
-    async def wait_for_capacity(self, size: int) -> None:
-        """Wait until there is room for a whole answer."""
-        await self.connection.wait_for_capacity(size)
 
 
 def _has_hung_up(peer: socket.socket) -> bool:

@@ -14,10 +14,11 @@ from tailrace.gateway import replies
 from tailrace.gateway.change_streams import ChangeStreamCommands, Reply
 from tailrace.gateway.command import MOST_READ_HERE, Command, unauthorized
 from tailrace.gateway.compression import NAMES
-from tailrace.gateway.connection import Connection, ReplyOutlet
+from tailrace.gateway.connection import Connection
 from tailrace.gateway.fail_points import FailPoint
 from tailrace.gateway.hello import are_names, host_and_port, is_awaitable, is_usual_hello
 from tailrace.gateway.login import Login, mechanism
+from tailrace.gateway.relay import ReplyOutlet
 from tailrace.gateway.repeated import RepeatedGetMore
 from tailrace.gateway.sessions import SessionCommands
 from tailrace.gateway.upstream import UpstreamConnection, error_code
@@ -98,6 +99,15 @@ class Conversation:
         self._connection.share.is_stranger = not is_allowed
         if is_allowed:
             self.gateway.strangers.discard(self._connection)
+
+    def set_owner(self, users: frozenset[str]) -> None:
+        """Note who the client is: what it has of anything is counted with the rest of the same users."""
+        self._connection.owner = ", ".join(sorted(users))
+
+    @property
+    def owner(self) -> str:
+        """Who the client is, or where."""
+        return self._connection.owner or self.address
 
     def end(self) -> None:
         """Hang up after the next answer, and upstream at once."""

@@ -62,6 +62,7 @@ class Login:
             self._identity = found
             self._privileges = self._gateway.privileges.of(found.accounts) if found.users else None
             self._conversation.trust(bool(found.users))
+            self._conversation.set_owner(found.users)
         return self._identity
 
     def _check(self, found: Identity) -> None:

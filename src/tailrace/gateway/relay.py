@@ -9,9 +9,13 @@ compressed size stands at its beginning; all of those together have a budget.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
-from tailrace.gateway.wire import Parts
+from tailrace.gateway.wire import Message, Parts
+
+if TYPE_CHECKING:
+    from tailrace.gateway.connection import Connection
 
 PIECE: Final = 128 * 1024
 """What is copied, or held, at a time; smaller messages are whole ones."""
@@ -40,3 +44,28 @@ def pieces_of(parts: Parts) -> Iterator[memoryview]:
         view = memoryview(part)
         for begin in range(0, len(view), PIECE):
             yield view[begin : begin + PIECE]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyOutlet:
+    """Where the answer to one message of a client goes, when the upstream gives it."""
+
+    connection: Connection
+    message: Message
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether it needs no compression, before which all of it must be there."""
+        return self.message.compressor is None
+
+    async def begin(self, size: int) -> None:
+        """Begin an answer whose body has so many bytes."""
+        await self.connection.send((self.message.reply_head(size),))
+
+    async def send(self, piece: bytes) -> None:
+        """Send on, and wait while the client does not take what came before."""
+        await self.connection.send((piece,))
+
+    async def wait_for_capacity(self, size: int) -> None:
+        """Wait until there is room for a whole answer."""
+        await self.connection.wait_for_capacity(size)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +24,7 @@ from tailrace.gateway.conversation import Conversation
 from tailrace.gateway.cursors import Cursors
 from tailrace.gateway.fail_points import FailPoints
 from tailrace.gateway.fairness import BucketsByAddress, Fairness, Strangers
-from tailrace.gateway.frames import Frames
+from tailrace.gateway.frames import ByteBudget, Frames
 from tailrace.gateway.hello import Presentation
 from tailrace.gateway.limits import LoginAttempts, Shares
 from tailrace.gateway.privileges import PrivilegeChecks
@@ -130,7 +132,7 @@ class Gateway:
         self.validation = Validation(upstream)
         self.replies = SharedReplies()
         self.fail_points = FailPoints()
-        self.frames = Frames(options.receive_bytes, self._drop_largest)
+        self.frames = Frames(options.receive_bytes, self._drop_largest, self._drop_longest)
         self.privileges = PrivilegeChecks(options.seconds_between_checks)
         self.user_connections = Shares(options.connections_per_user, "connections")
         self.address_connections = Shares(options.connections_per_address, "connections")
@@ -224,6 +226,16 @@ class Gateway:
         largest = max(there, key=lambda connection: connection.buffered, default=None)
         if largest is not None:
             largest.drop(f"{largest.buffered} bytes of unread messages, while all clients together have too many")
+
+    def _drop_longest(self, budget: ByteBudget) -> None:
+        """Drop the client that has had bytes of a budget for longest, and long enough, while others wait for some."""
+        holders = [(since, each) for each in self._clients if (since := each.holds_since(budget)) is not None]
+        since, longest = min(holders, key=itemgetter(0), default=(math.inf, None))
+        seconds = time.monotonic() - since
+        if longest is not None and seconds > self.options.seconds_for_a_message / 3:
+            longest.hang_up(
+                f"bytes held for {seconds:.0f} s, by a slow message or its answer, while others wait for room"
+            )
 
     def _accept(self, connection: Connection) -> None:
         """Begin a conversation with a client that has connected."""
