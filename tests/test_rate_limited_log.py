@@ -20,6 +20,12 @@ def test_a_flood_is_cut_short_and_counted() -> None:
     assert lines[-1]["suppressed"] == log.suppressed == 97
 
 
+def test_what_a_client_has_sent_is_cut_short() -> None:
+    with structlog.testing.capture_logs() as lines:
+        RateLimitedLog().warning("login_failed", user="x" * 60_000, count=3)
+    assert lines == [{"event": "login_failed", "log_level": "warning", "user": "x" * 200, "count": 3}]
+
+
 def test_an_error_is_described_in_one_short_line() -> None:
     try:
         int("x" * 1_000)

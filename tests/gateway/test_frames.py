@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import bson
@@ -20,6 +22,8 @@ from gateway.test_hostile_clients import is_dropped
 from gateway.wire_client import WireClient
 from tailrace.errors import BadFrame
 from tailrace.gateway.compression import COMPRESSORS
+from tailrace.gateway.connection import Connection
+from tailrace.gateway.fairness import Fairness
 from tailrace.gateway.frames import ByteBudget, Frames
 from tailrace.gateway.wire import OP_COMPRESSED, OP_MSG, Message
 from tailrace.stand import ReplicaSet
@@ -185,6 +189,29 @@ def test_half_messages_count_and_who_holds_most_is_dropped(
     assert gateway.gateway.counts.dropped >= 1
 
 
+def test_bytes_of_who_is_dropped_are_free_at_once() -> None:
+    """Not only when the client has gone, which it may leave open: meanwhile others would be dropped in its place."""
+
+    async def run() -> None:
+        frames = Frames(10 * MB, lambda: None)
+        ours, theirs = socket.socketpair()
+        connection = Connection(
+            lambda _: None, frames, Fairness(lambda: None), largest=MB, seconds=60, is_stranger=False, tls=None
+        )
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: connection, sock=ours)
+        theirs.sendall(struct.pack("<iiii", MB, 1, 0, OP_MSG) + b"x" * 1_000)
+        while frames.received.used < 1_016:
+            await asyncio.sleep(0.01)
+        connection.drop("enough")
+        assert frames.received.used == 0
+        transport.abort()
+        theirs.close()
+        frames.close()
+
+    asyncio.run(run())
+
+
 def test_whole_messages_before_a_bad_one_are_answered(gateway: RunningGateway) -> None:
     with WireClient(gateway.port) as client:
         good = frame(b"\x00" * 5 + bson.encode({"ping": 1, "$db": "admin"}), OP_MSG)
@@ -202,6 +229,25 @@ def test_a_client_that_sends_far_ahead_waits_and_gets_all_its_answers(gateway: R
         assert [client.reply()["ok"] for _ in range(40)] == [1] * 40
         sender.join()
     wait_until(lambda: gateway.gateway.frames.received.used == 0)
+
+
+@pytest.mark.parametrize(("padding", "count", "most"), [(300_000, 40, 2 * MB), (10, 40_000, MB // 2)])
+def test_what_a_client_sends_ahead_is_bounded(
+    gateway: RunningGateway, database: Database[Document], padding: int, count: int, most: int
+) -> None:
+    """By bytes where its messages are large, and by their number where they are small: they are not read any more."""
+    good = frame(b"\x00" * 5 + bson.encode(ping(padding)), OP_MSG)
+    with WireClient(gateway.port) as client:
+        opened = client.command(
+            {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": database.name}
+        )
+        cursor = Int64(opened["cursor"]["id"])
+        client.send({"getMore": cursor, "collection": "c", "maxTimeMS": 10_000_000, "$db": database.name})
+        client.socket.settimeout(2.0)
+        with suppress(TimeoutError):
+            for _ in range(count // 10):
+                client.socket.sendall(good * 10)
+        assert 0 < gateway.gateway.frames.received.used < most
 
 
 def test_a_client_that_goes_while_much_of_it_waits_is_noticed(

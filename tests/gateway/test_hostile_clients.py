@@ -9,18 +9,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import bson
 import pytest
+import structlog.testing
 from bson import Code, Int64
 from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
 from gateway.test_many_watchers import resident_bytes
-from gateway.wire_client import WireClient
+from gateway.wire_client import WireClient, element
+from tailrace import raw
+from tailrace.gateway import conversation
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
 from waiting import wait_until
@@ -125,6 +129,72 @@ def test_ten_thousand_idle_clients_cost_a_few_kilobytes_each(
         while gateway.gateway.counts.connections > 10:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_a_message_that_trickles_in_is_late_all_the_same(
+    start_gateway: Callable[..., RunningGateway], mongodb: ReplicaSet
+) -> None:
+    gateway = start_gateway(mongodb.uri, seconds_for_a_message=0.3)
+    ping = bson.encode({"ping": 1, "comment": "x" * 100, "$db": "admin"})
+    frame = struct.pack("<iiiiIB", 21 + len(ping), 1, 0, 2013, 0, 0) + ping
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=120) as peer, suppress(ConnectionError):
+        for byte in frame:
+            peer.sendall(bytes([byte]))
+            time.sleep(0.05)
+        assert peer.recv(1) == b""
+    assert gateway.gateway.counts.dropped == 1
+
+
+def test_who_is_dropped_again_and_again_fills_no_log(gateway: RunningGateway) -> None:
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(30):
+            assert is_dropped(gateway.port, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert len([line for line in lines if line["event"] == "client_dropped"]) == 20
+
+
+NOT_BSON: dict[str, bytes] = {
+    "a string that is too long": raw.element(raw.STRING, b"x", b"\xff\x00\x00\x00ab\x00"),
+    "a type that does not exist": raw.element(0x42, b"x", b""),
+    "the same within a document": raw.element(raw.DOCUMENT, b"x", raw.document(raw.element(0x42, b"x", b""))),
+    "a thousand levels": reduce(
+        lambda inner, _: raw.element(raw.DOCUMENT, b"x", raw.document(inner)), range(1_000), b""
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["ping", "killCursors", "hello"])
+def test_what_is_no_bson_has_the_servers_code_and_the_connection_stays(
+    gateway: RunningGateway, mongodb: ReplicaSet, name: str
+) -> None:
+    """Whether the server reads a command or the gateway does."""
+    for what, bad in NOT_BSON.items():
+        told = []
+        for port in (gateway.port, mongodb.primary.port):
+            with WireClient(port) as client:
+                fields = element(name, 1), element("cursors", [Int64(1)]), bad, element("$db", "admin")
+                refused = client.fields(*fields)
+                assert client.command({"ping": 1, "$db": "admin"})["ok"] == 1
+                told.append((refused["ok"], refused["code"], refused["codeName"]))
+        assert told[0] == told[1], what
+
+
+def test_a_defect_fails_its_command_alone_and_fills_no_log(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setitem(conversation._OF_SESSIONS, "killCursors", fail)
+    with WireClient(gateway.port) as client, structlog.testing.capture_logs() as lines:
+        for _ in range(30):
+            assert client.command({"killCursors": "c", "cursors": [], "$db": "test"})["code"] == 1
+        assert client.command({"ping": 1, "$db": "admin"}) == {"ok": 1}
+    assert gateway.gateway.counts.failed == 30
+    told = [line for line in lines if line["event"] == "command_failed"]
+    assert len(told) == 20
+    assert all("RuntimeError: a defect at test_hostile_clients.py" in line["reason"] for line in told)
+    assert not any("exc_info" in line for line in told)
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 NONSENSE: list[Document] = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import structlog.testing
+from bson import Int64
 from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
@@ -90,18 +92,37 @@ def test_idle_clients_are_dropped_and_watchers_are_not_idle(
 def test_the_access_log_says_who_watched_what_from_where_and_for_how_long(
     secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]
 ) -> None:
+    """The events of the first batch count too, which comes with the answer to `aggregate`."""
+    begun = time.monotonic()
     with structlog.testing.capture_logs() as lines:
         gateway = start_gateway(secured.uri)
         with WireClient(gateway.port) as client, secured.client() as root:
             client.authenticate("ann", "secret")
-            cursor = open_stream(client)
-            root.pub.c.insert_many([{}, {}, {}])
+            stage = {"$changeStream": {"startAtOperationTime": root.admin.command("ping")["operationTime"]}}
+            root.pub.c.insert_one({})
+            told = client.command({"aggregate": "c", "pipeline": [stage], "cursor": {}, "$db": "pub"})
+            assert len(told["cursor"]["firstBatch"]) == 1
+            cursor = Int64(told["cursor"]["id"])
+            root.pub.c.insert_many([{}, {}])
             while gateway.gateway.counts.events < 3:
                 read_on(client, cursor)
             client.command({"killCursors": "c", "cursors": [cursor], "$db": "pub"})
-    told = [line for line in lines if line["event"] in ("stream_opened", "stream_closed")]
+    told = _accesses(lines)
     assert [line["event"] for line in told] == ["stream_opened", "stream_closed"]
     for line in told:
         assert (line["user"], line["address"], line["namespace"]) == ("ann@admin", "127.0.0.1", "pub.c")
     assert told[1]["events"] == 3
-    assert told[1]["seconds"] > 0
+    assert 0 < told[1]["seconds"] <= time.monotonic() - begun
+
+
+def test_without_an_access_log_there_is_none(secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]) -> None:
+    with structlog.testing.capture_logs() as lines:
+        gateway = start_gateway(secured.uri, access_log=False)
+        with WireClient(gateway.port) as client:
+            client.authenticate("ann", "secret")
+            client.command({"killCursors": "c", "cursors": [open_stream(client)], "$db": "pub"})
+    assert _accesses(lines) == []
+
+
+def _accesses(lines: list[Any]) -> list[Any]:
+    return [line for line in lines if line["event"] in ("stream_opened", "stream_closed")]

@@ -19,6 +19,7 @@ ODD: list[Any] = [
     -1, 1.5, 2**31, Int64(2**62), "1", None, True, [], {}, {"x": 1}, float("nan"), MaxKey(), ObjectId("5" * 24),
 ]  # fmt: skip
 LSID = {"id": Binary(b"0" * 16, 4)}
+OTHER = {"id": Binary(b"1" * 16, 4)}
 
 
 def watch(**changes: Any) -> dict[str, Any]:
@@ -82,7 +83,8 @@ MORES: list[dict[str, Any]] = [
     *({"batchSize": value} for value in [*ODD, 0, 1, 1.0]),
     *({"maxTimeMS": value} for value in [*ODD, 0, 1, 1.0]),
     *({"collection": value} for value in [*ODD, "", "other", "a\0b"]),
-    *({"lsid": value} for value in [*ODD, *SESSIONS]),
+    *({"lsid": value} for value in [*ODD, *SESSIONS, OTHER]),
+    *({"$readPreference": value} for value in [1, "x", [], {}, {"mode": "primary"}, {"mode": "x"}]),
     *({name: value} for name in ("unknown", "comment", "readConcern") for value in ODD),
     *({"apiVersion": value} for value in ["1", "2", 1]),
     {"apiVersion": "1", "apiStrict": True},

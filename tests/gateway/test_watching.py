@@ -16,7 +16,10 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError
 
 from gateway.running_gateway import RunningGateway
+from tailrace.cli import serve
 from tailrace.driver import watch
+from tailrace.monitor import GatewayMetrics
+from tailrace.monitor.metrics import REGISTRY
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.stand import ReplicaSet
 
@@ -139,6 +142,9 @@ def test_what_the_engine_does_not_know_is_left_to_the_server_for_that_stream_alo
         )
         streams = [(through.watch(pipeline), direct.watch(pipeline)) for pipeline in pipelines]
         assert gateway.gateway.counts.left_to_upstream == len(pipelines)
+        serve._show(gateway.gateway, "rs0", GatewayMetrics("here"))
+        shown = REGISTRY.get_sample_value("tailrace_gateway_streams_left_to_upstream_total", {"listener": "here"})
+        assert shown == len(pipelines)
         assert len(gateway.gateway.cursors) == 1
         for number in range(4):
             collection.insert_one({"_id": number, "n": number, "place": [number * 4, 1]})

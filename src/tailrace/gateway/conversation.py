@@ -140,7 +140,7 @@ class Conversation:
             return self.with_times(replies.refusal(error, labels_resumable=labels_resumable))
         except BsonMalformed as error:
             self.count_fault()
-            return replies.failure(f"a command that is not BSON: {error.message}", 22)
+            return _no_bson(error)
         except (BadFrame, ServerUnreachable, ConnectionError):
             raise  # the connection is over
         except Exception as error:
@@ -300,6 +300,13 @@ class Conversation:
         if point.knows_cursor and code in server_codes.RESUMABLE and self.gateway.hub.dialect.since(4, 4):
             labels += (replies.RESUMABLE_LABEL,)
         return self.with_times(replies.failure("Failing command via 'failCommand' failpoint", code, labels))
+
+
+def _no_bson(error: BsonMalformed) -> bytes:
+    """Refuse a command that cannot be decoded; what is nested too deeply, which pymongo says in words, has its code."""
+    if "recursion" in error.message:
+        return replies.failure("BSONObj exceeds maximum nested object depth", server_codes.OVERFLOW)
+    return replies.failure(f"a command that is not BSON: {error.message}", server_codes.INVALID_BSON)
 
 
 def _app_name(metadata: Any) -> str:
