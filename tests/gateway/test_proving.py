@@ -67,9 +67,8 @@ def test_a_stream_goes_back_upstream_before_an_event_that_is_not_proved(gateway,
     orders = Orders(database)
     served = gateway.gateway.counts
     wait_until(lambda: gateway.proof.is_serving, "the engine is never trusted", work=orders.insert)
-    begin = orders.count
-    with gateway.client() as client, client[database.name].orders.watch(max_await_time_ms=50) as stream:
-        left = served.left_to_upstream
+    with gateway.client() as client, _stream_of_the_engine(gateway, client, database, orders) as stream:
+        left, begin = served.left_to_upstream, orders.count
         orders.insert()
         assert next(stream)["documentKey"] == {"_id": begin}
         assert served.left_to_upstream == left

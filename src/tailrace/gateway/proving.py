@@ -165,20 +165,19 @@ class EngineProof:
 
     def serves(self, spec: StreamSpec) -> bool:
         """Tell whether the engine may serve a stream: one that asks for what nobody compared begins a trial of it."""
-        if self._has_unknown_build:
-            return False
+        trial = self._judge(spec)
+        return trial if isinstance(trial, bool) else trial.is_caught_up
+
+    def _judge(self, spec: StreamSpec) -> bool | _RunningTrial:
+        """Give what decides on a stream: a trial, or at once where all is believed, or nothing of it can be tried."""
+        is_cluster = isinstance(self._hub, ClusterHub)
+        if is_cluster and not _builds(self._hub, self._client) <= self._builds:
+            return False  # a shard has joined whose build was not among those at the start
         ledger = self._plain.ledger
         if ledger.presumes and not ledger.has_doubts:
             return True
         profile = Profile.of(spec)
-        if profile is None or (profile.looks_up and isinstance(self._hub, ClusterHub)):
-            return False
-        return self._trial(profile).is_caught_up
-
-    @property
-    def _has_unknown_build(self) -> bool:
-        """Whether a shard has joined whose build is not among those that were there at the start."""
-        return isinstance(self._hub, ClusterHub) and not _builds(self._hub, self._client) <= self._builds
+        return False if profile is None or (profile.looks_up and is_cluster) else self._trial(profile)
 
     def by_shards(self, spec: StreamSpec) -> StreamSpec | None:
         """Give a cluster's stream as its shards serve it; None for what they cannot give as a mongos would.
@@ -194,17 +193,9 @@ class EngineProof:
 
     def allows(self, spec: StreamSpec, batch: Batch) -> bool:
         """Tell whether all events of a batch, and its position, are trusted; if not, the trial goes on."""
-        if spec.served_by_shards:
-            return True
-        if self._has_unknown_build:
-            return False
-        ledger = self._plain.ledger
-        if ledger.presumes and not ledger.has_doubts:
-            return True
-        profile = Profile.of(spec)
-        if profile is None:
-            return False
-        trial = self._trial(profile)
+        trial = spec.served_by_shards or self._judge(spec)
+        if isinstance(trial, bool):
+            return trial
         events = [event.raw for event in batch.events]
         if trial.ledger.untrusted_at(events) is None and trial.ledger.trusts_position(batch.token):
             return True
