@@ -233,6 +233,29 @@ def test_names_count_however_they_are_sent(secured: ReplicaSet, start_gateway: C
     assert attempts._failures["127.0.0.1", ""].count == 2
 
 
+@pytest.mark.parametrize("name", ["saslStart", "hello"])
+def test_a_login_that_the_server_does_not_begin_changes_no_name(
+    secured: ReplicaSet, start_gateway: Callable[..., RunningGateway], name: str
+) -> None:
+    """Seen on 6.0.5: a malformed command leaves the login before it as it was, to be guessed at under another name."""
+    gateway = start_gateway(secured.uri, login_attempts=2)
+    start = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b"n,,n=host,r=" + b"x" * 24}
+    malformed = {
+        "saslStart": {**start, "unknown": 1, "$db": "admin"},
+        "hello": {"hello": 1, "client": 5, "speculativeAuthenticate": {**start, "db": "admin"}, "$db": "admin"},
+    }[name]
+    for _ in range(2):
+        with WireClient(gateway.port) as guesser:
+            guess = guesser.begin_login("ann", "wrong")
+            assert guesser.command(malformed)["ok"] == 0
+            assert guesser.command(guess)["code"] == 18
+    assert {user for _, user in gateway.gateway.logins._failures} == {"", "ann@admin"}
+    with WireClient(gateway.port) as guesser, pytest.raises(AssertionError, match="too many failed logins"):
+        guesser.begin_login("ann", "secret")
+    with WireClient(gateway.port) as host:
+        host.authenticate("host", "secret")
+
+
 def test_the_pause_after_failed_logins_doubles_and_ends_with_a_right_one() -> None:
     now = [1_000.0]
     logins = LoginAttempts(3, clock=lambda: now[0])

@@ -243,8 +243,9 @@ class Conversation:
             speculative = None
             left_out.append(b"speculativeAuthenticate")  # the client then sends `authenticate`, and learns why not
         greeting = message.with_body(raw.without(message.body, *left_out))
+        claimed = None
         if isinstance(speculative, Mapping):
-            self.login.begin(speculative.get("payload"), speculative.get("db", command.database))
+            claimed = self.login.begin(speculative.get("payload"), speculative.get("db", command.database))
         is_usual = command.database == "admin" and is_usual_hello(greeting.body, asked)
         if self._upstream is None and is_usual and not (self._greeting and "client" in asked):
             self._greeting = greeting.body if "client" in asked else self._greeting
@@ -252,7 +253,7 @@ class Conversation:
         else:
             reply = await self._relay(command.name, greeting)
             if reply is not None and speculative is not None:
-                await self.login.finish(reply)
+                await self.login.finish(reply, claimed)
         if reply is None or raw.find(reply, b"maxWireVersion") is None:
             return reply
         options = self.gateway.options

@@ -48,7 +48,7 @@ class Login:
         self._counted: frozenset[str] = frozenset()
         """The users among whose connections this one is counted."""
         self._name = ""
-        """Who the client says that it is, until the upstream confirms it."""
+        """As whom the login was begun that goes on, until the upstream confirms it."""
         self._privileges: UserPrivileges | None = None
 
     async def identity(self) -> Identity:
@@ -101,39 +101,49 @@ class Login:
         """Relay one step of a login, or a logout."""
         if command.name == "authenticate" or mechanism(command.fields) == _X509:
             return self._conversation.with_times(replies.failure(_NO_X509, 334))
+        claimed = None
         if command.name == "saslStart":
-            self.begin(command.fields.get("payload"), command.database)
+            claimed = self.begin(command.fields.get("payload"), command.database)
         elif command.name == "saslContinue":
-            self._check_attempts()  # others may have failed since this one began
+            self._check_attempts(self._name)  # others may have failed since this one began
         self.forget()
         reply = await self._conversation.pass_on(command.with_an_answer())
         if reply is not None:
-            await self.finish(reply)
+            await self.finish(reply, claimed)
         return reply
 
-    def begin(self, payload: Any, database: Any) -> None:
-        """Note who wants to log in, unless the client has failed too often."""
-        self._name = _user_in(payload, database)
-        self._check_attempts()
+    def begin(self, payload: Any, database: Any) -> str:
+        """Give as whom the client wants to log in, unless it has failed too often."""
+        name = _user_in(payload, database)
+        self._check_attempts(name)
+        return name
 
-    def _check_attempts(self) -> None:
-        wait = self._gateway.logins.seconds_to_wait(self._conversation.address, self._name)
+    def _check_attempts(self, name: str) -> None:
+        wait = self._gateway.logins.seconds_to_wait(self._conversation.address, name)
         if wait > 0:
             message = f"too many failed logins from {self._conversation.address}: try again in {wait:.0f} s"
-            self._gateway.refuse("login", self._conversation.peer, self._name, message)
+            self._gateway.refuse("login", self._conversation.peer, name, message)
             raise StreamRefused(message, server_code=server_codes.AUTHENTICATION_FAILED)
 
-    async def finish(self, reply: bytes) -> None:
-        """Look at the upstream's answer: the login failed, goes on, or is complete."""
+    async def finish(self, reply: bytes, claimed: str | None) -> None:
+        """Look at the upstream's answer: the login failed, goes on, or is complete.
+
+        `claimed` is the name in a command that begins a login. One that the upstream refuses for another reason leaves
+        the login before it as it was, and that one's name.
+        """
         answer = raw.to_python(raw.DOCUMENT, reply)
         address = self._conversation.address
-        if answer.get("code") == server_codes.AUTHENTICATION_FAILED:
+        speculative = answer.get("speculativeAuthenticate")
+        has_begun = "conversationId" in answer or isinstance(speculative, Mapping)
+        is_failure = answer.get("code") == server_codes.AUTHENTICATION_FAILED
+        if claimed is not None and (has_begun or is_failure):
+            self._name = claimed
+        if is_failure:
             self._gateway.counts.failed_logins += 1
             self._conversation.count_fault()
             self._gateway.logins.failed(address, self._name)
             self._gateway.log.warning("login_failed", peer=self._conversation.peer, user=self._name)
             return
-        speculative = answer.get("speculativeAuthenticate")
         if answer.get("done") is True or (isinstance(speculative, Mapping) and speculative.get("done") is True):
             await self.identity()
             self._gateway.logins.succeeded(address, self._name)
