@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,7 @@ def examine(settings: Settings, explain: Callable[[BaseException], TailraceError
         "version", Level.OK, f"tailrace {__version__}, Python {platform.python_version()}, {platform.system()}"
     )
     yield from _extras(settings)
+    yield from _settings(settings, explain)
     yield from _mongodb(settings, explain)
     yield from _guarded("position store", lambda: _store(settings), explain)
     yield from _guarded("sink", lambda: _sink(settings), explain)
@@ -93,6 +95,42 @@ def _extras(settings: Settings) -> Iterator[Finding]:
             require_client(url, f"capture.{key} = {masked(url)}")
         except MissingExtra as error:
             yield Finding("extras", Level.FAILED, error.message, error.hint)
+
+
+def _settings(settings: Settings, explain: Callable[[BaseException], TailraceError | None]) -> Iterator[Finding]:
+    """Make what needs no server, as the producer would; the position store and the sink have checks of their own."""
+    from tailrace.audit import open_audit
+    from tailrace.capture.producer.parts import checks_of
+
+    checks = {
+        **checks_of(settings),
+        "audit.log": lambda: open_audit(settings).close(),
+        "monitor.metrics_address": lambda: _listen(settings),
+    }
+    failed = False
+    for key, check in checks.items():
+        if key in ("capture.position_store", "capture.sink"):
+            continue
+        for finding in _guarded("settings", partial(_made, check), explain):
+            failed = True
+            yield finding
+    if not failed:
+        yield Finding("settings", Level.OK, "valid")
+
+
+def _made(make: Callable[[], object]) -> Iterator[Finding]:
+    """Find nothing, unless it cannot be made."""
+    make()
+    yield from ()
+
+
+def _listen(settings: Settings) -> None:
+    """Listen where the metrics are to be had, at any port: the one of the settings may be a running producer's."""
+    from tailrace.monitor.endpoint import serve_endpoint
+
+    if settings.monitor.metrics_port is not None:
+        with serve_endpoint(0, settings.monitor.metrics_address):
+            pass
 
 
 def _mongodb(settings: Settings, explain: Callable[[BaseException], TailraceError | None]) -> Iterator[Finding]:
@@ -134,7 +172,7 @@ def _server(settings: Settings) -> Iterator[Finding]:
 
 def _privileges(settings: Settings) -> Iterator[Finding]:
     """Try what the capture does with the server; the oplog itself is tried by the check of its window."""
-    from tailrace.capture.producer.assembly import selection_of
+    from tailrace.capture.producer.parts import selection_of
     from tailrace.capture.source.source import ChangeStreamSource, captured_collections
 
     selection, may = selection_of(settings.capture), []
@@ -193,7 +231,11 @@ def _windows(settings: Settings) -> Iterator[Finding]:
 def _store(settings: Settings) -> Iterator[Finding]:
     from tailrace.capture.positions import open_store
 
-    with open_store(settings.capture.position_store.get_secret_value()) as store:
+    url = settings.capture.position_store.get_secret_value()
+    if url.startswith("file:") and (folder := _unwritable(url)):
+        yield Finding("position store", Level.FAILED, f"{folder} may not be written", "Let this user write there.")
+        return
+    with open_store(url) as store:
         names, holder = store.names(), store.holder(settings.capture.name)
     known = f"{len(names)} stream{'s' * (len(names) != 1)}" if names else "no streams yet"
     lease_note = f"; {settings.capture.name} is run by {holder.owner}" if holder else ""
@@ -201,6 +243,8 @@ def _store(settings: Settings) -> Iterator[Finding]:
 
 
 def _sink(settings: Settings) -> Iterator[Finding]:
+    from tailrace.capture.producer.parts import checks_of
+
     url = settings.capture.sink.get_secret_value()
     at, scheme = shown(settings.capture.sink, "sink"), url.partition(":")[0]
     if scheme == "kafka":
@@ -213,19 +257,21 @@ def _sink(settings: Settings) -> Iterator[Finding]:
         with redis.Redis.from_url(redis_parts(url)[0], socket_timeout=_SECONDS_TO_ANSWER) as client:
             client.ping()
         yield Finding("sink", Level.OK, f"{at} answers")
-    elif scheme == "file":
-        folder = Path(unquote(url.removeprefix("file:").removeprefix("//"))).absolute().parent
-        there = next(each for each in (folder, *folder.parents) if each.exists())
-        writable = os.access(there, os.W_OK)
-        level = Level.OK if writable else Level.FAILED
-        yield Finding(
-            "sink",
-            level,
-            f"{at}: {there} may {'' if writable else 'not '}be written",
-            "" if writable else "Let this user write there.",
-        )
+    elif scheme == "file" and (folder := _unwritable(url)):
+        yield Finding("sink", Level.FAILED, f"{folder} may not be written", "Let this user write there.")
     else:
-        yield Finding("sink", Level.SKIPPED, f"{at} is only known when records are sent")
+        checks_of(settings)["capture.sink"]()
+        if scheme == "file":
+            yield Finding("sink", Level.OK, f"{at}: may be written")
+        else:
+            yield Finding("sink", Level.SKIPPED, f"{at} is only known when records are sent")
+
+
+def _unwritable(url: str) -> Path | None:
+    """Give the folder that keeps a file from being written, if one does."""
+    folder = Path(unquote(url.removeprefix("file:").removeprefix("//"))).absolute().parent
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    return None if there.is_dir() and os.access(there, os.W_OK | os.X_OK) else there
 
 
 def _kafka(settings: Settings, url: str) -> Iterator[Finding]:

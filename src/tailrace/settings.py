@@ -279,6 +279,7 @@ class MonitorSettings(Section):
         None, min_length=16, description="Bearer token for pause, resume, snapshot and recover; unset disables them."
     )
 
+    _is_address = field_validator("webhook_url")(http_address)
     _is_own_token = field_validator("control_token")(refuse_placeholder)
 
     @model_validator(mode="after")

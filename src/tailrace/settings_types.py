@@ -96,7 +96,7 @@ def http_addresses(addresses: tuple[str, ...]) -> tuple[str, ...]:
     for address in addresses:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be addresses such as http://127.0.0.1:9464")
+            raise ValueError("must be an address such as http://127.0.0.1:9464")
     return addresses
 
 

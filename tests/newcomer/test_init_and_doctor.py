@@ -67,10 +67,47 @@ def test_doctor_warns_of_a_collection_that_is_not_there(
     assert findings(capsys)["namespaces"]["found"] == "shpo.ordres does not exist"
 
 
-def test_init_writes_nothing_that_is_wrong(mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "--uri", mongodb.uri, "--start", "later"]) == 64
+@pytest.mark.parametrize(
+    ("flag", "value", "next_step"),
+    [
+        ("--start", "later", "must be one of snapshot, now"),
+        ("--sink", "nowhere", "Use kafka://, file:, stdout:"),
+        ("--sink", "http://", "It looks like https://host/path."),
+        ("--sink", "kafka://h?no.such.option=1", "CONFIGURATION.md"),
+        ("--sink", "no_such_module:Sink", "Check the name"),
+        ("--store", "nowhere", "Use file:, postgresql://"),
+        ("--store", "", "Use file:, postgresql://"),
+        ("--namespace", ".", "Write db.collection"),
+        ("--namespace", "shop.orders.", "Write db.collection"),
+        ("--namespace", "/[/", "Correct the pattern."),
+        ("--name", "~gaps", "must not be empty or begin with ~"),
+    ],
+)
+def test_init_writes_nothing_that_is_wrong(
+    flag: str, value: str, next_step: str, mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", "--uri", mongodb.uri, "--sink", "file:out.jsonl", flag, value]) == 64
     assert not Path("tailrace.toml").exists()
-    assert "must be one of snapshot, now" in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert "error[settings-invalid]" in complaint
+    assert next_step in complaint
+
+
+def test_init_says_where_it_cannot_write(mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "--uri", mongodb.uri, "--sink", "stdout:", "--output", "no/such/folder/x.toml"]) == 70
+    assert "error[file-unusable]: cannot write no/such/folder/x.toml" in capsys.readouterr().err
+
+
+def test_doctor_finds_what_needs_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It called a format that does not exist, and a sink that cannot be loaded, fine."""
+    monkeypatch.setenv("TAILRACE_CAPTURE__FORMAT", "xml")
+    monkeypatch.setenv("TAILRACE_CAPTURE__DEAD_LETTERS", "nowhere")
+    monkeypatch.setenv("TAILRACE_AUDIT__LOG", "nowhere")
+    flags = ["--uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", "--sink", "no_such_module:Sink"]
+    assert run(["doctor", *flags]) == 2
+    shown = capsys.readouterr().out
+    for complaint in ("no format 'xml'", "no dead letters called 'nowhere'", "audit.log cannot be", "cannot load"):
+        assert complaint in shown
 
 
 @pytest.mark.parametrize("flags", [["--store", "postgresql://["], ["--sink", "http://["], ["--sink", "redis://["]])

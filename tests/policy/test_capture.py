@@ -15,8 +15,9 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 from structlog.testing import capture_logs
 
-from tailrace.capture.producer.assembly import Capture, selection_of
+from tailrace.capture.producer.assembly import Capture
 from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.parts import selection_of
 from tailrace.errors import SettingsError
 from tailrace.policy.configured import policy_of
 from tailrace.settings import Settings

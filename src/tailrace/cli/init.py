@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.session import connected, session
-from tailrace.errors import FileUnusable
-from tailrace.settings import DEFAULT_FILE
+from tailrace.errors import FileUnusable, MissingExtra
+from tailrace.settings import DEFAULT_FILE, Settings
 
 if TYPE_CHECKING:
     from pymongo import MongoClient
@@ -76,7 +76,7 @@ def init(
         "store": ask("Position store", store, "file:.tailrace/positions"),
         "start": ask("Begin with a snapshot or now", start, "snapshot"),
     }
-    session.settings(
+    settings = session.settings(
         mongodb__uri=chosen_uri,
         capture__namespaces=tuple(values["namespaces"]),
         capture__name=values["name"],
@@ -84,9 +84,25 @@ def init(
         capture__position_store=values["store"],
         capture__start=values["start"],
     )
+    _refuse_what_cannot_run(settings)
     written = {key: json.dumps(value) for key, value in values.items()}
-    output.write_text(_TEMPLATE.format(**written, found=", ".join(found[:20]) or "no collections yet"))
+    text = _TEMPLATE.format(**written, found=", ".join(found[:20]) or "no collections yet")
+    try:
+        output.write_text(text)
+    except OSError as error:
+        raise FileUnusable(f"cannot write {output}: {error.strerror}", hint="Name another with --output.") from None
     typer.echo(f"wrote {output}; check it with `tailrace doctor`, then run `tailrace produce`", err=True)
+
+
+def _refuse_what_cannot_run(settings: Settings) -> None:
+    """Raise what `produce` would raise for these settings; an extra may still be installed, and is only mentioned."""
+    from tailrace.capture.producer.parts import checks_of
+
+    for check in checks_of(settings).values():
+        try:
+            check()
+        except MissingExtra as error:
+            typer.echo(f"{error.message}. {error.hint}", err=True)
 
 
 class _Asking:

@@ -85,7 +85,7 @@ def serve_endpoint(port: int, address: str = "127.0.0.1", site: Site | None = No
         server = _Server(address, port, site or Site())
     except OSError as error:
         message = f"metrics cannot be served at {address}:{port}: {error.strerror}"
-        raise SettingsError(message, hint="Choose another monitor.metrics_port.") from None
+        raise SettingsError(message, hint="Choose another monitor.metrics_port, or monitor.metrics_address.") from None
     thread = OwnedThread(server.serve_forever, name="tailrace-endpoint", on_death=lambda _: 1.0)
     thread.start()
     try:

@@ -12,8 +12,8 @@ from pymongo.database import Database
 
 from capture_harness import Harness
 from tailrace.capture.positions import open_store
-from tailrace.capture.producer.assembly import selection_of
 from tailrace.capture.producer.heartbeat import Heartbeat
+from tailrace.capture.producer.parts import selection_of
 from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.errors import SettingsError
 from tailrace.monitor import State

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bson import json_util
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.capture.formats import Format, FormatOptions, decoder_of
-from tailrace.capture.formats.registry import SchemaRegistry
+from tailrace.capture.formats import decoder_of
 from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.positions import Position, open_store, this_process
-from tailrace.capture.positions.leader import margin_of
 from tailrace.capture.positions.side_cell import SideCell
 from tailrace.capture.producer.delivery import Hook, no_hook
 from tailrace.capture.producer.options import FirstStep, ProducerOptions
+from tailrace.capture.producer.parts import MEGABYTE, format_of, selection_of, sink_of, topics_of
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.recovery.verify import Comparison, Verification
-from tailrace.capture.sinks import Sink, SinkOptions, open_dead_letters, open_sink
-from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
+from tailrace.capture.sinks import Sink, open_dead_letters
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.slices import Slice
-from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, Selection, make_source
-from tailrace.capture.transforms import DDL, renames_of, transformed
+from tailrace.capture.source.source import ClusterAccess, EventSource, Selection, make_source
 from tailrace.errors import DeploymentUnsuitable, NotAuthorized, SettingsError, TailraceError
 from tailrace.families import Family, family_of, refuse_engine
 from tailrace.logs import get_logger
@@ -45,11 +40,9 @@ from tailrace.settings import (
     MongodbSettings,
     RegistrySettings,
     Settings,
-    TransformSettings,
 )
 from tailrace.telemetry import NO_TRACING, Tracing
 
-_MEGABYTE = 2**20
 _log = get_logger("tailrace.capture")
 
 
@@ -72,26 +65,8 @@ class Capture:
         self._proof_metrics = ProofMetrics(settings.name)
         self._opened = ExitStack()
         cluster = ClusterAccess(uri, settings.shards, settings.order)
-        self.topics = TopicRule(
-            settings.topic_prefix,
-            settings.topic or DEFAULT_TEMPLATE,
-            renames_of(settings.transforms),
-            ((DDL, settings.ddl_topic),) if settings.ddl_topic else (),
-        )
-        self._format = FormatOptions(
-            settings.format,
-            key_field=settings.key_field,
-            fields=settings.fields,
-            tombstones=settings.tombstones,
-            server_name=settings.topic_prefix,
-            looks_up=settings.full_document == "updateLookup",
-            keeps_unrepresentable=settings.unrepresentable == "keep",
-            policy=policy,
-            before=_Transforms(settings.transforms, settings.ddl_topic is not None),
-            registry=_registry_of(registry),
-            subject_of=self.topics.subject,
-            stops_when_incompatible=registry is not None and registry.on_incompatible == "stop",
-        )
+        self.topics = topics_of(settings)
+        self._format = format_of(settings, self.topics, policy, registry)
         server = server or MongodbSettings()
         chosen = replace(selection_of(settings), family=server.family, soft_delete_field=server.soft_delete_field)
         self.source = self._source(client, chosen, cluster)
@@ -131,13 +106,13 @@ class Capture:
             name=chosen.name,
             start=chosen.start,
             recover=chosen.recover,
-            buffer_bytes=chosen.buffer_mb * _MEGABYTE,
+            buffer_bytes=chosen.buffer_mb * MEGABYTE,
             commit_interval=chosen.commit_interval_seconds,
             lease_seconds=chosen.lease_seconds,
             heartbeat_seconds=chosen.heartbeat_seconds,
             snapshot_workers=chosen.snapshot_workers,
             snapshot_documents_per_second=chosen.snapshot_documents_per_second,
-            chunk_bytes=int(chosen.snapshot_chunk_mb * _MEGABYTE),
+            chunk_bytes=int(chosen.snapshot_chunk_mb * MEGABYTE),
             first_step=first_step,
             stop_when_idle=stop_when_idle,
             backoff=RetryPolicy(budget=chosen.retry_seconds),
@@ -261,34 +236,7 @@ class Capture:
         )
 
     def _make_sink(self) -> Sink:
-        chosen = self._settings
-        options = SinkOptions(
-            topics=self.topics,
-            partitions=chosen.partitions,
-            is_json=chosen.format not in ("bson", "avro", "jsonschema"),
-            webhook_secret=chosen.webhook_secret.get_secret_value() if chosen.webhook_secret else None,
-            buffer_bytes=chosen.sink_buffer_mb * _MEGABYTE,
-            seconds_to_deliver=margin_of(chosen.lease_seconds),
-        )
-        exactly_once = (self.store, chosen.name) if chosen.delivery == "exactly-once" else None
-        return open_sink(self._sink_url, self.dead_letters, options, exactly_once=exactly_once)
-
-
-@dataclass(frozen=True, slots=True)
-class _Transforms:
-    """Puts what the settings ask for before a format."""
-
-    given: tuple[TransformSettings, ...]
-    copies_ddl: bool
-
-    def __call__(self, inner: Format) -> Format:
-        return transformed(inner, self.given, copies_ddl=self.copies_ddl)
-
-
-def _registry_of(settings: RegistrySettings | None) -> SchemaRegistry | None:
-    if settings is None or settings.url is None:
-        return None
-    return SchemaRegistry(settings.url.get_secret_value(), settings.compatibility)
+        return sink_of(self._settings, self.topics, self.dead_letters, self.store)
 
 
 def _refuse_time_series(client: MongoClient[Any], chosen: Namespaces) -> None:
@@ -325,35 +273,3 @@ def _check_family(family: Family, settings: CaptureSettings) -> None:
             "a snapshot of Amazon DocumentDB needs heartbeats: it gives no post-batch tokens, and rows wait for events",
             hint="Set capture.heartbeat_seconds (10), or begin without a snapshot: capture.start = now.",
         )
-
-
-def selection_of(settings: CaptureSettings) -> Selection:
-    """Read which events are wanted."""
-    try:
-        pipeline = json_util.loads(settings.pipeline)
-    except ValueError as error:
-        raise SettingsError(f"capture.pipeline is not JSON: {error}", hint="Write a list of stages.") from None
-    if not isinstance(pipeline, list) or not all(isinstance(stage, dict) for stage in pipeline):
-        raise SettingsError("capture.pipeline is not a list of stages", hint='Write for example [{"$match": {...}}].')
-    return Selection(
-        Namespaces.parse(settings.namespaces),
-        Scope(settings.scope),
-        tuple(pipeline),
-        settings.full_document,
-        settings.full_document_before_change,
-        Slice.parse(settings.slice),
-        heartbeat=_heartbeat_of(settings, pipeline),
-        expanded=settings.ddl_topic is not None,
-    )
-
-
-def _heartbeat_of(settings: CaptureSettings, pipeline: Sequence[Any]) -> str | None:
-    """Give the collection of the marks; a stream that might not show them would look as if it had lost them."""
-    if not settings.heartbeat_seconds:
-        return None
-    if pipeline or settings.scope != Scope.CLUSTER.value:
-        raise SettingsError(
-            "heartbeats need a stream of cluster scope without a pipeline of your own, which might hide them",
-            hint="Set capture.heartbeat_seconds to 0, or remove capture.pipeline and capture.scope.",
-        )
-    return settings.heartbeat_collection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from tailrace.capture.dead_letters.dead_letters import (
     TOPIC,
@@ -119,10 +119,10 @@ def _redis(url: str, dead_letters: DeadLetters, options: SinkOptions) -> Sink:
 
 def redis_parts(url: str) -> tuple[str, str | None]:
     """Divide the URL of a Redis sink into what the client library takes, such as `ssl_ca_certs`, and the keys' form."""
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
-    template = query.pop("key", None)
-    return urlunsplit(parts._replace(query=urlencode(query))), template
+    address, _, query = url.partition("?")
+    options = dict(parse_qsl(query))
+    template = options.pop("key", None)
+    return f"{address}?{urlencode(options)}" if options else address, template
 
 
 def _users_own(url: str) -> Sink:

@@ -46,7 +46,7 @@ class Namespaces:
         for text in texts:
             if len(text) > 1 and text.startswith("/") and text.endswith("/"):
                 patterns.append(_checked(text[1:-1]))
-            elif "." in text.strip("."):
+            elif "." in text.strip(".") and not text.startswith(".") and not text.endswith("."):
                 collections.append(text)
             elif text and "." not in text:
                 databases.append(text)
