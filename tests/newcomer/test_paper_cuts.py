@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.database import Database
 
 from tailrace import watch
 from tailrace.capture.formats import make_format
 from tailrace.capture.plugins import load_object
-from tailrace.capture.positions import open_store
+from tailrace.capture.positions import Position, open_store
 from tailrace.cli.app import run
 from tailrace.cli.failures import error_for
 from tailrace.errors import ServerUnreachable, SettingsError
 from tailrace.settings import Settings, describe
 from tailrace.spark.failures import error_of, explained
-from tailrace.stand import Postgres, Redis, ReplicaSet
+from tailrace.stand import Kafka, Postgres, Redis, ReplicaSet
 
 FEATURES = Path(__file__).parents[2] / "examples" / "fraud_signals" / "features.toml"
 AT = ["--at", "1777636800", "--reason", "test"]
@@ -87,9 +90,32 @@ def test_a_wrong_role_of_postgresql_is_said_at_once(postgres: Postgres, capsys: 
     assert "capture.position_store" in capsys.readouterr().err
 
 
-def test_verify_without_a_producer_says_so_at_once(
-    mongodb: ReplicaSet, database: Database[Any], capsys: pytest.CaptureFixture[str]
+def test_verify_waits_for_a_producer_that_was_started_just_before(
+    mongodb: ReplicaSet, kafka: Kafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`tailrace produce &`, then `tailrace verify`: it looked before the producer had its lease, and gave up."""
+    assert run(["position", "set", "orders", *AT, "--create"]) == 0
+
+    def produce() -> None:
+        with open_store("file:.tailrace/positions") as store:
+            lease = store.acquire("orders", "the producer")
+            store.save(Position(None, Timestamp(2**32 - 1, 1)), lease)
+
+    started = threading.Timer(1.0, produce)
+    started.start()
+    sink = f"kafka://{kafka.bootstrap_servers}"
+    assert run(["verify", "--uri", mongodb.uri, "--name", "orders", "--sink", sink, "--topic", "no.such"]) != 69
+    started.join()
+    assert "error[not-caught-up]" not in capsys.readouterr().err
+
+
+def test_verify_without_a_producer_says_so_soon(
+    mongodb: ReplicaSet,
+    database: Database[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(import_module("tailrace.cli.verify"), "_SECONDS_TO_START", 0.2)
     assert run(["position", "set", "orders", *AT, "--create"]) == 0
     assert run(["verify", "--uri", mongodb.uri, "--name", "orders", "--sink", "kafka://127.0.0.1:1"]) == 69
     complaint = capsys.readouterr().err
