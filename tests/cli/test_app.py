@@ -50,6 +50,14 @@ def test_no_help_text_is_taken_for_markup(name, command):
         assert Text.from_markup(text).plain == text, f"{name} {parameter.name}"
 
 
+@pytest.mark.parametrize("name", [name for name, _ in commands(get_command(app), "tailrace")])
+def test_the_help_cuts_no_flag_short(name, monkeypatch, capsys):
+    """`--full-document-befor…` cannot be typed."""
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    assert run([*name.split()[1:], "--help"]) == 0
+    assert "…" not in capsys.readouterr().out
+
+
 def test_the_flags_of_serve_name_their_settings(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert run(["serve", "--help"]) == 0

@@ -69,7 +69,8 @@ EXIT_ERROR = 70
 EXIT_HISTORY_LOST = 75
 EXIT_INTERRUPTED = 130
 
-groups.hide_types_of_switches()
+groups.shorten_types()
+groups.show_whole_flags()
 app = typer.Typer(
     help=groups.flowing(HELP),
     no_args_is_help=True,

@@ -40,7 +40,7 @@ def check(
     names: Streams = None,
     uri: Annotated[
         list[str] | None,
-        typer.Option(help="Replica set, config server or mongos; repeat for several. Default mongodb.uri."),
+        typer.Option(help="Replica set, config server or mongos; repeat for several; default: mongodb.uri."),
     ] = None,
     at: Annotated[
         str | None,

@@ -34,7 +34,7 @@ def replay(
 ) -> None:
     """Replay recorded streams through the engine; exit code 1 if it differs from the server anywhere.
 
-    Counted are the lines of the recordings: events, batches with their tokens, errors, and what resuming gave.
+    It counts lines of the recordings: events, batches with their tokens, errors, and the results of resuming.
     """
     from tailrace.engine.recording import group_files, read_recording
     from tailrace.engine.replay import replay as replay_streams
@@ -55,10 +55,8 @@ def replay(
 def prove(
     uri: Annotated[str | None, typer.Option(help="A replica set, or a mongos (mongodb.uri).")] = None,
     minutes: Annotated[float, typer.Option(help="How long to compare.", min=0.01)] = 5.0,
-    full_document: Annotated[str | None, typer.Option(help="As capture.full_document.")] = None,
-    full_document_before_change: Annotated[
-        str | None, typer.Option(help="As capture.full_document_before_change.")
-    ] = None,
+    full_document: Annotated[str | None, typer.Option(help="updateLookup, whenAvailable or required.")] = None,
+    full_document_before_change: Annotated[str | None, typer.Option(help="whenAvailable or required.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print every kind, and both sides of each difference.")
     ] = False,
@@ -67,10 +65,10 @@ def prove(
 
     Reads the whole deployment twice: by its own change stream, and by the engine from its oplog. It changes nothing,
     and needs the role `read` on the database `local` as well as the right to watch the cluster. The report can be
-    attached to an issue; with --json it holds the documents of events that were different, under the
-    field policy.
+    attached to an issue; with --json it contains the documents of events that differ, after the field
+    policy.
 
-    Of a cluster, the events of each shard are compared with the shard's own stream; how a mongos merges them is not.
+    On a cluster, each shard's events are compared with the shard's own stream; how a mongos merges them is not.
     """
     from tailrace.capture.source.oplog import OplogSource
     from tailrace.capture.source.source import ClusterAccess, ComparableSource, Selection, Start

@@ -70,7 +70,7 @@ class Flag:
         asked: Any = (
             typer.Argument(help=text)
             if self.is_argument
-            else typer.Option(*names, help=text, rich_help_panel="Settings of this run")
+            else typer.Option(*names, help=text, rich_help_panel="Settings for this run")
         )
         annotation: Any = Annotated[bool if is_switch else self.kind | None, asked]
         default = False if is_switch else None
@@ -108,8 +108,12 @@ def with_settings(
 
 URI: Final = Flag("uri", "mongodb.uri", "MongoDB URI")
 STORE: Final = Flag("store", "capture.position_store", "Position store")
-SINK: Final = Flag("sink", "capture.sink", "Where records go: kafka://..., file:..., webhook, redis")
-FORMAT: Final = Flag("format", "capture.format", "Record format: json, canonical, bson, flat, debezium")
+SINK: Final = Flag(
+    "sink", "capture.sink", "Where records go: kafka://, file:, stdout:, http(s)://, redis:// or module:Class"
+)
+FORMAT: Final = Flag(
+    "format", "capture.format", "Record format: json, canonical, bson, flat, debezium, cloudevents, avro or jsonschema"
+)
 STREAM: Final = (URI, Flag("name", "capture.name", "Name of the stream"), SINK, FORMAT, STORE)
 """A stream from MongoDB to a sink."""
 NAMESPACES: Final = Flag(

@@ -22,7 +22,7 @@ from tailrace.settings import Settings
 def produce(
     settings: Settings,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when everything up to now was delivered.")
+        bool, typer.Option("--until-idle", help="Exit once everything up to now is delivered.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the state as one JSON line per second.")] = False,
 ) -> None:

@@ -29,14 +29,14 @@ def watch(
     everything: Annotated[bool, typer.Option("--all", help="Watch the whole cluster.")] = False,
     pipeline: Annotated[str, typer.Option(help="Stages to append, as a JSON array.")] = "[]",
     resume_after: Annotated[str | None, typer.Option(help=_TOKEN)] = None,
-    start_after: Annotated[str | None, typer.Option(help=f"{_TOKEN} Also after an invalidate.")] = None,
+    start_after: Annotated[str | None, typer.Option(help=f"{_TOKEN} Works after an invalidate too.")] = None,
     start_at: Annotated[
         str | None, typer.Option(help="ISO 8601, epoch seconds, or a cluster time `seconds,increment`.")
     ] = None,
     full_document: Annotated[str | None, typer.Option(help="updateLookup, whenAvailable or required.")] = None,
     full_document_before_change: Annotated[str | None, typer.Option(help="whenAvailable or required.")] = None,
     show_expanded_events: Annotated[bool, typer.Option("--show-expanded-events", help="DDL events too (6.0).")] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="End after this many events.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events.")] = None,
     save_token: Annotated[Path | None, typer.Option(help="Save the newest resume token to this file.")] = None,
     canonical: Annotated[bool, typer.Option("--canonical", help="Canonical Extended JSON: no type is lost.")] = False,
     resume_for: Annotated[float, typer.Option(min=0, help="Seconds to keep retrying during an outage.")] = 60,
