@@ -77,6 +77,8 @@ def _guarded(
 ) -> Iterator[Finding]:
     try:
         yield from run()
+    except MissingExtra:
+        yield Finding(check, Level.SKIPPED, "not checked: an extra is missing, see above")
     except Exception as error:
         known = explain(error)
         if known is None and isinstance(error, ValueError):
@@ -89,16 +91,28 @@ def _guarded(
 def _extras(settings: Settings) -> Iterator[Finding]:
     installed = sorted({extra for module, extra in EXTRA_OF.items() if find_spec(module) is not None})
     yield Finding("extras", Level.OK, f"installed: {', '.join(installed) or 'none'}")
-    for key in ("sink", "position_store"):
-        url = getattr(settings.capture, key).get_secret_value()
+    for key, url in _urls(settings).items():
         try:
-            require_client(url, f"capture.{key} = {masked(url)}")
+            require_client(url, f"{key} = {masked(url)}")
         except MissingExtra as error:
             yield Finding("extras", Level.FAILED, error.message, error.hint)
 
 
+def _urls(settings: Settings) -> dict[str, str]:
+    """Give the settings whose URLs decide which client libraries are needed."""
+    urls = {
+        "capture.sink": settings.capture.sink,
+        "capture.position_store": settings.capture.position_store,
+        "audit.log": settings.audit.log,
+    }
+    return {key: url.get_secret_value() for key, url in urls.items() if url is not None}
+
+
 def _settings(settings: Settings, explain: Callable[[BaseException], TailraceError | None]) -> Iterator[Finding]:
-    """Make what needs no server, as the producer would; the position store and the sink have checks of their own."""
+    """Make what needs no server, as the producer would; the position store and the sink have checks of their own.
+
+    What an extra is missing for, the check of the extras has said.
+    """
     from tailrace.audit import open_audit
     from tailrace.capture.producer.parts import checks_of
 
@@ -112,8 +126,9 @@ def _settings(settings: Settings, explain: Callable[[BaseException], TailraceErr
         if key in ("capture.position_store", "capture.sink"):
             continue
         for finding in _guarded("settings", partial(_made, check), explain):
-            failed = True
-            yield finding
+            if finding.level is Level.FAILED:
+                failed = True
+                yield finding
     if not failed:
         yield Finding("settings", Level.OK, "valid")
 
@@ -247,6 +262,7 @@ def _sink(settings: Settings) -> Iterator[Finding]:
 
     url = settings.capture.sink.get_secret_value()
     at, scheme = shown(settings.capture.sink, "sink"), url.partition(":")[0]
+    require_client(url, f"capture.sink = {at}")
     if scheme == "kafka":
         yield from _kafka(settings, url)
     elif scheme in ("redis", "rediss"):

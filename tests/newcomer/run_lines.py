@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,11 @@ def main(lines: str, results: str, *flags: str) -> None:
 
     ended = []
     for arguments in json.loads(Path(lines).read_text()):
-        complaint = io.StringIO()
-        with redirect_stderr(complaint):
+        printed, complaint = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
+        with redirect_stdout(printed), redirect_stderr(complaint):
             code = run(arguments)
-        ended.append({"code": code, "stderr": complaint.getvalue()})
+        stdout = printed.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        ended.append({"code": code, "stdout": stdout, "stderr": complaint.getvalue()})
     Path(results).write_text(json.dumps(ended))
 
 

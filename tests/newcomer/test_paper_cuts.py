@@ -109,6 +109,15 @@ def test_verify_waits_for_a_producer_that_was_started_just_before(
     assert "error[not-caught-up]" not in capsys.readouterr().err
 
 
+def test_verify_says_first_that_a_file_cannot_be_read_back(
+    mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It asked for a producer to run, and with one, would have said that it was the wrong sink."""
+    assert run(["position", "set", "orders", *AT, "--create"]) == 0
+    assert run(["verify", "--uri", mongodb.uri, "--name", "orders", "--sink", "file:out.jsonl"]) == 64
+    assert "the sink is not Kafka" in capsys.readouterr().err
+
+
 def test_verify_without_a_producer_says_so_soon(
     mongodb: ReplicaSet,
     database: Database[Any],

@@ -98,11 +98,14 @@ def _refuse_what_cannot_run(settings: Settings) -> None:
     """Raise what `produce` would raise for these settings; an extra may still be installed, and is only mentioned."""
     from tailrace.capture.producer.parts import checks_of
 
+    missing = set()
     for check in checks_of(settings).values():
         try:
             check()
         except MissingExtra as error:
-            typer.echo(f"{error.message}. {error.hint}", err=True)
+            missing.add(error.hint)
+    for hint in sorted(missing):
+        typer.echo(f"an extra is missing for these settings. {hint}", err=True)
 
 
 class _Asking:

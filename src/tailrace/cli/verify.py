@@ -42,6 +42,7 @@ def verify(
     from tailrace.capture.producer.assembly import Capture
 
     with connected(settings, for_capture=True) as client, Capture.open(settings, client) as capture:
+        capture.readable_sink()
         at = _time_to_compare(settings, capture, wait)
         results = capture.verify(at, topics=topic, collections=source)
     if as_json:

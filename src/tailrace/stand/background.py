@@ -64,7 +64,7 @@ def bring_up(plan: StandPlan) -> StandState:
     """Start the servers in the background and return when all of them answer."""
     plan.check()
     if read_state() is not None:
-        raise StandError("a stand is up already", hint="Run `tailrace stand status`, or `tailrace stand down`.")
+        raise StandError("a stand is up already", hint="Run `tailrace stand down`, then name all servers at once.")
     folder = stand_folder()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

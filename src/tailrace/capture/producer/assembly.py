@@ -152,7 +152,7 @@ class Capture:
         """Give the topics of this stream that exist."""
         from tailrace.capture.recovery.topic_reader import topics_like
 
-        return topics_like(self._kafka(), self.topics.pattern)
+        return topics_like(self.readable_sink(), self.topics.pattern)
 
     def _topics_to_read(self) -> list[str]:
         """Give the topics of this stream; none at all is no proof of anything. A broker hides what is not allowed."""
@@ -181,7 +181,7 @@ class Capture:
         decoder, is_followed = decoder_of(self._settings.format), self.source.selection.namespaces.contains_name
         verification = Verification(self.source.documents(), decoder, at, self._policy, is_followed)
         try:
-            verification.read(self._kafka(), list(topics) if topics else self._topics_to_read(), show)
+            verification.read(self.readable_sink(), list(topics) if topics else self._topics_to_read(), show)
             return [verification.compare(name) for name in collections or verification.namespaces()]
         finally:
             verification.close()
@@ -191,7 +191,8 @@ class Capture:
         lease = self.store.acquire(self._settings.name, this_process(), reason=reason)
         self.store.release(self.store.save(position, lease, reason=reason))
 
-    def _kafka(self) -> KafkaAddress:
+    def readable_sink(self) -> KafkaAddress:
+        """Give the sink if it can be read back, which only Kafka can."""
         if self.kafka is None:
             raise SettingsError("the sink is not Kafka: it cannot be read back", hint="Set capture.sink to kafka://...")
         return self.kafka

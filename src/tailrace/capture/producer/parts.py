@@ -20,9 +20,10 @@ from tailrace.capture.source.slices import Slice
 from tailrace.capture.source.source import Scope, Selection
 from tailrace.capture.transforms import DDL, renames_of, transformed
 from tailrace.errors import SettingsError
+from tailrace.extras import require_client
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.policy.configured import policy_of
-from tailrace.settings import CaptureSettings, RegistrySettings, Settings, TransformSettings
+from tailrace.settings import CaptureSettings, RegistrySettings, Settings, TransformSettings, masked
 
 MEGABYTE = 2**20
 
@@ -35,6 +36,10 @@ def checks_of(settings: Settings) -> Mapping[str, Callable[[], object]]:
     chosen = settings.capture
     sink_url = chosen.sink.get_secret_value()
 
+    def open_letters() -> None:
+        require_client(sink_url, f"capture.sink = {masked(sink_url)}")
+        open_dead_letters(chosen.dead_letters, sink_url, topics_of(chosen)).close()
+
     def make_sink() -> None:
         with open_store(chosen.position_store.get_secret_value()) as store:
             sink_of(chosen, topics_of(chosen), NoDeadLetters(), store).close()
@@ -44,7 +49,7 @@ def checks_of(settings: Settings) -> Mapping[str, Callable[[], object]]:
         "policy.rules": lambda: policy_of(settings, selection_of(chosen).pipeline),
         "capture.topic": lambda: topics_of(chosen),
         "capture.format": lambda: format_of(chosen, topics_of(chosen), NO_POLICY, settings.registry).make(),
-        "capture.dead_letters": lambda: open_dead_letters(chosen.dead_letters, sink_url, topics_of(chosen)).close(),
+        "capture.dead_letters": open_letters,
         "capture.position_store": lambda: open_store(chosen.position_store.get_secret_value()).close(),
         "capture.sink": make_sink,
     }
