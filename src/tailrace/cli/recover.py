@@ -59,12 +59,12 @@ def _show(forecast: Forecast, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(forecast.to_json(), indent=2))
         return
-    lost = forecast.is_lost
+    begins, lost = forecast.oplog_begins, forecast.is_lost
     lines: list[Any] = [
         f"position       {shown_time(forecast.position.cluster_time) if forecast.position else 'none'}",
-        f"oplog begins   {shown_time(forecast.oplog_begins)}",
+        f"oplog begins   {shown_time(begins) if begins else 'not known: it needs the role read on local'}",
         f"open gap       {forecast.gap.number if forecast.gap else 'none'}",
-        f"history        {'lost' if lost else 'not lost: the stream can go on where it is'}",
+        f"history        {'lost' if lost else 'not known to be lost: the stream can go on where it is'}",
         f"would read     {sum(forecast.documents.values()):,} documents of {len(forecast.documents)} collections",
         f"deletes from   {forecast.inventory}",
     ]

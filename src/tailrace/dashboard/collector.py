@@ -23,7 +23,7 @@ from tailrace.dashboard.sources.tables import TablesSource
 from tailrace.dashboard.sources.topics import TopicsSource
 from tailrace.dashboard.values import Actions, Colour, Condition, DeadLetters, SourceStatus, State, Table
 from tailrace.dashboard.view import conditions
-from tailrace.dashboard.view.flow import Parts, flow_of
+from tailrace.dashboard.view.flow import Parts, flow_of, is_configured
 from tailrace.dashboard.view.history import HistoryBook, points_of
 from tailrace.dashboard.view.job_view import drift_of, feature_sets_of, gaps_of, gateways_of, newest_time, tables_of
 from tailrace.dashboard.view.latencies import LatencyBook
@@ -228,14 +228,15 @@ class Collector:
 
     def _status(self, watched: PolledSource[Any]) -> SourceStatus:
         reading: Reading[Any] = watched.reading()
-        condition = conditions.of_reading(reading, watched.source.name, is_wanted=True, good="answers")
-        DashboardMetrics.source(watched.source.name, is_up=reading.is_good)
-        return SourceStatus(watched.source.name, condition, reading.at, reading.took)
+        name = watched.source.name
+        condition = conditions.of_reading(reading, name, is_wanted=is_configured(name, self._settings), good="answers")
+        DashboardMetrics.source(name, is_up=reading.is_good)
+        return SourceStatus(name, condition, reading.at, reading.took)
 
     def _actions(self) -> Actions:
         dashboard = self._settings.dashboard
         if dashboard.token is None:
-            return Actions(False, "set dashboard.token to allow actions to those who know it")
+            return Actions(False, "set dashboard.token to enable them for those who have it")
         if dashboard.control_token is None:
             return Actions(False, "set dashboard.control_token to the producers' monitor.control_token")
         return Actions(True, "with the token of the dashboard")

@@ -15,6 +15,8 @@ from operator import itemgetter
 from typing import Any
 
 from bson.timestamp import Timestamp
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
 from tailrace.capture.formats import recovered_rename
 from tailrace.capture.positions import Cells, Counts, Position
@@ -31,6 +33,7 @@ from tailrace.errors import InventoryMissing, SettingsError
 from tailrace.event import ChangeEvent
 from tailrace.fold import End, Ends
 from tailrace.logs import get_logger
+from tailrace.server_codes import UNAUTHORIZED
 from tailrace.token import ResumeToken
 
 _KEYS_PER_CHECK = 1_000
@@ -43,7 +46,8 @@ class Forecast:
 
     gap: Gap | None
     position: Position | None
-    oplog_begins: Timestamp
+    oplog_begins: Timestamp | None
+    """None when the user may not read the oplog, or a mongos hides it."""
     now: Timestamp
     documents: dict[str, int]
     """About how many documents would be read again, by collection."""
@@ -55,14 +59,16 @@ class Forecast:
     @property
     def is_lost(self) -> bool:
         """Whether history is known to be lost: a gap is open, or the oplog begins after the position."""
-        return self.gap is not None or (self.position is not None and self.position.cluster_time < self.oplog_begins)
+        if self.gap is not None or self.position is None or self.oplog_begins is None:
+            return self.gap is not None
+        return self.position.cluster_time < self.oplog_begins
 
     def to_json(self) -> dict[str, Any]:
         """Give it as plain values."""
         return {
             "gap": self.gap.to_json() if self.gap else None,
             "position": self.position.to_json() if self.position else None,
-            "oplog_begins": {"t": self.oplog_begins.time, "i": self.oplog_begins.inc},
+            "oplog_begins": {"t": self.oplog_begins.time, "i": self.oplog_begins.inc} if self.oplog_begins else None,
             "now": {"t": self.now.time, "i": self.now.inc},
             "is_lost": self.is_lost,
             "documents": self.documents,
@@ -246,13 +252,12 @@ class Recovery:
     def forecast(self, position: Position | None) -> Forecast:
         """Say what a recovery would do, without doing anything."""
         client = self._source.documents()
-        first = client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
         _, now = self._source.now()
         names = captured_collections(client, self._source.selection)
         return Forecast(
             gap=self.ledger.open_gap(),
             position=position,
-            oplog_begins=first["ts"] if first else now,
+            oplog_begins=_oplog_begins(client),
             now=now,
             documents={name: estimated_documents(client, name) for name in names},
             inventory=self._inventory.description,
@@ -326,3 +331,14 @@ def _event_of(rename: End) -> bytes:
 
 def _shown(time: Timestamp | None) -> str | None:
     return None if time is None else f"{time.time}:{time.inc}"
+
+
+def _oplog_begins(client: MongoClient[Any]) -> Timestamp | None:
+    """Give the time of the oplog's first entry: worth showing, but no role is asked for that alone."""
+    try:
+        first = client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
+    except OperationFailure as error:
+        if error.code != UNAUTHORIZED:
+            raise
+        return None
+    return first["ts"] if first else None

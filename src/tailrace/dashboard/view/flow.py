@@ -63,9 +63,21 @@ def _with_dead_letters(box: Box, observed: Observed) -> Box:
     )
 
 
+def is_configured(source: str, settings: Settings) -> bool:
+    """Whether somebody named a source in the settings; one that only has a default may well not exist."""
+    named_by = {
+        "mongodb": (settings.mongodb, "uri"),
+        "producer": (settings.dashboard, "producers"),
+        "kafka": (settings.capture, "sink"),
+        "redis": (settings.features, "redis_url"),
+        "iceberg": (settings.warehouse, "folder"),
+    }
+    section, key = named_by.get(source.partition(" ")[0], (None, ""))
+    return section is None or key in section.model_fields_set
+
+
 def _mongodb(observed: Observed, settings: Settings) -> Box:
-    wanted = "uri" in settings.mongodb.model_fields_set
-    condition = conditions.of_reading(observed.oplog, "MongoDB", is_wanted=wanted)
+    condition = conditions.of_reading(observed.oplog, "MongoDB", is_wanted=is_configured("mongodb", settings))
     facts = []
     if condition.colour is Colour.GREEN and observed.reports:
         condition = conditions.of_reports(observed.reports)
@@ -80,7 +92,7 @@ def _mongodb(observed: Observed, settings: Settings) -> Box:
 
 def _capture(observed: Observed, parts: Parts, settings: Settings) -> Box:
     unanswered = [reading for reading in observed.producers.values() if reading.fresh is None]
-    wanted = "producers" in settings.dashboard.model_fields_set
+    wanted = is_configured("producer", settings)
     answers = [conditions.of_reading(reading, "the producer", is_wanted=wanted) for reading in unanswered]
     judged = [stream.condition for stream in parts.streams]
     nothing = Condition(Colour.GREY, "no producer is known: set dashboard.producers")
@@ -107,8 +119,7 @@ def _sink(observed: Observed, parts: Parts, settings: Settings) -> Box:
             else Condition(Colour.GREY, "it cannot be looked into, and nothing delivers to it")
         )
         return Box("sink", _SINKS.get(scheme, "Sink"), location, condition)
-    wanted = "sink" in settings.capture.model_fields_set
-    condition = conditions.of_reading(observed.topics, "Kafka", is_wanted=wanted)
+    condition = conditions.of_reading(observed.topics, "Kafka", is_wanted=is_configured("kafka", settings))
     facts = []
     value = observed.topics.fresh
     if value is not None:
@@ -122,8 +133,7 @@ def _sink(observed: Observed, parts: Parts, settings: Settings) -> Box:
 
 
 def _features(observed: Observed, parts: Parts, settings: Settings) -> Box:
-    wanted = "redis_url" in settings.features.model_fields_set
-    condition = conditions.of_reading(observed.features, "Redis", is_wanted=wanted)
+    condition = conditions.of_reading(observed.features, "Redis", is_wanted=is_configured("redis", settings))
     facts = []
     if condition.colour is Colour.GREEN:
         nothing = Condition(Colour.GREY, "Redis answers, and no job has written features yet")
@@ -138,8 +148,7 @@ def _features(observed: Observed, parts: Parts, settings: Settings) -> Box:
 
 
 def _tables(observed: Observed, parts: Parts, settings: Settings) -> Box:
-    wanted = "folder" in settings.warehouse.model_fields_set
-    condition = conditions.of_reading(observed.tables, "the warehouse", is_wanted=wanted)
+    condition = conditions.of_reading(observed.tables, "the warehouse", is_wanted=is_configured("iceberg", settings))
     facts = []
     if condition.colour is Colour.GREEN:
         condition = _state_of_tables(observed, parts, settings)

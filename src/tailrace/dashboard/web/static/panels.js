@@ -22,7 +22,7 @@ export function drawPanels(state) {
   drawShards(state);
   drawWatchers(state.gateways);
   drawTables(state);
-  drawDrift(state.drift);
+  drawDrift(state);
   drawGaps(state.gaps);
   drawLetters(state.dead_letters);
   drawSources(state);
@@ -78,9 +78,9 @@ function drawTables(state) {
   ], "The warehouse has no tables yet.", (one) => one.name);
 }
 
-function drawDrift(drift) {
+function drawDrift({ drift, tables }) {
   const element = byId("drift-list");
-  if (!drift.length) fill(element, h("p", { class: "empty" }, "Every document fits its table."));
+  if (!drift.length) fill(element, h("p", { class: "empty" }, tables.length ? "Every document fits its table." : "There are no tables yet."));
   else {
     fill(element, h("ul", { class: "plain notes" }, drift.map((one, index) => h("li", { "data-key": `${index}${one.change}` },
       h("b", {}, one.table), " ", one.change, one.at ? h("small", {}, ` ${moment(one.at)}`) : null))));
@@ -113,7 +113,7 @@ function drawLetters(parts) {
 function drawSources(state) {
   table(byId("looks-list"), state.sources, [
     ["Source", (source) => h("b", {}, source.name)], ["State", (source) => badge(source.condition.colour, source.condition.colour === "green" ? "answers" : undefined)],
-    ["Detail", (source) => source.condition.reason],
+    ["Detail", (source) => (source.condition.colour === "green" ? "" : source.condition.reason)],
     ["Polled", (source) => ago(source.at, state.at), true], ["Took", (source) => duration(source.took_seconds), true],
   ], "Nothing is configured.", (source) => source.name);
 }
