@@ -11,17 +11,32 @@ import pytest
 from bson import Timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pymongo.errors import AutoReconnect, CursorNotFound, ExecutionTimeout, NotPrimaryError, OperationFailure
+from pymongo.errors import (
+    AutoReconnect,
+    CursorNotFound,
+    ExecutionTimeout,
+    NotPrimaryError,
+    OperationFailure,
+    PyMongoError,
+)
 
 from tailrace import server_codes
 from tailrace.client.commands import Aggregate, DecodedBatch, GetMore, Reply
 from tailrace.driver import ResumeRules, WatchOptions
 from tailrace.driver.commands import Pause, Scope, Step
-from tailrace.driver.resume import POLICY, ResumableStream, ResumeBudget, proceed
+from tailrace.driver.resume import POLICY, ResumableStream, ResumeBudget, Steps
 from tailrace.driver.rules import Failure
 from tailrace.errors import ResumeTokenMissing
 
 Position = dict[str, Any]
+
+
+def proceed(steps: Steps, outcome: Reply | PyMongoError | None) -> Step | None:
+    """Hand the outcome of a step to the logic (None to begin) and give the next step, if there is one."""
+    try:
+        return steps.throw(outcome) if isinstance(outcome, PyMongoError) else steps.send(outcome)
+    except StopIteration:
+        return None
 
 
 @dataclass
@@ -209,7 +224,7 @@ def test_the_token_is_the_one_that_the_text_gives(
                 got.append(number)
                 assert number == left.pop(0)
                 text.returning_a_document(token(number), not left, batch_token)
-        elif not stream.has_events:
+        else:
             steps = stream.advance()
             step = proceed(steps, None)
             check(step)

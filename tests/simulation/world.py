@@ -68,7 +68,7 @@ from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.driver.batch import Batch
 from tailrace.driver.commands import Scope, Step
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.resume import ResumableStream, ResumeBudget, Steps, proceed
+from tailrace.driver.resume import ResumableStream, ResumeBudget, Steps
 from tailrace.errors import Backpressure, SinkUnavailable
 from tailrace.event import EventStream
 from tailrace.retry import Backoff, RetryPolicy
@@ -403,22 +403,24 @@ class ModelStream:
 
     def batches(self) -> Iterator[Batch]:
         while self._stream.alive:
-            if not self._stream.has_events:
-                self._perform(self._stream.advance())
+            self._perform(self._stream.advance())
             yield self._stream.take_batch()
 
     def close(self) -> None:
         self._stream.close()
 
     def _perform(self, steps: Steps) -> None:
-        step = proceed(steps, None)
-        while step is not None:
-            outcome: Reply | PyMongoError | None
-            try:
-                outcome = self._carry_out(step)
-            except PyMongoError as error:
-                outcome = error
-            step = proceed(steps, outcome)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    reply = self._carry_out(step)
+                except PyMongoError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(reply)
+        except StopIteration:
+            pass
 
     def _carry_out(self, step: Step) -> Reply | None:
         server, scheduler = self._world.server, self._world.scheduler

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import inspect
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
 import bson
@@ -86,37 +86,92 @@ if changed := changed_names():
     raise ImportError(f"this release of pymongo has changed {', '.join(changed)}")
 
 
-class RawCursor(CommandCursor[Any]):
-    """A server's cursor, read batch by batch."""
+class _RawBatches:
+    """What cursors of both kinds of clients have in common: everything but the I/O."""
 
     codec: CodecOptions[Any]
     reader: ReplyReader
     decrypts: bool
     may_read_ahead: bool
-    _ahead: _Awaited | None = None
+    _ahead: Any = None
     """The connection on which a reply is under way that nobody receives yet."""
-    _receiving: _Awaited | None = None
+    _receiving: Any = None
+    """The connection from which such a reply is received now."""
+
+    def prepare(self, handle: Handle | AsyncHandle, conn: Any) -> None:
+        """Note what commands and replies are made and read with."""
+        client = client_of(handle)
+        self.codec = raw_codec(handle)
+        self.decrypts = client._encrypter is not None
+        self.may_read_ahead = not (self.decrypts or client.options.load_balanced)
+        is_monitored = client._event_listeners.enabled_for_commands
+        self.reader = ReplyReader(conn.max_wire_version, handle.codec_options, is_monitored=is_monitored)
+
+    def abandon(self) -> None:
+        """Let pymongo kill the cursor in the background: its connection is in an unknown state."""
+        self._die_no_lock()
+
+    def _die_no_lock(self) -> None:
+        cursor: Any = self
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:  # pymongo's own thread or task closes it
+            cursor._collection.database.client._close_cursor_soon(cursor._id, cursor._address, ahead)
+        super()._die_no_lock()  # type: ignore[misc]
+
+    def _operation(self, command: GetMore) -> _GetMore:
+        cursor: Any = self
+        return _GetMore(
+            command.database,
+            command.collection,
+            command.batch_size or 0,
+            command.cursor_id,
+            self.codec,
+            cursor._collection._read_preference_for(cursor._session),
+            cursor._session,
+            cursor._collection.database.client,
+            command.max_time_ms,
+            self._receiving or cursor._sock_mgr,
+            False,
+            command.comment,
+        )
+
+    def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        if self._receiving is not None:
+            self._receiving.update_exhaust(False)
+        return [self.reader.read(response.raw_command_response())]
+
+    def _last_reply(self) -> Reply:
+        """Give the reply that the last getMore left here."""
+        cursor: Any = self
+        reply = self.reader.reply
+        assert reply is not None  # an error was raised
+        if self.decrypts:
+            # With automatic decryption pymongo has read the reply once more, into raw documents.
+            reply = reply._replace(batch=[event.raw for event in cursor._data])
+        cursor._data.clear()
+        return reply
+
+
+class RawCursor(_RawBatches, CommandCursor[Any]):
+    """A server's cursor, read batch by batch."""
 
     def get_more(self, command: GetMore) -> Reply:
         """Ask the server that holds the cursor for its next batch, or take the one that was asked for ahead."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            self._send_message(_operation(self, command))
-            return _last_reply(self)
-        self._receiving = ahead
+        self._receiving, self._ahead = self._ahead, None
         try:
-            self._send_message(_operation(self, command, ahead))
+            self._send_message(self._operation(command))
         finally:
-            self._receiving = None
-            self._give_back(ahead)
-        return _last_reply(self)
+            ahead, self._receiving = self._receiving, None
+            if ahead is not None:
+                self._give_back(ahead)
+        return self._last_reply()
 
     def read_ahead(self, command: GetMore) -> None:
         """Send the next getMore now, if the pool has room: the server works on it until `get_more` is called.
 
         An error may mean that the server has read the batch for nobody: the stream has to be resumed.
         """
-        operation = _operation(self, command)
+        operation = self._operation(command)
         client: Any = operation.client
         server = client._select_server(operation.read_preference, self._session, operation.name, address=self._address)
         if not _has_spare_connection(server.pool):
@@ -133,56 +188,33 @@ class RawCursor(CommandCursor[Any]):
             self._give_back(ahead)
         super().close()
 
-    def abandon(self) -> None:
-        """Let pymongo kill the cursor in the background: its connection is in an unknown state."""
-        self._die_no_lock()
-
-    def _die_no_lock(self) -> None:
-        _close_soon(self)
-        super()._die_no_lock()
-
     def _give_back(self, ahead: _Awaited) -> None:
         """Return a connection to the pool, closed if a reply is still to come on it."""
         if ahead.conn is not None and ahead.more_to_come:
             ahead.conn.close_conn(ConnectionClosedReason.ERROR)
         ahead.close()
 
-    def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
-        if self._receiving is not None:
-            self._receiving.update_exhaust(False)
-        return [self.reader.read(response.raw_command_response())]
 
-
-class AsyncRawCursor(AsyncCommandCursor[Any]):
+class AsyncRawCursor(_RawBatches, AsyncCommandCursor[Any]):
     """The same for asynchronous clients."""
-
-    codec: CodecOptions[Any]
-    reader: ReplyReader
-    decrypts: bool
-    may_read_ahead: bool
-    _ahead: _AsyncAwaited | None = None
-    _receiving: _AsyncAwaited | None = None
 
     async def get_more(self, command: GetMore) -> Reply:
         """Ask the server that holds the cursor for its next batch, or take the one that was asked for ahead."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            await self._send_message(_operation(self, command))
-            return _last_reply(self)
-        self._receiving = ahead
+        self._receiving, self._ahead = self._ahead, None
         try:
-            await self._send_message(_operation(self, command, ahead))
+            await self._send_message(self._operation(command))
         finally:
-            self._receiving = None
-            await self._give_back(ahead)
-        return _last_reply(self)
+            ahead, self._receiving = self._receiving, None
+            if ahead is not None:
+                await self._give_back(ahead)
+        return self._last_reply()
 
     async def read_ahead(self, command: GetMore) -> None:
         """Send the next getMore now, if the pool has room: the server works on it until `get_more` is called.
 
         An error may mean that the server has read the batch for nobody: the stream has to be resumed.
         """
-        operation = _operation(self, command)
+        operation = self._operation(command)
         client: Any = operation.client
         server = await client._select_server(
             operation.read_preference, self._session, operation.name, address=self._address
@@ -201,24 +233,11 @@ class AsyncRawCursor(AsyncCommandCursor[Any]):
             await self._give_back(ahead)
         await super().close()
 
-    def abandon(self) -> None:
-        """Let pymongo kill the cursor in the background: its connection is in an unknown state."""
-        self._die_no_lock()
-
-    def _die_no_lock(self) -> None:
-        _close_soon(self)
-        super()._die_no_lock()
-
     async def _give_back(self, ahead: _AsyncAwaited) -> None:
         """Return a connection to the pool, closed if a reply is still to come on it."""
         if ahead.conn is not None and ahead.more_to_come:
             await ahead.conn.close_conn(ConnectionClosedReason.ERROR)
         await ahead.close()
-
-    def _unpack_response(self, response: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
-        if self._receiving is not None:
-            self._receiving.update_exhaust(False)
-        return [self.reader.read(response.raw_command_response())]
 
 
 def open_cursor(handle: Handle, command: Aggregate, session: Any) -> tuple[RawCursor, Reply]:
@@ -230,7 +249,7 @@ def open_cursor(handle: Handle, command: Aggregate, session: Any) -> tuple[RawCu
             answer = conn.command(**_request(handle, command, read_preference, session))
         collection, info, reply = opened(handle, answer, conn.max_wire_version)
         cursor = RawCursor(collection, info, conn.address, session=session)
-        _prepare(cursor, handle, conn)
+        cursor.prepare(handle, conn)
         cursor._maybe_pin_connection(conn)
         return cursor, reply
 
@@ -249,7 +268,7 @@ async def open_async_cursor(handle: AsyncHandle, command: Aggregate, session: An
             answer = await conn.command(**_request(handle, command, read_preference, session))
         collection, info, reply = opened(handle, answer, conn.max_wire_version)
         cursor = AsyncRawCursor(collection, info, conn.address, session=session)
-        _prepare(cursor, handle, conn)
+        cursor.prepare(handle, conn)
         await cursor._maybe_pin_connection(conn)
         return cursor, reply
 
@@ -257,16 +276,6 @@ async def open_async_cursor(handle: AsyncHandle, command: Aggregate, session: An
         run, handle._read_preference_for(session), session, operation="aggregate"
     )
     return ran
-
-
-def _prepare(cursor: RawCursor | AsyncRawCursor, handle: Handle | AsyncHandle, conn: Any) -> None:
-    """Note what a new cursor's commands and replies are made and read with."""
-    client = client_of(handle)
-    cursor.codec = raw_codec(handle)
-    cursor.decrypts = client._encrypter is not None
-    cursor.may_read_ahead = not (cursor.decrypts or client.options.load_balanced)
-    is_monitored = client._event_listeners.enabled_for_commands
-    cursor.reader = ReplyReader(conn.max_wire_version, handle.codec_options, is_monitored=is_monitored)
 
 
 def start_session(client: MongoClient[Any] | AsyncMongoClient[Any]) -> Any:
@@ -307,23 +316,6 @@ def _request(handle: Handle | AsyncHandle, command: Aggregate, read_preference: 
     }
 
 
-def _operation(cursor: Any, command: GetMore, ahead: Any = None) -> _GetMore:
-    return _GetMore(
-        command.database,
-        command.collection,
-        command.batch_size or 0,
-        command.cursor_id,
-        cursor.codec,
-        cursor._collection._read_preference_for(cursor._session),
-        cursor._session,
-        cursor._collection.database.client,
-        command.max_time_ms,
-        ahead or cursor._sock_mgr,
-        False,
-        command.comment,
-    )
-
-
 def _encoded(operation: _GetMore, conn: Any) -> tuple[bytes, int]:
     """Give a getMore as it is sent, and the size of its largest document."""
     command, database = operation.as_command(conn)
@@ -335,23 +327,6 @@ def _has_spare_connection(pool: Any) -> bool:
     """Whether a connection can be spared: never more than half of them, because users want the others meanwhile."""
     has_spare: bool = 2 * (pool.active_sockets + 1) <= pool.max_pool_size
     return has_spare
-
-
-def _close_soon(cursor: Any) -> None:
-    """Let pymongo's own thread or task close a connection on which a reply is still to come."""
-    ahead, cursor._ahead = cursor._ahead, None
-    if ahead is not None:
-        cursor._collection.database.client._close_cursor_soon(cursor._id, cursor._address, ahead)
-
-
-def _last_reply(cursor: Any) -> Reply:
-    """Give the reply that the last getMore left in the cursor."""
-    reply: Reply = cursor.reader.reply
-    if cursor.decrypts:
-        # With automatic decryption pymongo has read the reply once more, into raw documents.
-        reply = reply._replace(batch=[event.raw for event in cursor._data])
-    cursor._data.clear()
-    return reply
 
 
 class CursorConnection:
@@ -379,17 +354,23 @@ class CursorConnection:
         self._request, message, size, _ = _op_msg(
             flags, command, "local", None, DEFAULT_CODEC_OPTIONS, connection.compression_context
         )
-        with self._reporting_errors():
+        try:
             connection.send_message(message, size)
+        except BaseException as error:
+            self._report(error)
+            raise
 
     def receive(self) -> bytes:
         """Wait for the next reply; errors in it are raised as pymongo raises them."""
-        with self._reporting_errors():
+        try:
             reply = self._connection.receive_message(self._request)
             self._request, self.is_answering = None, reply.more_to_come
             data = bytes(reply.raw_command_response())
             if data[4:12] != _CURSOR_FIRST:
                 _check_command_response(bson.decode(data), self._connection.max_wire_version)
+        except BaseException as error:
+            self._report(error)
+            raise
         time = raw.find(data, b"$clusterTime")
         if time is not None and self._client._topology is not None:
             # Other commands of the client never seem to come from the past.
@@ -409,14 +390,9 @@ class CursorConnection:
         with pool.lock:
             pool.active_contexts.discard(self._connection.cancel_context)
 
-    @contextmanager
-    def _reporting_errors(self) -> Iterator[None]:
+    def _report(self, error: BaseException) -> None:
         """Let the client know what its monitors have not noticed yet; the end of this connection is no news."""
-        handler = _ErrorHandler(self._client, self._server, None)
-        handler.contribute_socket(self._connection)
-        try:
-            yield
-        except BaseException as error:
-            if not self._is_closed:
-                handler.handle(type(error), error)
-            raise
+        if not self._is_closed:
+            handler = _ErrorHandler(self._client, self._server, None)
+            handler.contribute_socket(self._connection)
+            handler.handle(type(error), error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import bson
 from bson.codec_options import CodecOptions, TypeRegistry
@@ -13,7 +13,6 @@ from bson.raw_bson import RawBSONDocument
 from tailrace import raw
 from tailrace.client.commands import DecodedBatch, Reply, UncutBatch
 
-_pack_int32: Final = Struct("<i").pack
 _BEGINNING: Final = Struct("<4x8si11si")
 """How servers begin a reply: `cursor` and its length, in it `nextBatch` and its length."""
 _BATCH_START: Final = _BEGINNING.size - 4
@@ -22,6 +21,8 @@ _TOKEN: Final = Struct("<22si")
 """What follows the batch: `postBatchResumeToken` and its length."""
 
 _NO_TYPES: Final = TypeRegistry()
+_Parts: TypeAlias = tuple[bytes, bytes, UncutBatch, bytes | None]
+"""A reply without its cursor, the cursor without batch and token, the batch, the token."""
 SMALL_REPLY: Final = 4096
 """Bytes up to which a reply may be decoded as a whole: a stream that gets such ones is not behind."""
 
@@ -50,21 +51,18 @@ class ReplyReader:
                 return self._read_whole(payload)
             except InvalidBSON:
                 pass  # the user will hear of it when that event's turn has come
-        if len(payload) < _BEGINNING.size + _TOKEN.size:
-            return self._read_any(bytes(payload))
-        cursor_name, cursor_size, batch_name, batch_size = _BEGINNING.unpack_from(payload)
-        if cursor_name != b"\x03cursor\x00" or batch_name != b"\x04nextBatch\x00":
-            return self._read_any(bytes(payload))
-        batch_end = _BATCH_START + batch_size
-        token_name, token_size = _TOKEN.unpack_from(payload, batch_end)
-        if token_name != b"\x03postBatchResumeToken\x00":
-            return self._read_any(bytes(payload))
-        token_start = batch_end + _TOKEN.size - 4
-        token_end = token_start + token_size
-        cursor_end = _CURSOR_START + cursor_size
-        answer = _decoded_document(bytes(payload[cursor_end:]))
-        answer["cursor"] = _decoded_document(bytes(payload[token_end:cursor_end]))
-        return self._noted(answer, UncutBatch(payload, _BATCH_START, batch_end), bytes(payload[token_start:token_end]))
+        parts = _usual_parts(payload) or _parts_in_any_order(bytes(payload))
+        if parts is None:
+            return bson.decode(payload)
+        answer, cursor, batch, token = bson.decode(parts[0]), bson.decode(parts[1]), parts[2], parts[3]
+        self.reply = Reply(
+            cursor["id"], cursor.get("ns", ""), batch, token, answer.get("operationTime"), self._max_wire_version
+        )
+        cursor["nextBatch"] = [batch]  # where pymongo expects it
+        if token is not None and self._is_monitored:
+            cursor["postBatchResumeToken"] = RawBSONDocument(token)
+        answer["cursor"] = cursor
+        return answer
 
     def _read_whole(self, payload: bytes | memoryview) -> dict[str, Any]:
         """Decode a small reply with its events."""
@@ -78,30 +76,32 @@ class ReplyReader:
             )
         return answer
 
-    def _read_any(self, data: bytes) -> dict[str, Any]:
-        """Take a reply apart whose elements may come in any order: an error's, or another server's."""
-        found = raw.find(data, b"cursor")
-        batch = None if found is None else raw.find(data, b"nextBatch", found[1])
-        if found is None or batch is None:
-            return bson.decode(data)
-        token = raw.field(data, b"postBatchResumeToken", found[1])
-        answer: dict[str, Any] = bson.decode(raw.without(data, b"cursor"))
-        cursor = raw.without(data[found[1] : found[2]], b"nextBatch", b"postBatchResumeToken")
-        answer["cursor"] = bson.decode(cursor)
-        return self._noted(answer, UncutBatch(data, batch[1], batch[2]), None if token is None else token.data)
 
-    def _noted(self, answer: dict[str, Any], batch: UncutBatch, token: bytes | None) -> dict[str, Any]:
-        """Keep the reply, and put the batch where pymongo expects it."""
-        cursor = answer["cursor"]
-        self.reply = Reply(
-            cursor["id"], cursor.get("ns", ""), batch, token, answer.get("operationTime"), self._max_wire_version
-        )
-        cursor["nextBatch"] = [batch]
-        if token is not None and self._is_monitored:
-            cursor["postBatchResumeToken"] = RawBSONDocument(token)
-        return answer
+def _usual_parts(payload: bytes | memoryview) -> _Parts | None:
+    """Take a reply apart whose elements stand where servers put them."""
+    if len(payload) < _BEGINNING.size + _TOKEN.size:
+        return None
+    cursor_name, cursor_size, batch_name, batch_size = _BEGINNING.unpack_from(payload)
+    if cursor_name != b"\x03cursor\x00" or batch_name != b"\x04nextBatch\x00":
+        return None
+    batch_end, cursor_end = _BATCH_START + batch_size, _CURSOR_START + cursor_size
+    token_name, token_size = _TOKEN.unpack_from(payload, batch_end)
+    if token_name != b"\x03postBatchResumeToken\x00":
+        return None
+    token_start = batch_end + _TOKEN.size - 4
+    token_end = token_start + token_size
+    rest = raw.document(bytes(payload[cursor_end:-1]))
+    cursor = raw.document(bytes(payload[token_end : cursor_end - 1]))
+    return rest, cursor, UncutBatch(payload, _BATCH_START, batch_end), bytes(payload[token_start:token_end])
 
 
-def _decoded_document(elements: bytes) -> dict[str, Any]:
-    """Decode a document's elements and its last byte."""
-    return bson.decode(_pack_int32(len(elements) + 4) + elements)
+def _parts_in_any_order(data: bytes) -> _Parts | None:
+    """Take a reply apart whose elements may come in any order; None for one without a batch, as of an error."""
+    found = raw.find(data, b"cursor")
+    batch = None if found is None else raw.find(data, b"nextBatch", found[1])
+    if found is None or batch is None:
+        return None
+    token = raw.field(data, b"postBatchResumeToken", found[1])
+    rest = raw.without(data, b"cursor")
+    cursor = raw.without(data[found[1] : found[2]], b"nextBatch", b"postBatchResumeToken")
+    return rest, cursor, UncutBatch(data, batch[1], batch[2]), None if token is None else token.data

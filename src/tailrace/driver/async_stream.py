@@ -16,7 +16,7 @@ from tailrace.driver.batch import Batch
 from tailrace.driver.commands import Step
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.resume import Steps, proceed
+from tailrace.driver.resume import Steps
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import AsyncTarget
 
@@ -73,8 +73,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         Every getMore gives a batch, also an empty one, so that its `resume_token` can be kept.
         """
         while self._stream.alive:
-            if not self._stream.has_events:
-                await self._advance()
+            await self._advance()
             batch = self._stream.take_batch()
             await self._announce()
             yield batch
@@ -124,9 +123,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
 
     async def _advance(self) -> None:
         await self._open()
-        if not self._stream.has_events:
-            with self._time_limit():
-                await self._perform(self._stream.advance())
+        await self._perform(self._stream.advance())
 
     async def _announce(self) -> None:
         """Tell the user's callback of a token that is new."""
@@ -143,22 +140,27 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
     async def _perform(self, steps: Steps) -> None:
         """Carry out what the logic asks for, until it asks for nothing more."""
         self._working = True
-        try:
-            outcome: Reply | PyMongoError | None = None
-            while (step := proceed(steps, outcome)) is not None:
-                try:
-                    outcome = await self._execute(step)
-                except PyMongoError as error:
-                    outcome = error
-        except PyMongoError:
-            raise
-        except BaseException:
-            self._interrupt()
-            raise
-        finally:
-            self._working = False
-            if not self._stream.alive:
-                await self.close()
+        with self._time_limit():
+            try:
+                step = next(steps)
+                while True:
+                    try:
+                        reply = await self._execute(step)
+                    except PyMongoError as error:
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(reply)
+            except StopIteration:
+                pass
+            except PyMongoError:
+                raise
+            except BaseException:
+                self._interrupt()
+                raise
+            finally:
+                self._working = False
+                if not self._stream.alive:
+                    await self.close()
 
     async def _execute(self, step: Step) -> Reply | None:
         """Run a command, or wait; behind a large batch the next one is asked for before this one is even cut."""

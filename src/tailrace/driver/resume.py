@@ -89,14 +89,6 @@ Without this, an error that every resume meets again (which the rules before 4.4
 a passing one) would be resumed for ever."""
 
 
-def proceed(steps: Steps, outcome: Reply | PyMongoError | None) -> Step | None:
-    """Hand the outcome of a step to the logic (None to begin) and give the next step, if there is one."""
-    try:
-        return steps.throw(outcome) if isinstance(outcome, PyMongoError) else steps.send(outcome)
-    except StopIteration:
-        return None
-
-
 class ResumableStream:
     """The state of one change stream."""
 
@@ -180,11 +172,6 @@ class ResumableStream:
         encoded = token if token is None or isinstance(token, bytes) else bson.encode(token)
         return Batch(events, encoded, self._operation_time)
 
-    @property
-    def has_events(self) -> bool:
-        """Whether the batch has events that were not handed out yet."""
-        return self._position < len(self._events)
-
     # --- what a shell does
 
     def open(self, *, split: bool = False) -> Steps:
@@ -197,13 +184,16 @@ class ResumableStream:
             raise
 
     def advance(self) -> Steps:
-        """Get the next batch with at most one getMore, and at most one attempt to resume."""
-        if not self.alive:
+        """Get the next batch with at most one getMore, and at most one attempt to resume.
+
+        A batch of which events are left is not replaced.
+        """
+        if not self.alive or self._position < len(self._events):
             return
         if self._must_open:
             # An earlier attempt failed and its error was raised, or the budget asked for patience.
             yield from self._resume()
-            if self._must_open or self.has_events or not self.alive:
+            if self._must_open or self._events or not self.alive:
                 return
         options = self._options
         try:

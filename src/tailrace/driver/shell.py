@@ -31,8 +31,10 @@ class Shell(Generic[D, C]):
         self._watched = Watched.of(target, options)
         self._options = options
         timeout = self._watched.client.options.timeout
-        self._seconds: float | None = timeout if options.timeout_ms is None else options.timeout_ms / 1000
-        """How long one call may take."""
+        seconds = timeout if options.timeout_ms is None else options.timeout_ms / 1000
+        self._time_limit: Callable[[], AbstractContextManager[Any]]
+        """Limits how long one call may take."""
+        self._time_limit = nullcontext if seconds is None else partial(time_limit, seconds)
         budget = ResumeBudget(options.resume_budget, time.monotonic, random.random)
         self._stream = ResumableStream(self._watched.scope, pipeline, options, budget)
         self._session = options.session or start_session(self._watched.client)
@@ -52,9 +54,6 @@ class Shell(Generic[D, C]):
     def alive(self) -> bool:
         """Whether there may be more events."""
         return self._stream.alive
-
-    def _time_limit(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._seconds is None else time_limit(self._seconds)
 
     def _may_read_ahead(self, cursor: C) -> bool:
         """Whether the server may work on the next batch while the user works on this one.

@@ -14,7 +14,7 @@ from tailrace.driver.batch import Batch
 from tailrace.driver.commands import Step
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.resume import Steps, proceed
+from tailrace.driver.resume import Steps
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import Target
 from tailrace.owned.closeable import Closeable
@@ -66,7 +66,7 @@ class ChangeStream(Shell[D, RawCursor], Closeable):
         """Give the next event, or None when one getMore brought none. A resume may take its place."""
         event = self._stream.take()
         if event is None:
-            self._advance()
+            self._perform(self._stream.advance())
             event = self._stream.take()
         return None if event is None else self._decode(event)
 
@@ -76,8 +76,7 @@ class ChangeStream(Shell[D, RawCursor], Closeable):
         Every getMore gives a batch, also an empty one, so that its `resume_token` can be kept.
         """
         while self._stream.alive:
-            if not self._stream.has_events:
-                self._advance()
+            self._perform(self._stream.advance())
             yield self._stream.take_batch()
         self.close()
 
@@ -102,29 +101,30 @@ class ChangeStream(Shell[D, RawCursor], Closeable):
         self.close()
         raise StopIteration
 
-    def _advance(self) -> None:
-        with self._time_limit():
-            self._perform(self._stream.advance())
-
     def _perform(self, steps: Steps) -> None:
         """Carry out what the logic asks for, until it asks for nothing more."""
         self._working = True
-        try:
-            outcome: Reply | PyMongoError | None = None
-            while (step := proceed(steps, outcome)) is not None:
-                try:
-                    outcome = self._execute(step)
-                except PyMongoError as error:
-                    outcome = error
-        except PyMongoError:
-            raise
-        except BaseException:
-            self._interrupt()
-            raise
-        finally:
-            self._working = False
-            if not self._stream.alive:
-                self.close()
+        with self._time_limit():
+            try:
+                step = next(steps)
+                while True:
+                    try:
+                        reply = self._execute(step)
+                    except PyMongoError as error:
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(reply)
+            except StopIteration:
+                pass
+            except PyMongoError:
+                raise
+            except BaseException:
+                self._interrupt()
+                raise
+            finally:
+                self._working = False
+                if not self._stream.alive:
+                    self.close()
 
     def _execute(self, step: Step) -> Reply | None:
         """Run a command, or wait; behind a large batch the next one is asked for before this one is even cut."""

@@ -58,14 +58,19 @@ class Assembly:
         """Looks for the event to resume after; None where there is none to look for."""
         self.make_events = self._make_events()
         self.stages = list(self._stages())
-
-    @property
-    def is_passed_through(self) -> bool:
+        self.is_passed_through = self._has_no_work()
         """Whether the stages have nothing to do for events about documents that are not too large."""
-        return all(
-            stage is limit_size or stage is self.invalidate or (isinstance(stage, PositionSearch) and stage.is_over)
-            for stage in self.stages
-        )
+        self.is_searching = any(isinstance(stage, PositionSearch) for stage in self.stages)
+        """Whether there are stages that look for the position."""
+
+    def drop_finished_searches(self) -> None:
+        """Take out the stages that have found the position: all events pass them from there on."""
+        self.stages = [stage for stage in self.stages if not (isinstance(stage, PositionSearch) and stage.is_over)]
+        self.is_passed_through = self._has_no_work()
+        self.is_searching = any(isinstance(stage, PositionSearch) for stage in self.stages)
+
+    def _has_no_work(self) -> bool:
+        return all(stage is limit_size or stage is self.invalidate for stage in self.stages)
 
     @property
     def events_at_once(self) -> int | None:

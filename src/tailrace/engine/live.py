@@ -100,10 +100,10 @@ class OplogChangeStream(Closeable):
 
     def next_batch(self) -> EventBatch:
         """Wait for events, at most as long as the oplog waits for entries."""
-        found = self._stream.next_events(self._batch_size)
-        server = self._stream.operation_time if found else self._stream.reached
-        position, is_at_end = self._stream.post_batch_resume_token, self._stream.is_at_end
-        return EventBatch(found, position, ClusterTime(server).timestamp, is_at_end)
+        stream = self._stream
+        found = stream.next_events(self._batch_size)
+        server = max(stream.operation_time, stream.reached) if found else stream.reached
+        return EventBatch(found, stream.post_batch_resume_token, ClusterTime(server).timestamp, stream.is_at_end)
 
     def close(self) -> None:
         """Stop, and free the cursor on the server."""

@@ -17,6 +17,7 @@ from tailrace.engine.options import StreamSpec
 from tailrace.engine.split import MAX_EVENT, size_of
 from tailrace.engine.user_stages import quick_bytes
 from tailrace.errors import ChangeStreamError, OplogEntryInvalid
+from tailrace.event import token_of
 from tailrace.oplog.entry import OplogEntry
 from tailrace.oplog.source import OplogBatch, OplogSource
 from tailrace.raw.cluster_time import ClusterTime
@@ -73,7 +74,8 @@ class EngineStream:
         self._reader = source.open(self._position_time)
         self.reached = self._position_time
         """The time until which the oplog was read."""
-        self._operation_time = 0
+        self.operation_time = 0
+        """How far the server was when it gave what was read last; 0 when it did not say."""
         self._latest = latest
         self.is_at_end = False
         """Whether the server had nothing more to give when it was asked last.
@@ -92,11 +94,6 @@ class EngineStream:
         self._events_at_once = self._assembly.events_at_once
         self._is_sliced = spec.stage_seconds is not None and bool(spec.stages)
         self._quick_bytes = quick_bytes(spec.stages)
-
-    @property
-    def operation_time(self) -> int:
-        """How far the server was when it gave what was read last."""
-        return max(self._operation_time, self.reached)
 
     @property
     def is_unfinished(self) -> bool:
@@ -140,16 +137,17 @@ class EngineStream:
         if max_events == 0:
             return batch
         self._is_drained = False
-        limit = _BatchLimit(max_events, max_bytes)
+        limit: _BatchLimit | None = None
         deadline = time.thread_time() + STAGES_SLICE if self._is_sliced else math.inf
-        is_late = False
+        is_full = is_late = False
         while True:
-            if self._ready and isinstance(batch, list) and limit.fill(batch, self._ready):
-                self._move_to_last(batch)
-                return batch
-            if is_late and self.is_unfinished:
-                self._move_to_last(batch)
-                return batch
+            if self._ready:
+                batch = self.unfinished = batch if isinstance(batch, list) else list(batch)
+                limit = limit or _BatchLimit(batch, max_events, max_bytes)
+                is_full = limit.fill(batch, self._ready)
+            is_full = is_full or (is_late and self.is_unfinished)
+            if is_full:
+                break
             if self.is_closed or self._assembly.invalidate.token is not None or not self._has_oplog_batch(max_events):
                 self.close()
                 break
@@ -158,13 +156,12 @@ class EngineStream:
             if made is None:
                 self._finish_oplog_batch()
                 break
-            if isinstance(made, EventColumns) and not batch and limit.takes(made):
+            is_whole = isinstance(made, EventColumns) and made.size <= max_bytes
+            if is_whole and not batch and (max_events is None or len(made) < max_events):
                 batch = self.unfinished = made
-                continue
-            if not isinstance(batch, list):
-                batch = self.unfinished = list(batch)
-            self._ready.extend(made)
-        self._move_beyond(batch)
+            else:
+                self._ready.extend(made)
+        self._move_behind(batch, is_full=is_full)
         return batch
 
     def close(self) -> None:
@@ -184,17 +181,17 @@ class EngineStream:
             time = ClusterTime(latest + 1).timestamp
         return ResumeToken.high_water_mark(time, self.token_version), ClusterTime.from_timestamp(time)
 
-    def _move_to_last(self, batch: Events) -> None:
-        if batch:
-            self.post_batch_resume_token = ResumeToken.parse(batch[-1].token)
-            self._position_time = batch[-1].cluster_time
-
-    def _move_beyond(self, batch: Events) -> None:
-        """Advance beyond entries that gave no event, so that a quiet stream does not age out.
+    def _move_behind(self, batch: Events, *, is_full: bool) -> None:
+        """Advance to the last event, and beyond entries that gave none, so that a quiet stream does not age out.
 
         A closed stream stands at its invalidate, even when the user's stages left that out (since 6.0).
         """
-        self._move_to_last(batch)
+        if batch:
+            last = batch[-1]
+            self.post_batch_resume_token = ResumeToken.parse(token_of(last.raw))
+            self._position_time = last.cluster_time
+        if is_full:
+            return
         if self.is_closed:
             if self._dialect.ends_at_invalidate:
                 self.post_batch_resume_token = self._assembly.invalidate.token or self.post_batch_resume_token
@@ -213,7 +210,9 @@ class EngineStream:
         if read is None:
             return False
         self._read = read
-        self._operation_time = read.operation_time
+        self.operation_time = read.operation_time
+        if self._assembly.is_searching:
+            self._assembly.drop_finished_searches()
         at_once = _ENTRIES_AT_ONCE if max_events is None else min(max(max_events, _FEW_ENTRIES), _ENTRIES_AT_ONCE)
         self._made = self._events_of(read.entries, at_once)
         return True
@@ -230,15 +229,16 @@ class EngineStream:
         try:
             for begin in range(0, len(entries), at_once):
                 for events in self._assembly.make_events(entries[begin : begin + at_once]):
-                    yield from self._staged(events)
+                    is_small = isinstance(events, EventColumns) and events.size <= MAX_EVENT
+                    if is_small and self._assembly.is_passed_through:
+                        yield events
+                    else:
+                        yield from self._staged(events)
         except Exception:
             self.close()
             raise
 
     def _staged(self, events: Events) -> Iterator[Events]:
-        if isinstance(events, EventColumns) and events.size <= MAX_EVENT and self._assembly.is_passed_through:
-            yield events
-            return
         step = self._step(events)
         for first in range(0, len(events), step):
             made, error = run_stages(self._assembly.stages, events[first : first + step])
@@ -267,18 +267,9 @@ class EngineStream:
 class _BatchLimit:
     """Fills a batch with events until it has as many, or as many bytes, as were asked for."""
 
-    def __init__(self, max_events: int | None, max_bytes: int) -> None:
-        self._events_left = max_events
-        self._bytes_left = max_bytes
-
-    def takes(self, events: EventColumns) -> bool:
-        """Take events as a whole, if they do not fill the batch."""
-        if events.size > self._bytes_left or (self._events_left is not None and len(events) >= self._events_left):
-            return False
-        self._bytes_left -= events.size
-        if self._events_left is not None:
-            self._events_left -= len(events)
-        return True
+    def __init__(self, batch: list[Event], max_events: int | None, max_bytes: int) -> None:
+        self._events_left = None if max_events is None else max_events - len(batch)
+        self._bytes_left = max_bytes - size_of(batch)
 
     def fill(self, batch: list[Event], ready: deque[Event]) -> bool:
         """Move events into the batch; True when it is full. One event always fits."""

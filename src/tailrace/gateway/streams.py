@@ -21,7 +21,6 @@ from tailrace.gateway.fair_workers import FairWorkers
 from tailrace.gateway.fairness import TokenBucket
 from tailrace.hub import Batch, EventLog, Hub, Subscription
 from tailrace.hub.catch_up import ShardScan
-from tailrace.oplog.tail import time_in
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token.resume_token import ResumeToken
 
@@ -90,8 +89,8 @@ class Streams:
         found = raw.field(reply, b"$clusterTime") or raw.field(reply, b"t")
         if found is None or found.kind != raw.DOCUMENT:
             return
-        if self.cluster_time is None or (time_in(found.data, b"clusterTime") or 0) > (
-            time_in(self.cluster_time, b"clusterTime") or 0
+        if self.cluster_time is None or (raw.time_in(found.data, b"clusterTime") or 0) > (
+            raw.time_in(self.cluster_time, b"clusterTime") or 0
         ):
             self.cluster_time = found.data
 

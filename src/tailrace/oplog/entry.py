@@ -49,7 +49,7 @@ class OplogEntry:
     @property
     def time(self) -> int:
         """Give the cluster time: seconds in the high 32 bits, increment in the low ones."""
-        return raw.int64_at(self.raw, self._required(b"ts", raw.TIMESTAMP)) & 0xFFFFFFFFFFFFFFFF
+        return raw.time_at(self.raw, self._required(b"ts", raw.TIMESTAMP))
 
     # --- fields some entries have
 
@@ -131,10 +131,10 @@ class OplogEntry:
     def _optime(self, name: bytes) -> int:
         if name not in self.spans:
             return NO_TIME
-        span = raw.find(self.raw, b"ts", self._required(name, raw.DOCUMENT))
-        if span is None or span[0] != raw.TIMESTAMP:
+        time = raw.time_in(self.raw, b"ts", self._required(name, raw.DOCUMENT))
+        if time is None:
             raise OplogEntryInvalid(f"`{name.decode()}` has no time", entry=self.raw)
-        return raw.int64_at(self.raw, span[1]) & 0xFFFFFFFFFFFFFFFF
+        return time
 
 
 def command_name(command: bytes) -> bytes:

@@ -48,15 +48,7 @@ def read_batch(reply: bytes) -> CursorReply:
     if number is None or batch is None:
         raise BsonMalformed("a cursor has no batch", offset=cursor[1])
     entries = raw.cut_documents(reply, batch[1])
-    return CursorReply(raw.int64_at(reply, number[1]), entries, time_in(reply, b"operationTime") or 0)
-
-
-def time_in(document: bytes, name: bytes) -> int | None:
-    """Give a timestamp of a document as one number that orders as times do; None when it has none of that name."""
-    span = raw.find(document, name)
-    if span is None or span[0] != raw.TIMESTAMP:
-        return None
-    return raw.int64_at(document, span[1]) & 0xFFFFFFFFFFFFFFFF
+    return CursorReply(raw.int64_at(reply, number[1]), entries, raw.time_in(reply, b"operationTime") or 0)
 
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
@@ -179,7 +171,6 @@ class OplogTail(Closeable):
         self._since = since
         self._last: bytes | None = None
         self._reached = since
-        self._operation_time = 0
         self._cursor: _Cursor | None = None
         self._closed = False
 
@@ -194,40 +185,35 @@ class OplogTail(Closeable):
         if self._closed:
             raise StopIteration
         try:
-            entries = self._read()
+            reply = self._open() if self._cursor is None else self._cursor.next_reply()
         except PyMongoError as error:
-            entries = self._read_again(error)
-        if entries:
-            self._last = entries[-1]
+            reply = self._open_again(error)
+        if reply.entries:
+            self._last = reply.entries[-1]
             self._reached = time_of(self._last)
-        return OplogBatch(entries, self._reached, self._operation_time)
+        return OplogBatch(reply.entries, self._reached, reply.operation_time)
 
     def close(self) -> None:
         """Stop, and free the cursor on the server."""
         self._closed = True
         self._drop_cursor()
 
-    def _read(self) -> list[bytes]:
-        if self._cursor is not None:
-            reply = self._cursor.next_reply()
-            self._operation_time = reply.operation_time
-            return reply.entries
+    def _open(self) -> CursorReply:
+        """Open a cursor where the tail stands, and give what it has behind that."""
         cursor = _Cursor(self._oplog, self._since if self._last is None else self._reached, self._last)
         try:
             reply = cursor.open()
             if self._last is None:
                 self._check_history()
-                entries = reply.entries
             else:
-                entries = self._continue(reply.entries)
+                reply = reply._replace(entries=self._continue(reply.entries))
         except BaseException:
             cursor.close()
             raise
         self._cursor = cursor
-        self._operation_time = reply.operation_time
-        return entries
+        return reply
 
-    def _read_again(self, error: PyMongoError) -> list[bytes]:
+    def _open_again(self, error: PyMongoError) -> CursorReply:
         """Read on with a new cursor once the set has a primary again."""
         retry = _Retry(self._oplog.retry_seconds)
         while True:
@@ -236,7 +222,7 @@ class OplogTail(Closeable):
             self._drop_cursor()
             retry.pause_after(error)
             try:
-                return self._read()
+                return self._open()
             except PyMongoError as another:
                 error = another
 
@@ -346,7 +332,7 @@ def history_lost() -> HistoryLost:
 
 def time_of(entry: bytes) -> int:
     """Give the cluster time of an entry."""
-    time = time_in(entry, b"ts")
+    time = raw.time_in(entry, b"ts")
     if time is None:
         raise BsonMalformed("an oplog entry has no time", offset=0)
     return time

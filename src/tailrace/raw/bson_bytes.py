@@ -322,8 +322,20 @@ def double_at(doc: bytes, start: int = 0) -> float:
 
 def timestamp_at(doc: bytes, start: int = 0) -> Timestamp:
     """Read a timestamp value."""
-    number: int = _read(_UINT64, doc, start)
+    number = time_at(doc, start)
     return Timestamp(number >> 32, number & 0xFFFFFFFF)
+
+
+def time_at(doc: bytes, start: int = 0) -> int:
+    """Read a timestamp value as one number that orders as times do."""
+    number: int = _read(_UINT64, doc, start)
+    return number
+
+
+def time_in(doc: bytes, name: bytes, start: int = 0) -> int | None:
+    """Give a document's timestamp of a name as `time_at` does; None when it has none."""
+    span = find(doc, name, start)
+    return None if span is None or span[0] != TIMESTAMP else time_at(doc, span[1])
 
 
 def string_at(doc: bytes, start: int = 0) -> bytes:
