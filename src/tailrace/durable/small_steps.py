@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from bson.timestamp import Timestamp
 
 from tailrace.capture.source.source import ChangeStreamSource, Start
-from tailrace.driver import token_of
+from tailrace.driver import Batch, token_of
 from tailrace.event import EventBatch, EventStream
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    events: Sequence[bytes]
-    token: bytes | None
-    operation_time: Timestamp | None
 
 
 class SmallSteps(ChangeStreamSource):
@@ -51,9 +43,9 @@ class _Cut:
             events, step = list(batch.events), self._step
             for begin in range(0, len(events) - step, step):
                 part = events[begin : begin + step]
-                yield _Part(part, token_of(part[-1]), None)
+                yield Batch(part, token_of(part[-1]), None)
             last = (len(events) - 1) // step * step if events else 0
-            yield _Part(events[last:], batch.token, batch.operation_time)
+            yield Batch(events[last:], batch.token, batch.operation_time)
 
     def close(self) -> None:
         """Close the stream."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -27,15 +28,13 @@ PlatformCollector(registry=REGISTRY)
 _CAUSES_OF_DEAD_LETTERS = (RecordRefused.code, EventUnconvertible.code, EventTooLarge.code)
 _STREAM = ("stream",)
 _STREAM_AND_SHARD = ("stream", "shard")
+_counter = partial(Counter, registry=REGISTRY)
+_gauge = partial(Gauge, registry=REGISTRY)
 
 # What a stream did.
-_events = Counter(
-    "tailrace_events", "Events the sink has acknowledged.", ("stream", "op", "namespace"), registry=REGISTRY
-)
-_bytes = Counter("tailrace_bytes", "Bytes of those events, as they were sent.", _STREAM, registry=REGISTRY)
-_batches = Counter(
-    "tailrace_batches", "Batches whose position was committed, empty ones too.", _STREAM, registry=REGISTRY
-)
+_events = _counter("tailrace_events", "Events the sink has acknowledged.", ("stream", "op", "namespace"))
+_bytes = _counter("tailrace_bytes", "Bytes of those events, as they were sent.", _STREAM)
+_batches = _counter("tailrace_batches", "Batches whose position was committed, empty ones too.", _STREAM)
 _commit_seconds = Histogram(
     "tailrace_commit_seconds",
     "Time from the last read of a batch to its committed position.",
@@ -43,157 +42,121 @@ _commit_seconds = Histogram(
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     registry=REGISTRY,
 )
-_errors = Counter("tailrace_errors", "Errors met, by their stable code.", ("stream", "code"), registry=REGISTRY)
-_dead_letters = Counter(
-    "tailrace_dead_letters", "Events put aside because the sink refused them.", ("stream", "cause"), registry=REGISTRY
+_errors = _counter("tailrace_errors", "Errors met, by their stable code.", ("stream", "code"))
+_dead_letters = _counter(
+    "tailrace_dead_letters", "Events put aside because the sink refused them.", ("stream", "cause")
 )
-_gaps = Counter(
-    "tailrace_gaps", "Gaps in the history, written to the ledger before recovery began.", _STREAM, registry=REGISTRY
-)
+_gaps = _counter("tailrace_gaps", "Gaps in the history, written to the ledger before recovery began.", _STREAM)
 
 # How a stream is.
-_state = Gauge("tailrace_state", "1 for the state the stream is in, 0 for the others.", ("stream", "state"),
-               registry=REGISTRY)  # fmt: skip
-_position_time = Gauge(
-    "tailrace_position_timestamp_seconds", "Cluster time of the committed position.", _STREAM, registry=REGISTRY
+_state = _gauge("tailrace_state", "1 for the state the stream is in, 0 for the others.", ("stream", "state"))
+_position_time = _gauge("tailrace_position_timestamp_seconds", "Cluster time of the committed position.", _STREAM)
+_heartbeat = _gauge(
+    "tailrace_heartbeat_seconds", "Time from the write of the last heartbeat to its return through the stream.", _STREAM
 )
-_heartbeat = Gauge(
-    "tailrace_heartbeat_seconds",
-    "Time from the write of the last heartbeat to its return through the stream.",
-    _STREAM,
-    registry=REGISTRY,
-)
-_buffer_bytes = Gauge("tailrace_buffer_bytes", "Bytes read and not yet acknowledged.", _STREAM, registry=REGISTRY)
-_buffer_limit = Gauge(
-    "tailrace_buffer_limit_bytes", "The most bytes the stream may hold at once.", _STREAM, registry=REGISTRY
-)
+_buffer_bytes = _gauge("tailrace_buffer_bytes", "Bytes read and not yet acknowledged.", _STREAM)
+_buffer_limit = _gauge("tailrace_buffer_limit_bytes", "The most bytes the stream may hold at once.", _STREAM)
 
 # How long the history lasts.
-_window = Gauge(
-    "tailrace_oplog_window_seconds", "Time between the first and the last oplog entry.", ("shard",), registry=REGISTRY
-)
-_member_window = Gauge(
+_window = _gauge("tailrace_oplog_window_seconds", "Time between the first and the last oplog entry.", ("shard",))
+_member_window = _gauge(
     "tailrace_member_oplog_window_seconds",
     "The same for each member that can be read; a stream may read from another one after a failover.",
     ("shard", "member"),
-    registry=REGISTRY,
 )
-_oplog_used = Gauge("tailrace_oplog_used_bytes", "Bytes of entries in the oplog.", ("shard",), registry=REGISTRY)
-_oplog_limit = Gauge(
-    "tailrace_oplog_limit_bytes", "Size at which the oplog drops its oldest entries.", ("shard",), registry=REGISTRY
-)
-_age = Gauge(
-    "tailrace_position_age_seconds",
-    "Time between the position and the last oplog entry.",
-    _STREAM_AND_SHARD,
-    registry=REGISTRY,
-)
-_headroom = Gauge(
+_oplog_used = _gauge("tailrace_oplog_used_bytes", "Bytes of entries in the oplog.", ("shard",))
+_oplog_limit = _gauge("tailrace_oplog_limit_bytes", "Size at which the oplog drops its oldest entries.", ("shard",))
+_age = _gauge("tailrace_position_age_seconds", "Time between the position and the last oplog entry.", _STREAM_AND_SHARD)
+_headroom = _gauge(
     "tailrace_headroom_ratio",
     "Share of the oplog's capacity left before the position drops out of it: 1 at its end, 0 when lost.",
     _STREAM_AND_SHARD,
-    registry=REGISTRY,
 )
-_until_lost = Gauge(
+_until_lost = _gauge(
     "tailrace_seconds_until_history_lost",
     "Forecast from the trends of the oplog and of the consumer; +Inf when the position is not losing ground.",
     _STREAM_AND_SHARD,
-    registry=REGISTRY,
 )
 
 # What a gateway serves.
 _LISTENER = ("listener",)
 _SHARD = ("shard",)
-_gateway_connections = Gauge(
-    "tailrace_gateway_connections", "Clients that are connected.", _LISTENER, registry=REGISTRY
+_gateway_connections = _gauge("tailrace_gateway_connections", "Clients that are connected.", _LISTENER)
+_gateway_dropped = _counter(
+    "tailrace_gateway_dropped", "Clients dropped because of what they sent, or did not send.", _LISTENER
 )
-_gateway_dropped = Counter(
-    "tailrace_gateway_dropped", "Clients dropped because of what they sent, or did not send.", _LISTENER,
-    registry=REGISTRY,
-)  # fmt: skip
-_gateway_refused = Counter(
-    "tailrace_gateway_refused", "Connections, logins and streams over a limit.", _LISTENER, registry=REGISTRY
+_gateway_refused = _counter("tailrace_gateway_refused", "Connections, logins and streams over a limit.", _LISTENER)
+_gateway_delayed = _counter(
+    "tailrace_gateway_delayed",
+    "Messages that waited for those of others, because of what their sender sends.",
+    _LISTENER,
 )
-_gateway_delayed = Counter(
-    "tailrace_gateway_delayed", "Messages that waited for those of others, because of what their sender sends.",
-    _LISTENER, registry=REGISTRY,
-)  # fmt: skip
-_gateway_failed_logins = Counter(
-    "tailrace_gateway_failed_logins", "Logins that the upstream refused.", _LISTENER, registry=REGISTRY
+_gateway_failed_logins = _counter("tailrace_gateway_failed_logins", "Logins that the upstream refused.", _LISTENER)
+_gateway_failed = _counter(
+    "tailrace_gateway_failed_commands", "Commands that failed by a defect of the gateway.", _LISTENER
 )
-_gateway_failed = Counter(
-    "tailrace_gateway_failed_commands", "Commands that failed by a defect of the gateway.", _LISTENER,
-    registry=REGISTRY,
-)  # fmt: skip
-_gateway_commands = Counter("tailrace_gateway_commands", "Commands of clients.", _LISTENER, registry=REGISTRY)
-_gateway_passed = Counter(
-    "tailrace_gateway_passed", "Commands that went on to the upstream.", _LISTENER, registry=REGISTRY
-)
-_gateway_left = Counter(
+_gateway_commands = _counter("tailrace_gateway_commands", "Commands of clients.", _LISTENER)
+_gateway_passed = _counter("tailrace_gateway_passed", "Commands that went on to the upstream.", _LISTENER)
+_gateway_left = _counter(
     "tailrace_gateway_streams_left_to_upstream",
     "Change streams that the upstream serves itself: the engine does not know a stage or an option of theirs.",
     _LISTENER,
-    registry=REGISTRY,
 )
-_gateway_events = Counter("tailrace_gateway_events", "Events sent to clients.", _LISTENER, registry=REGISTRY)
-_gateway_bytes = Counter("tailrace_gateway_bytes", "Bytes of those events.", _LISTENER, registry=REGISTRY)
-_hub_entries = Counter("tailrace_hub_entries", "Oplog entries read.", _SHARD, registry=REGISTRY)
-_hub_bytes = Counter("tailrace_hub_bytes", "Bytes of those entries.", _SHARD, registry=REGISTRY)
-_hub_scans = Counter(
-    "tailrace_hub_scans", "Scans of their own that subscribers made to catch up.", _SHARD, registry=REGISTRY
+_gateway_events = _counter("tailrace_gateway_events", "Events sent to clients.", _LISTENER)
+_gateway_bytes = _counter("tailrace_gateway_bytes", "Bytes of those events.", _LISTENER)
+_hub_entries = _counter("tailrace_hub_entries", "Oplog entries read.", _SHARD)
+_hub_bytes = _counter("tailrace_hub_bytes", "Bytes of those entries.", _SHARD)
+_hub_scans = _counter("tailrace_hub_scans", "Scans of their own that subscribers made to catch up.", _SHARD)
+_hub_subscribers = _gauge("tailrace_hub_subscribers", "Open change streams.", _SHARD)
+_hub_channels = _gauge(
+    "tailrace_hub_channels",
+    "Different change streams among them: what is made once for all that ask for the same.",
+    _SHARD,
 )
-_hub_subscribers = Gauge("tailrace_hub_subscribers", "Open change streams.", _SHARD, registry=REGISTRY)
-_hub_channels = Gauge(
-    "tailrace_hub_channels", "Different change streams among them: what is made once for all that ask for the same.",
-    _SHARD, registry=REGISTRY,
-)  # fmt: skip
-_hub_ring = Gauge(
-    "tailrace_hub_ring_bytes", "Newest oplog entries buffered for subscribers.", _SHARD, registry=REGISTRY
+_hub_ring = _gauge("tailrace_hub_ring_bytes", "Newest oplog entries buffered for subscribers.", _SHARD)
+_hub_cursors = _gauge("tailrace_hub_upstream_cursors", "Cursors on the upstream's oplog.", _SHARD)
+_hub_lag = _gauge(
+    "tailrace_hub_lag_seconds",
+    "Time between the oplog's end and the slowest subscriber of a namespace.",
+    ("shard", "namespace"),
 )
-_hub_cursors = Gauge("tailrace_hub_upstream_cursors", "Cursors on the upstream's oplog.", _SHARD, registry=REGISTRY)
-_hub_lag = Gauge(
-    "tailrace_hub_lag_seconds", "Time between the oplog's end and the slowest subscriber of a namespace.",
-    ("shard", "namespace"), registry=REGISTRY,
-)  # fmt: skip
-_merge_blocked = Gauge(
-    "tailrace_merge_blocked_seconds", "For how long the streams of other shards have waited for this one.",
-    _SHARD, registry=REGISTRY,
-)  # fmt: skip
-_merge_held = Gauge(
-    "tailrace_merge_held_seconds", "Deprecated, and gone in the next release: tailrace_merge_blocked_seconds.",
-    _SHARD, registry=REGISTRY,
-)  # fmt: skip
-_shard_stalled = Gauge(
-    "tailrace_shard_stalled_seconds", "For how long a shard that others wait for has not answered; 0 when it does.",
-    _SHARD, registry=REGISTRY,
-)  # fmt: skip
+_merge_blocked = _gauge(
+    "tailrace_merge_blocked_seconds", "For how long the streams of other shards have waited for this one.", _SHARD
+)
+_merge_held = _gauge(
+    "tailrace_merge_held_seconds", "Deprecated, and gone in the next release: tailrace_merge_blocked_seconds.", _SHARD
+)
+_shard_stalled = _gauge(
+    "tailrace_shard_stalled_seconds",
+    "For how long a shard that others wait for has not answered; 0 when it does.",
+    _SHARD,
+)
 
 # What the engine has proved.
-_engine_compared = Counter(
-    "tailrace_engine_compared", "Events of the engine's that were compared with the server's own.",
-    ("stream", "kind", "result"), registry=REGISTRY,
-)  # fmt: skip
-_engine_kinds = Gauge(
-    "tailrace_engine_kinds", "Kinds of events by what is believed of them: trusted, unproved, distrusted.",
-    ("stream", "trust"), registry=REGISTRY,
-)  # fmt: skip
-_engine_serves = Gauge(
-    "tailrace_engine_serves", "1 while events come from the engine, 0 while they come from the server's own stream.",
-    _STREAM, registry=REGISTRY,
-)  # fmt: skip
+_engine_compared = _counter(
+    "tailrace_engine_compared",
+    "Events of the engine's that were compared with the server's own.",
+    ("stream", "kind", "result"),
+)
+_engine_kinds = _gauge(
+    "tailrace_engine_kinds",
+    "Kinds of events by what is believed of them: trusted, unproved, distrusted.",
+    ("stream", "trust"),
+)
+_engine_serves = _gauge(
+    "tailrace_engine_serves",
+    "1 while events come from the engine, 0 while they come from the server's own stream.",
+    _STREAM,
+)
 
 # What a dashboard shows, to whom.
-_dashboard_clients = Gauge(
-    "tailrace_dashboard_clients", "Browsers that follow the dashboard.", _LISTENER, registry=REGISTRY
+_dashboard_clients = _gauge("tailrace_dashboard_clients", "Browsers that follow the dashboard.", _LISTENER)
+_dashboard_dropped = _counter(
+    "tailrace_dashboard_dropped", "Browsers dropped because they did not take what was sent.", _LISTENER
 )
-_dashboard_dropped = Counter(
-    "tailrace_dashboard_dropped", "Browsers dropped because they did not take what was sent.", _LISTENER,
-    registry=REGISTRY,
-)  # fmt: skip
-_dashboard_source_up = Gauge(
-    "tailrace_dashboard_source_up", "1 when the dashboard's last look at a source succeeded, else 0.", ("source",),
-    registry=REGISTRY,
-)  # fmt: skip
+_dashboard_source_up = _gauge(
+    "tailrace_dashboard_source_up", "1 when the dashboard's last look at a source succeeded, else 0.", ("source",)
+)
 
 
 class StreamMetrics:
