@@ -14,9 +14,10 @@ import pytest
 import redis
 from pymongo.database import Database
 
+from fault_proxies import FaultProxy
 from replica_sets import SharedReplicaSets, skip_unless_it_runs
 from sharded_counters import Counters
-from tailrace.stand import FaultProxy, Kafka, Postgres, Redis, ReplicaSet, ShardedCluster
+from tailrace.stand import Kafka, Postgres, Redis, ReplicaSet, ShardedCluster
 from tailrace.stand.mongod_binary import DEFAULT_VERSION
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

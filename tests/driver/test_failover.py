@@ -16,8 +16,9 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
+from fault_proxies import FaultProxy
 from tailrace.driver import watch
-from tailrace.stand import FaultProxy, Node, ReplicaSet
+from tailrace.stand import Node, ReplicaSet
 
 SECONDS_PER_FAULT = 60
 PAUSE = 0.3

@@ -21,8 +21,9 @@ from pymongo.read_concern import ReadConcern
 
 from driver.scripted_server import ScriptedServer
 from driver.shells import Recorder, Shell
+from fault_proxies import FaultProxy
 from tailrace.driver import token_of, watch
-from tailrace.stand import FaultProxy, ReplicaSet
+from tailrace.stand import ReplicaSet
 
 Connect = Callable[..., tuple[Any, Recorder]]
 

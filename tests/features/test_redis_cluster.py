@@ -12,6 +12,7 @@ import redis
 
 from feature_changes import delete, every_kind, moment, put, version
 from feature_recomputation import recomputed
+from redis_clusters import RedisCluster
 from tailrace.dashboard.sources.features import FeaturesSource
 from tailrace.errors import FeaturesLost, SettingsError
 from tailrace.features import FeatureStore, read
@@ -20,7 +21,7 @@ from tailrace.features.progress import Progress, ProgressStore
 from tailrace.features.store import Change
 from tailrace.owned import OwnedThread
 from tailrace.redis_access import connect
-from tailrace.stand import Redis, RedisCluster
+from tailrace.stand import Redis
 
 NOON = 1_780_000_000_000
 USERS = ["u1", "", "}", "{", "{}", "~.", "a}b{c", 5]

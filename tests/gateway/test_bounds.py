@@ -11,13 +11,14 @@ import pytest
 from bson import Binary, Int64
 from pymongo.database import Database
 
+from fault_proxies import FaultProxy
 from gateway.running_gateway import RunningGateway
 from gateway.wire_client import WireClient
 from tailrace.errors import BadFrame
 from tailrace.gateway import sessions, upstream
 from tailrace.gateway.sessions import SessionId
 from tailrace.gateway.wire import OP_MSG, parse
-from tailrace.stand import FaultProxy, ReplicaSet
+from tailrace.stand import ReplicaSet
 from waiting import wait_until
 
 PING = {"ping": 1, "$db": "admin"}

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from fault_proxies import FaultProxy
 from nemesis.deployments import Deployment
 from nemesis.jobs import Jobs
 from nemesis.services import Service
 from nemesis.small_disk import mount_small_disk, unmount
-from tailrace.stand import FaultProxy, Kafka, Postgres, Redis
+from tailrace.stand import Kafka, Postgres, Redis
 from tailrace.stand.ports import reserve_port
 
 DISK_MB = 64

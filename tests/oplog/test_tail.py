@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
 
+from fault_proxies import FaultProxy
 from tailrace import raw
 from tailrace.errors import BsonMalformed, ChangeStreamError, HistoryLost, ServerUnreachable
 from tailrace.oplog.tail import LiveOplog, OplogTail, is_first_of_set, read_batch, time_of
-from tailrace.stand import FaultProxy, ReplicaSet
+from tailrace.stand import ReplicaSet
 
 ALL_VERSIONS = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
 SECONDS = 60

@@ -25,16 +25,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pymongo import DeleteOne, ReplaceOne, UpdateOne
 
 from readers.fingerprints import fingerprints, fingerprints_of_rows
+from rest_catalog import RestCatalog
+from rest_catalog import jars as rest_jars
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.cli.spark_session import fetched_connectors
 from tailrace.owned import run_guarded
 from tailrace.settings import SparkSettings, WarehouseSettings
 from tailrace.spark.options import own_options
 from tailrace.spark.session import open_session
-from tailrace.stand import RestCatalog
 from tailrace.stand.cache import made_once
 from tailrace.stand.java import java_home
-from tailrace.stand.rest_catalog import jars as rest_jars
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.lake import Commit, configure_catalog
 from tailrace.warehouse.query import ask

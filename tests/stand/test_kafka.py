@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from tailrace.stand import FaultProxy, Kafka
+from fault_proxies import FaultProxy
+from tailrace.stand import Kafka
 
 SECONDS = 60
 

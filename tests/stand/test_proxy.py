@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from tailrace.stand import Direction, FaultProxy, Redis
+from fault_proxies import Direction, FaultProxy
+from tailrace.stand import Redis
 
 NEVER = 3600.0
 SILENCE = 0.3

@@ -16,7 +16,7 @@ import pytest
 
 from tailrace.owned import GuardedProcess
 from tailrace.stand import Kafka, Postgres, Redis
-from tailrace.stand.single_server import SingleServer
+from tailrace.stand.server import SingleServer
 
 SECONDS_TO_END = 30
 OWNER = """

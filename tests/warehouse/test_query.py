@@ -21,10 +21,10 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from rest_catalog import RestCatalog
 from tailrace.cli.app import run
 from tailrace.errors import SqlRefused
 from tailrace.settings import WarehouseSettings
-from tailrace.stand import RestCatalog
 from tailrace.warehouse.null_lists import masked
 from tailrace.warehouse.query import ask
 

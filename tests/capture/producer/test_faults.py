@@ -17,12 +17,13 @@ from pymongo.errors import PyMongoError
 
 from capture_harness import Harness, run_in_background
 from crash_process import empty_disk, fill_disk, start_capture
+from fault_proxies import FaultProxy
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
 from tailrace.capture.producer.assembly import Capture
 from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.settings import Settings
-from tailrace.stand import FaultProxy, Kafka, Postgres, ReplicaSet
+from tailrace.stand import Kafka, Postgres, ReplicaSet
 from waiting import wait_until
 
 

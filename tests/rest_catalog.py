@@ -14,8 +14,7 @@ from tailrace.errors import MissingExtra
 from tailrace.stand.java import java_home
 from tailrace.stand.maven import fetch_jars, read_checksums
 from tailrace.stand.process import ServerProcess
-from tailrace.stand.server import ServerFolder
-from tailrace.stand.single_server import SingleServer, ask
+from tailrace.stand.server import ServerFolder, SingleServer, ask
 
 VERSION = "1.11.0"
 _JETTY = "12.1.3"

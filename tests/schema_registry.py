@@ -9,8 +9,7 @@ from tailrace.stand.java import java_home
 from tailrace.stand.maven import fetch_archive
 from tailrace.stand.ports import reserve_port
 from tailrace.stand.process import ServerProcess
-from tailrace.stand.server import ServerFolder
-from tailrace.stand.single_server import SingleServer, ask
+from tailrace.stand.server import ServerFolder, SingleServer, ask
 
 VERSION = "3.3.3"
 _SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
