@@ -45,7 +45,7 @@ def _set_file_limit(size: int) -> None:
 
 
 def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[str, Any]) -> None:
-    from tailrace.capture.positions import owner
+    from tailrace.capture.positions import position
     from tailrace.capture.producer.assembly import Capture
     from tailrace.settings import Settings
 
@@ -56,7 +56,7 @@ def _run(flags: dict[str, Any], die_at: tuple[str, int] | None, options: dict[st
     nowhere = os.open(os.devnull, os.O_WRONLY)  # the test runner's file would be full too
     os.dup2(nowhere, 1)
     if (machine := options.pop("machine", None)) is not None:
-        owner._machine = lambda: machine  # type: ignore[assignment]
+        position._machine = lambda: machine  # type: ignore[assignment]
     if (folder := options.pop("folder", None)) is not None:
         os.chdir(folder)
     settings = Settings.load(options.pop("file", None), flags=flags)

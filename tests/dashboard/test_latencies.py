@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import EventLine, ObservedEvent
 from tailrace.dashboard.view.latencies import LatencyBook, bucket_percentile, percentile
 
 

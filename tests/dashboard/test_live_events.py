@@ -7,8 +7,7 @@ from dataclasses import replace
 import orjson
 from bson import Timestamp
 
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import EventLine, ObservedEvent
 from tailrace.dashboard.view.live_events import LARGEST_VALUE, EventRing, detail_of, token_parts
 from tailrace.token import ResumeToken
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.routing import Route
 
 from tailrace.dashboard.web.app import Dashboard
-from tailrace.dashboard.web.openapi import description
+from tailrace.dashboard.web.endpoints import description
 from tailrace.settings import Settings
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "http-api.md").read_text()

@@ -17,7 +17,7 @@ import pytest
 from dashboard_site import TOKEN, dashboard, free_port, write_settings
 from fuzz.inputs import mutants
 from gateway.test_many_watchers import resident_bytes
-from tailrace.dashboard.web.openapi import description
+from tailrace.dashboard.web.endpoints import description
 from tailrace.errors import SettingsError
 from tailrace.monitor.endpoint import Site, serve_endpoint
 

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from canaries import KEY, Canaries, found_in, settings_of
 from tailrace.capture.producer.assembly import Capture
 from tailrace.cli.app import run
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import ObservedEvent
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
 from tailrace.settings import Settings
 

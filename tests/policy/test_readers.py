@@ -18,7 +18,7 @@ from tailrace.capture.positions import Counts, Position
 from tailrace.capture.producer.state_document import full_state
 from tailrace.capture.producer.status import ProducerStatus
 from tailrace.cli.app import run
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import ObservedEvent
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
 from tailrace.policy.configured import policy_of
 from tailrace.proof import LedgerFile, TrustLedger, report

@@ -11,8 +11,7 @@ from proof.mutations import OUTPUT
 from proof.test_hidden_servers import _Mutated
 from tailrace.capture.producer.assembly import Capture
 from tailrace.capture.source.oplog import OplogSource
-from tailrace.capture.source.proving import Side
-from tailrace.capture.source.sampling import SAMPLE
+from tailrace.capture.source.proving import SAMPLE, Side
 from tailrace.capture.source.source import Start
 from tailrace.proof import Trust
 from tailrace.settings import Settings

@@ -9,10 +9,9 @@ import pytest
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 
-from tailrace.spark.cuts import cuts
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
-from tailrace.spark.parts import event_source, range_parts
+from tailrace.spark.parts import cuts, event_source, range_parts
 from tailrace.spark.planner import newest
 
 pytestmark = pytest.mark.xdist_group("spark")

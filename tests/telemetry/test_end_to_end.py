@@ -19,7 +19,7 @@ from tailrace.features.job import FeatureJob
 from tailrace.settings import Settings, TelemetrySettings, WarehouseSettings
 from tailrace.spark import from_kafka
 from tailrace.telemetry import TraceContext, Tracing
-from tailrace.telemetry.configured import telemetry_of
+from tailrace.telemetry.tracing import telemetry_of
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]

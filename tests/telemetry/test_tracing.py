@@ -27,7 +27,7 @@ from tailrace.policy import Action, Kind, Policy, Rule
 from tailrace.settings import Settings, TelemetrySettings
 from tailrace.stand import ReplicaSet
 from tailrace.telemetry import NO_TRACING, TRACEPARENT, Sampler, TraceContext, Tracing
-from tailrace.telemetry.configured import telemetry_of
+from tailrace.telemetry.tracing import telemetry_of
 from tailrace.token import ResumeToken
 from tailrace.token.resume_token import TokenData
 
@@ -173,7 +173,7 @@ def test_metrics_are_the_ones_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> 
     gauge.set(float("inf"))
     for value in (0.05, 0.5, 0.6, 7.0):
         seconds.labels("a").observe(value)
-    monkeypatch.setattr("tailrace.telemetry.otlp_metrics.REGISTRY", registry)
+    monkeypatch.setattr("tailrace.telemetry.exporting.REGISTRY", registry)
     with OtlpReceiver.serve() as receiver:
         chosen = {"endpoint": receiver.url, "service_name": "shop"}
         with telemetry_of(TelemetrySettings.model_validate(chosen)):

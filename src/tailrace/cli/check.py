@@ -63,7 +63,7 @@ def check(
     """
     from tailrace.cli.log import configure_log
     from tailrace.monitor import Observer, Thresholds, serve_endpoint, shard_readers
-    from tailrace.telemetry.configured import telemetry_of
+    from tailrace.telemetry.tracing import telemetry_of
 
     configure_log(settings.log)
     monitor = settings.monitor

@@ -23,7 +23,7 @@ from tailrace.cli.flags import (
     Topics,
     with_settings,
 )
-from tailrace.cli.job_source import check_mongodb, check_topics
+from tailrace.cli.spark_session import check_mongodb, check_topics
 from tailrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def features(
     from tailrace.spark.options import own_options
     from tailrace.spark.planner import available_now
     from tailrace.spark.session import is_submitted
-    from tailrace.telemetry.configured import telemetry_of
+    from tailrace.telemetry.tracing import telemetry_of
 
     declared = load_definition(definition)
     if topics:

@@ -73,7 +73,7 @@ def _run(
     from tailrace.audit import open_audit
     from tailrace.capture.producer.assembly import Capture
     from tailrace.capture.producer.options import FirstStep
-    from tailrace.telemetry.configured import telemetry_of
+    from tailrace.telemetry.tracing import telemetry_of
 
     settings = before.renewed
     assert settings is not None

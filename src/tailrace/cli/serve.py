@@ -69,7 +69,7 @@ def serve(settings: Settings) -> None:
     from tailrace.gateway import engine_proof
     from tailrace.monitor import serve_endpoint
     from tailrace.policy.configured import policy_of
-    from tailrace.telemetry.configured import telemetry_of
+    from tailrace.telemetry.tracing import telemetry_of
 
     configure_log(settings.log)
     policy = policy_of(settings)

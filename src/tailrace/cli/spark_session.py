@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,8 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tailrace.errors import MissingExtra
-from tailrace.settings import SparkSettings
+from tailrace.capture.formats import event_decoder_of
+from tailrace.capture.kafka_address import KafkaAddress
+from tailrace.cli.session import connected
+from tailrace.errors import MissingExtra, ServerUnreachable, SettingsError
+from tailrace.settings import FeaturesSettings, Settings, SparkSettings, WarehouseSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,3 +111,33 @@ def fetched_connectors(table_format: str = "iceberg") -> list[Path]:
     # Scala and ANTLR come along in the versions of Delta's own build; pyspark has its own, which are the ones to use.
     delta = fetch_jars("delta", known.delta, read_checksums(DELTA_CHECKSUMS))
     return [*connectors, *(jar for jar in delta if jar.name.startswith("delta-"))]
+
+
+_SECONDS_TO_ANSWER = 5.0
+
+
+def check_mongodb(settings: Settings, section: FeaturesSettings | WarehouseSettings) -> None:
+    """Raise if MongoDB does not answer, or has no change streams or no oplog where the job needs them."""
+    with connected(settings, needs_oplog=section.source == "oplog"):
+        pass
+
+
+def check_topics(servers: str, key: str, format: str) -> None:
+    """Raise if jobs do not read the format, or no broker answers at the servers, which `key` names in the settings."""
+    event_decoder_of(format)
+    address = KafkaAddress.parse(servers) if "://" in servers else KafkaAddress(servers)
+    failures = []
+    for server in address.servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdigit():
+            raise SettingsError(f"{key}: {server!r} is not host:port", hint="It looks like broker1:9092,broker2:9092.")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER).close()
+        except (OSError, OverflowError) as error:
+            failures.append(f"{server.strip()}: {error}")
+        else:
+            return
+    raise ServerUnreachable(
+        f"no Kafka broker answers ({key}): {'; '.join(failures)}",
+        hint=f"Check {key} and that the broker runs, or start one with `tailrace stand up kafka`.",
+    )

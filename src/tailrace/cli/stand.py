@@ -26,8 +26,7 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Download missing servers, start them on loopback, and return once they are ready."""
-    from tailrace.stand.background import bring_up
-    from tailrace.stand.servers import StandPlan
+    from tailrace.stand.background import StandPlan, bring_up
 
     plan = StandPlan(tuple(servers or ("mongodb",)), mongodb_version, nodes)
     _show(bring_up(plan), as_json)

@@ -26,7 +26,7 @@ from tailrace.cli.flags import (
     Topics,
     with_settings,
 )
-from tailrace.cli.job_source import check_mongodb, check_topics
+from tailrace.cli.spark_session import check_mongodb, check_topics
 from tailrace.cli.units import size
 from tailrace.errors import MissingExtra, SettingsError
 from tailrace.settings import Settings
@@ -71,7 +71,7 @@ def run(
     from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.spark.lineage import lineage_of, topic_datasets
     from tailrace.spark.planner import available_now
-    from tailrace.telemetry.configured import telemetry_of
+    from tailrace.telemetry.tracing import telemetry_of
     from tailrace.warehouse.job import WarehouseJob
 
     source = None if topics else settings.mongodb.uri.get_secret_value()

@@ -5,20 +5,8 @@ them. Making the events of one shard is the engine's work, sharing them the hub'
 """
 
 from tailrace.cluster.hub import ClusterHub
-from tailrace.cluster.merge import Merge, Order, ShardBacklog
-from tailrace.cluster.merged import MergedStream
+from tailrace.cluster.merge import Merge, Order
 from tailrace.cluster.subscription import MergedReading
 from tailrace.cluster.topology import Shard, ShardClock, config_uri, read_shards
 
-__all__ = [
-    "ClusterHub",
-    "Merge",
-    "MergedReading",
-    "MergedStream",
-    "Order",
-    "Shard",
-    "ShardBacklog",
-    "ShardClock",
-    "config_uri",
-    "read_shards",
-]
+__all__ = ["ClusterHub", "Merge", "MergedReading", "Order", "Shard", "ShardClock", "config_uri", "read_shards"]

@@ -105,17 +105,13 @@ class Merge(Generic[E]):
         self._max_queued_bytes = max_queued_bytes
         self._shards: dict[str, _Shard[E]] = {}
         self._ready: deque[E] = deque()
-        self._position = BEGINNING
+        self.position = BEGINNING
+        """Where the merged stream stands: everything below it was handed out, nothing below it will come."""
 
     @property
     def shards(self) -> tuple[str, ...]:
         """The shards that take part, those that are being drained included."""
         return tuple(self._shards)
-
-    @property
-    def position(self) -> ResumeToken:
-        """Where the merged stream stands: everything below it was handed out, nothing below it will come."""
-        return self._position
 
     def add(self, shard: str, high_water_mark: ResumeToken) -> None:
         """Let a shard take part from a high-water mark on.
@@ -124,7 +120,7 @@ class Merge(Generic[E]):
         """
         if shard in self._shards:
             raise ValueError(f"shard {shard} takes part already")
-        self._shards[shard] = _Shard(max(high_water_mark, self._position))
+        self._shards[shard] = _Shard(max(high_water_mark, self.position))
 
     def remove(self, shard: str) -> None:
         """Let a shard leave: what it has given still comes out, in its place, and nobody waits for more."""
@@ -151,11 +147,11 @@ class Merge(Generic[E]):
         if max_events is None or len(ready) <= max_events:
             taken = list(ready)
             ready.clear()
-            self._position = max(self._position, self._limit())
+            self.position = max(self.position, self._limit())
         else:
             taken = [ready.popleft() for _ in range(max_events)]
-        if taken and self._order is Order.STRICT and taken[-1].sort_key > self._position.key:
-            self._position = ResumeToken.parse(taken[-1].token)
+        if taken and self._order is Order.STRICT and taken[-1].sort_key > self.position.key:
+            self.position = ResumeToken.parse(taken[-1].token)
         return taken
 
     @property
@@ -193,7 +189,7 @@ class Merge(Generic[E]):
         high_water_marks = [shard.high_water_mark for shard in self._shards.values() if not shard.is_leaving]
         if high_water_marks:
             return min(high_water_marks)
-        return max((shard.high_water_mark for shard in self._shards.values()), default=self._position)
+        return max((shard.high_water_mark for shard in self._shards.values()), default=self.position)
 
     def _collect(self) -> None:
         """Move what may leave now into the queue of ready events."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import masked
 
 
@@ -91,3 +92,30 @@ def shown_folder(folder: str) -> str:
     """Give a folder's path from here when it lies below, and as it is set otherwise; a URL without its password."""
     path, here = Path(folder.removeprefix("file://")), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else masked(folder)
+
+
+_OVERHEAD = 1_000
+"""Bytes that an event takes beside its value, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedEvent:
+    """An event as it was met in a topic or a change stream."""
+
+    line: EventLine
+    cluster_time: ClusterTime
+    """Seconds in the upper 32 bits."""
+    resolution: float
+    """How exact `line.at` is, in seconds."""
+    arrived_at: float | None
+    """When it was written to the topic."""
+    token: str
+    value: bytes
+    source: str
+    headers: dict[str, str] = field(default_factory=dict)
+    is_cut: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about."""
+        return len(self.value) + len(self.line.summary) + _OVERHEAD

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tailrace import __version__, kernel
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import ObservedEvent
 from tailrace.dashboard.sources import PolledSource, Reading, reason_of
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
 from tailrace.dashboard.sources.dead_letters import dead_letters_source

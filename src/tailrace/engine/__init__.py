@@ -8,18 +8,7 @@ stream that runs them (`stream.py`). Sockets, clocks and threads do not: the opl
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.event import Event
 from tailrace.engine.images import ImageStore
-from tailrace.engine.options import ChangeStreamOptions, StreamSpec, parse_command
-from tailrace.engine.scope import Scope
+from tailrace.engine.options import parse_command
 from tailrace.engine.stream import EngineStream, open_stream
 
-__all__ = [
-    "ChangeStreamOptions",
-    "Dialect",
-    "EngineStream",
-    "Event",
-    "ImageStore",
-    "Scope",
-    "StreamSpec",
-    "open_stream",
-    "parse_command",
-]
+__all__ = ["Dialect", "EngineStream", "Event", "ImageStore", "open_stream", "parse_command"]

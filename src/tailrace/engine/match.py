@@ -44,14 +44,10 @@ class Relevant:
         index_builds = options.show_system_events and dialect.shows_index_builds
         self._expanded_commands = _EXPANDED_COMMANDS | _INDEX_BUILDS if index_builds else _EXPANDED_COMMANDS
         self._system = options.show_system_events
-        self._migrations = options.show_migration_events
+        self.shows_migrations = options.show_migration_events
+        """Whether what a chunk migration wrote is shown."""
         self._batches = dialect.logs_batches_of_writes
         self._new_shards = spec.from_router or dialect.shows_new_shard_to_all
-
-    @property
-    def shows_migrations(self) -> bool:
-        """Whether what a chunk migration wrote is shown."""
-        return self._migrations
 
     def is_watched(self, namespace: bytes) -> bool:
         """Tell whether documents of a namespace become events; among the expanded ones definitions of views do too."""
@@ -64,7 +60,7 @@ class Relevant:
             return Relevance.COMMIT
         if not self.operation(entry, op):
             return Relevance.NONE
-        if entry.from_migrate and not self._migrations and not self._is_shown_migration(entry, op):
+        if entry.from_migrate and not self.shows_migrations and not self._is_shown_migration(entry, op):
             return Relevance.NONE
         return Relevance.CHANGE
 

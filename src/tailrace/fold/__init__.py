@@ -9,9 +9,18 @@ Everything here is pure. `verify`, the inventories, the features and the tables 
 what follows from it.
 """
 
-from tailrace.fold.documents import BASE, DATA_OPERATIONS, Fold, Spelling, fold, id_of, id_of_value, is_superseded
-from tailrace.fold.ends import END_OPERATIONS, End, Ends, end_of
-from tailrace.fold.moments import BEHIND_EVENTS, HIGH_WATER_MARK, KIND_BEGINS, Moment, moment_of
+from tailrace.fold.documents import BASE, DATA_OPERATIONS, Spelling, fold, id_of, id_of_value, is_superseded
+from tailrace.fold.ends import (
+    BEHIND_EVENTS,
+    END_OPERATIONS,
+    HIGH_WATER_MARK,
+    KIND_BEGINS,
+    End,
+    Ends,
+    Moment,
+    end_of,
+    moment_of,
+)
 from tailrace.fold.update_description import apply_update
 
 __all__ = [
@@ -23,7 +32,6 @@ __all__ = [
     "KIND_BEGINS",
     "End",
     "Ends",
-    "Fold",
     "Moment",
     "Spelling",
     "apply_update",

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import bson
 
 from tailrace import raw
-from tailrace.fold.moments import Moment
+from tailrace.fold.ends import Moment
 from tailrace.fold.update_description import apply_update
 from tailrace.token import keystring
 

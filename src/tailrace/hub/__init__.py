@@ -7,7 +7,7 @@ several shards is the cluster's; sockets are the gateway's.
 
 from tailrace.hub.batch import Batch
 from tailrace.hub.event_log import EventLog
-from tailrace.hub.hub import Hub, HubCounts
+from tailrace.hub.hub import Hub
 from tailrace.hub.subscription import Subscription
 
-__all__ = ["Batch", "EventLog", "Hub", "HubCounts", "Subscription"]
+__all__ = ["Batch", "EventLog", "Hub", "Subscription"]

@@ -100,19 +100,11 @@ class Subscription(Generic[R_co]):
         self.position, self.high_water_mark = own.standing
         self._owner = owner
         self._spec = spec
-        self._channel: EventLog | None = None
-        self._index = 0
-        self.is_closed = False
-
-    @property
-    def channel(self) -> EventLog | None:
+        self.channel: EventLog | None = None
         """The channel it reads from; None while it reads by itself."""
-        return self._channel
-
-    @property
-    def index(self) -> int:
+        self.index = 0
         """Where in the channel it stands."""
-        return self._index
+        self.is_closed = False
 
     @property
     def namespace(self) -> str:
@@ -137,23 +129,23 @@ class Subscription(Generic[R_co]):
     @property
     def has_data(self) -> bool:
         """Whether the next `poll` may find something, as far as can be told without reading."""
-        channel = self._channel
+        channel = self.channel
         if channel is None:
             return self.own.has_data
-        return not channel.has(self._index) or channel.has_data or channel.end > self._index
+        return not channel.has(self.index) or channel.has_data or channel.end > self.index
 
     @property
     def is_caught_up(self) -> bool:
         """Whether it has read all that the channel has made, as those have who stand beside it."""
-        return self._channel is not None and self._channel.end == self._index
+        return self.channel is not None and self.channel.end == self.index
 
     @property
     def is_idle(self) -> bool:
         """Whether it stands at the end of a channel that has nothing to give, nor to say: no need to `poll`."""
-        channel = self._channel
-        if channel is None or self.is_closed or channel.end != self._index:
+        channel = self.channel
+        if channel is None or self.is_closed or channel.end != self.index:
             return False
-        return channel.has(self._index) and not (channel.has_data or channel.is_ended or channel.error is not None)
+        return channel.has(self.index) and not (channel.has_data or channel.is_ended or channel.error is not None)
 
     @property
     def has_reached_opening(self) -> bool:
@@ -163,7 +155,7 @@ class Subscription(Generic[R_co]):
     @property
     def channels(self) -> tuple[EventLog, ...]:
         """The channels whose data it waits for."""
-        return self.own.channels if self._channel is None else (self._channel,)
+        return self.own.channels if self.channel is None else (self.channel,)
 
     def poll(self, max_events: int | None = None, max_bytes: int = MAX_BATCH_BYTES) -> Batch:
         """Give the events that are there now, without waiting for more.
@@ -173,9 +165,9 @@ class Subscription(Generic[R_co]):
         if self.is_closed or max_events == 0:
             return Batch([], self.position)
         try:
-            if self._channel is not None:
-                self._channel.make_events()
-                batch = self._read_channel(self._channel, max_events, max_bytes, is_last=True)
+            if self.channel is not None:
+                self.channel.make_events()
+                batch = self._read_channel(self.channel, max_events, max_bytes, is_last=True)
                 if batch is not None:
                     return batch
                 self._leave()
@@ -189,19 +181,19 @@ class Subscription(Generic[R_co]):
         """Give events that are made already, from memory alone; None when it takes a `poll` to go on, or to end."""
         if self.is_closed or max_events == 0:
             return Batch([], self.position)
-        channel = self._channel
+        channel = self.channel
         return None if channel is None else self._read_channel(channel, max_events, max_bytes, is_last=False)
 
     def join(self) -> None:
         """Go over to the shared channel, when that has everything behind what was given."""
         joined = self.own.join(self)
         if joined is not None:
-            self._channel, self._index = joined
+            self.channel, self.index = joined
 
     def close(self) -> None:
         """Stop; a second call does nothing."""
         self.is_closed = True
-        if self._channel is None:
+        if self.channel is None:
             self.own.close()
         self._leave()
         self._owner.forget(self)
@@ -216,9 +208,9 @@ class Subscription(Generic[R_co]):
         return batch
 
     def _leave(self) -> None:
-        if self._channel is not None:
-            self._owner.leave(self, self._channel)
-            self._channel = None
+        if self.channel is not None:
+            self._owner.leave(self, self.channel)
+            self.channel = None
 
     def _read_channel(
         self, channel: EventLog, max_events: int | None, max_bytes: int, *, is_last: bool
@@ -227,23 +219,23 @@ class Subscription(Generic[R_co]):
 
         What has ended the channel is left to `poll`, unless this is it (`is_last`): the reader then hangs up.
         """
-        key = (self._index, max_events or 0, max_bytes, channel.end)
+        key = (self.index, max_events or 0, max_bytes, channel.end)
         known: _Step | None = channel.shared(key)
-        if known is not None and channel.has(self._index):
-            self._index, self.position, self.high_water_mark = known.end, known.batch.position, known.high_water_mark
+        if known is not None and channel.has(self.index):
+            self.index, self.position, self.high_water_mark = known.end, known.batch.position, known.high_water_mark
             return known.batch
-        reading = channel.read(self._index, max_events, max_bytes)
+        reading = channel.read(self.index, max_events, max_bytes)
         if reading is None or ((reading.is_ended or reading.error is not None) and not is_last):
             return None
         events = reading.events
-        self._index += len(events)
+        self.index += len(events)
         if events:
             self.position = self.high_water_mark = ResumeToken.parse(events[-1].token)
-        if self._index == reading.end:
+        if self.index == reading.end:
             self._move_to_end(reading, is_full=len(events) == max_events)
         batch = Batch.encoded(events, self.position)
         if events and not self.is_closed and reading.error is None:
-            channel.share(key, _Step(batch, self._index, self.high_water_mark), len(batch.elements))
+            channel.share(key, _Step(batch, self.index, self.high_water_mark), len(batch.elements))
         return batch
 
     def _move_to_end(self, reading: Reading, *, is_full: bool) -> None:

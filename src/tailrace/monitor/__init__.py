@@ -4,19 +4,17 @@ Everything here works on plain values (cluster times, byte counts, wall times th
 MongoDB connection. It knows neither position stores nor producers: those call in, or the command line wires them.
 """
 
-from tailrace.monitor.alerts import Alarm, Alert, Level, LogChannel, Thresholds, Verdict, WebhookChannel
-from tailrace.monitor.endpoint import Action, Page, Site, serve_endpoint
+from tailrace.monitor.alerts import Alert, Level, Thresholds, Verdict
+from tailrace.monitor.endpoint import Site, serve_endpoint
 from tailrace.monitor.liveness import PAUSED, LagLimits, Liveness, Observation, State, liveness_of
 from tailrace.monitor.metrics import REGISTRY, DashboardMetrics, GatewayMetrics, StreamMetrics
 from tailrace.monitor.observer import Consumer, Observer, Report
 from tailrace.monitor.reader import ShardReader, shard_readers
-from tailrace.monitor.window import Forecast, Lag, Oplog, Sample, Trend, lag_of
+from tailrace.monitor.window import Forecast, Lag, Oplog, Sample, lag_of
 
 __all__ = [
     "PAUSED",
     "REGISTRY",
-    "Action",
-    "Alarm",
     "Alert",
     "Consumer",
     "DashboardMetrics",
@@ -26,11 +24,9 @@ __all__ = [
     "LagLimits",
     "Level",
     "Liveness",
-    "LogChannel",
     "Observation",
     "Observer",
     "Oplog",
-    "Page",
     "Report",
     "Sample",
     "ShardReader",
@@ -38,9 +34,7 @@ __all__ = [
     "State",
     "StreamMetrics",
     "Thresholds",
-    "Trend",
     "Verdict",
-    "WebhookChannel",
     "lag_of",
     "liveness_of",
     "serve_endpoint",

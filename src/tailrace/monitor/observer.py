@@ -123,7 +123,8 @@ class Observer:
         self._limits = limits
         self._alarm = alarm
         self._clock = clock
-        self._latest: tuple[Report, ...] = ()
+        self.latest: tuple[Report, ...] = ()
+        """What the last look showed; safe to ask from any thread."""
         self._critical: dict[tuple[str, str], tuple[bool, bool]] = {}
         self._samples: dict[tuple[str, str], deque[Sample]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
         self._observations: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
@@ -146,11 +147,6 @@ class Observer:
             alarm=Alarm.of(settings, log=log),
         )
 
-    @property
-    def latest(self) -> tuple[Report, ...]:
-        """What the last look showed; safe to ask from any thread."""
-        return self._latest
-
     def poll(self) -> list[Report]:
         """Take one reading of every shard and judge every stream on it."""
         # Positions first: one that is read after the oplog could lie beyond its last entry.
@@ -159,7 +155,7 @@ class Observer:
         for reader in self._readers:
             oplog, now = reader.read(), self._clock()
             reports += [self.judge(consumer, oplog, now) for consumer in consumers] or [Report(now, oplog)]
-        self._latest = tuple(reports)
+        self.latest = tuple(reports)
         show_reports(reports)
         if self._alarm:
             for report in reports:

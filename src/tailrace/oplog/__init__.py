@@ -3,8 +3,3 @@
 Here belong sources of entries (`source.py`, `tail.py`), typed views over entries (`entry.py`), updates
 (`update_diff.py`) and transactions (`transactions.py`). What a change stream makes of them is the engine's.
 """
-
-from tailrace.oplog.entry import OplogEntry
-from tailrace.oplog.source import OplogBatch, OplogReader, OplogSource
-
-__all__ = ["OplogBatch", "OplogEntry", "OplogReader", "OplogSource"]

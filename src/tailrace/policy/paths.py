@@ -77,11 +77,12 @@ _Progress = frozenset[tuple[int, int]]
 class FieldState:
     """What the rules say of one field, and, by way of other states, of the fields beneath it."""
 
-    __slots__ = ("_machine", "_progress", "_steps", "action", "is_kept", "is_untouched")
+    __slots__ = ("_machine", "_steps", "action", "is_kept", "is_untouched", "progress")
 
     def __init__(self, machine: _Machine, progress: _Progress, action: Action | None, is_allowed: bool) -> None:
         self._machine = machine
-        self._progress = progress
+        self.progress = progress
+        """How far the patterns are matched here."""
         self._steps: dict[bytes, FieldState] = {}
         self.action = action
         """What happens to the field and to all beneath it."""
@@ -98,7 +99,7 @@ class FieldState:
     @property
     def may_contain_kept(self) -> bool:
         """Whether a field beneath may be on the allow-list."""
-        return any(self._machine.patterns[number].action is None for number, _ in self._progress)
+        return any(self._machine.patterns[number].action is None for number, _ in self.progress)
 
     def field(self, name: bytes) -> FieldState:
         """Give the state of a field of the document in this one."""
@@ -107,7 +108,7 @@ class FieldState:
         spelt = name if name in self._machine.names else OTHER
         found = self._steps.get(spelt)
         if found is None:
-            found = self._steps[spelt] = self._machine.step(self, self._progress, spelt)
+            found = self._steps[spelt] = self._machine.step(self, self.progress, spelt)
         return found
 
     def position(self, index: bytes) -> FieldState:
@@ -134,11 +135,6 @@ class FieldState:
     def ends(self) -> frozenset[bytes] | None:
         """Names of which one stands in every event that something happens to; None when it may happen to any."""
         return self._machine.ends
-
-    @property
-    def progress(self) -> _Progress:
-        """How far the patterns are matched here."""
-        return self._progress
 
 
 class _Machine:

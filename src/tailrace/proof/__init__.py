@@ -5,8 +5,8 @@ them knows a server: who reads them hands in the streams (`capture.source.provin
 """
 
 from tailrace.proof.comparator import Comparator, Comparison
-from tailrace.proof.kind import MARK, Kind, NamespaceKind
-from tailrace.proof.ledger import Difference, KindRecord, LedgerFile, Trust, TrustLedger, build_name
+from tailrace.proof.kind import MARK, Kind
+from tailrace.proof.ledger import Difference, LedgerFile, Trust, TrustLedger, build_name
 from tailrace.proof.trial import Beside, Calm, Trial
 
 __all__ = [
@@ -17,9 +17,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "Kind",
-    "KindRecord",
     "LedgerFile",
-    "NamespaceKind",
     "Trial",
     "Trust",
     "TrustLedger",

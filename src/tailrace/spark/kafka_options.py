@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tailrace.capture.kafka_address import KafkaAddress
-from tailrace.capture.kafka_iam import MECHANISM, REGION
+from tailrace.capture.kafka_address import MECHANISM, REGION, KafkaAddress
 from tailrace.errors import SettingsError
 
 _MODULES: Final = {

@@ -8,6 +8,5 @@ from tailrace.telemetry.tracing import NO_TRACING as NO_TRACING
 from tailrace.telemetry.tracing import TRACEPARENT as TRACEPARENT
 from tailrace.telemetry.tracing import SampledEvent as SampledEvent
 from tailrace.telemetry.tracing import Sampler as Sampler
-from tailrace.telemetry.tracing import Span as Span
 from tailrace.telemetry.tracing import TraceContext as TraceContext
 from tailrace.telemetry.tracing import Tracing as Tracing

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from tailrace.errors import TailraceError
 from tailrace.event import ChangeEvent
+from tailrace.extras import missing_extra
+from tailrace.settings import TelemetrySettings
 
 TRACEPARENT: Final = "traceparent"
 """The header of W3C's Trace Context, which sampled records have."""
@@ -183,3 +186,17 @@ def _nowhere(_: Span) -> None:
 
 NO_TRACING: Final = Tracing(0.0, _nowhere)
 """Samples nothing, and costs a call a batch."""
+
+
+@contextmanager
+def telemetry_of(settings: TelemetrySettings) -> Iterator[Tracing]:
+    """Export while the block runs; without an endpoint nothing is loaded or done."""
+    if settings.endpoint is None:
+        yield NO_TRACING
+        return
+    try:
+        from tailrace.telemetry.exporting import exporting
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "telemetry.endpoint") from None
+    with exporting(settings.endpoint.get_secret_value(), settings.sample_ratio, settings.service_name) as tracing:
+        yield tracing

@@ -7,6 +7,6 @@ what the terminal shows. Does not: what the parts do. They are the stand's serve
 
 from tailrace.up.plan import Plan
 from tailrace.up.run import run
-from tailrace.up.views import JsonView, PlainView, TerminalView, View
+from tailrace.up.views import JsonView, PlainView, TerminalView
 
-__all__ = ["JsonView", "PlainView", "Plan", "TerminalView", "View", "run"]
+__all__ = ["JsonView", "PlainView", "Plan", "TerminalView", "run"]

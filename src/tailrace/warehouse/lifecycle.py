@@ -109,7 +109,7 @@ def _relocate(lake: Lake, mirrors: Mirrors, ends: Ends, name: str, until: Moment
 
 
 def _before(moment: Moment, version: str, token: str) -> str:
-    """Say in SQL that a row is older than a moment (`fold.moments`)."""
+    """Say in SQL that a row is older than a moment (`fold.ends`)."""
     kind = f"substring({token}, {KIND_BEGINS + 1}, {len(HIGH_WATER_MARK)})"
     order = f"CASE WHEN {kind} = {sql_text(HIGH_WATER_MARK)} THEN {sql_text(BEHIND_EVENTS)} ELSE {token} END"
     return f"({version} < {moment[0]} OR ({version} = {moment[0]} AND {order} < {sql_text(moment[1])}))"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from tailrace.capture.positions import open_store, this_process
-from tailrace.capture.positions.owner import has_ended
+from tailrace.capture.positions.position import has_ended
 from tailrace.owned import GuardedProcess, run_guarded
 
 NAME = "from tailrace.capture.positions import this_process; print(this_process(), flush=True); input()"

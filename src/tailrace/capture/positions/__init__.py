@@ -6,8 +6,7 @@ a position moves (the producer decides) and what a token means to a server (the 
 
 from tailrace.capture.positions.observed import boot_time
 from tailrace.capture.positions.open import open_store
-from tailrace.capture.positions.owner import this_process
-from tailrace.capture.positions.position import Counts, Position
+from tailrace.capture.positions.position import Counts, Position, this_process
 from tailrace.capture.positions.store import Cells, Change, Lease, PositionStore
 
 __all__ = [

@@ -28,8 +28,7 @@ from typing import Any, Protocol, runtime_checkable
 import orjson
 
 from tailrace.capture.positions.observed import ObservedCells, boot_time
-from tailrace.capture.positions.owner import has_ended
-from tailrace.capture.positions.position import Position
+from tailrace.capture.positions.position import Position, has_ended
 from tailrace.errors import CaptureError, LeaseHeld, LeaseLost, PositionInvalid
 from tailrace.owned.closeable import Closeable
 

@@ -32,7 +32,8 @@ class Controls:
 
     def __init__(self, step: FirstStep = FirstStep.GO_ON) -> None:
         self._lock = threading.Lock()
-        self._step = Step(step)
+        self.step = Step(step)
+        """What is to be done before the stream goes on."""
         self._paused = threading.Event()
         self._stopping = threading.Event()
 
@@ -47,14 +48,9 @@ class Controls:
         return self._paused.is_set()
 
     @property
-    def step(self) -> Step:
-        """What is to be done before the stream goes on."""
-        return self._step
-
-    @property
     def interrupts(self) -> bool:
         """Whether an attempt that follows the stream should end what it does."""
-        return self._stopping.is_set() or self._paused.is_set() or self._step != _GO_ON
+        return self._stopping.is_set() or self._paused.is_set() or self.step != _GO_ON
 
     def stop(self) -> None:
         """Ask for the end."""
@@ -71,15 +67,15 @@ class Controls:
     def ask(self, step: Step) -> None:
         """Ask for a step; there is one at a time."""
         with self._lock:
-            if self._step != _GO_ON:
-                raise ControlRefused(f"{self._step.kind.value} and has not begun yet", status=409)
-            self._step = step
+            if self.step != _GO_ON:
+                raise ControlRefused(f"{self.step.kind.value} and has not begun yet", status=409)
+            self.step = step
 
     def taken(self, step: Step) -> None:
         """Note that a step is begun, in a way that a restart goes on with."""
         with self._lock:
-            if self._step is step:
-                self._step = _GO_ON
+            if self.step is step:
+                self.step = _GO_ON
 
     def wait(self, seconds: float) -> None:
         """Wait, unless told to stop meanwhile."""

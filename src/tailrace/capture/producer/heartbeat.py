@@ -59,7 +59,8 @@ class Heartbeat:
         self._every = every
         self._came_back = came_back
         self._awaited: Mark | None = None
-        self._observed = 0
+        self.observed = 0
+        """The number of the last mark that came back; 0 before the first."""
         self._problem: str | None = None
         self._stop = threading.Event()
         self._thread = OwnedThread(self._run, name="tailrace-heartbeat", on_death=lambda _: every)
@@ -82,12 +83,7 @@ class Heartbeat:
     def lost(self, position: Timestamp) -> Mark | None:
         """Give the mark that should have come back before the stream got to this position, and did not."""
         mark = self._awaited
-        return mark if mark is not None and mark.number > self._observed and position > mark.time else None
-
-    @property
-    def observed(self) -> int:
-        """The number of the last mark that came back; 0 before the first."""
-        return self._observed
+        return mark if mark is not None and mark.number > self.observed and position > mark.time else None
 
     def _is_mark(self, event: bytes) -> bool:
         if ChangeEvent(event).namespace != self._marks.full_name:
@@ -96,8 +92,8 @@ class Heartbeat:
         if found.get("documentKey", {}).get("_id") == self._stream:
             changed = found.get("fullDocument") or found.get("updateDescription", {}).get("updatedFields", {})
             number, at = changed.get("number"), changed.get("at")
-            if isinstance(number, int) and number > self._observed:
-                self._observed = number
+            if isinstance(number, int) and number > self.observed:
+                self.observed = number
                 self._came_back(max(0.0, time.time() - at) if isinstance(at, float) else 0.0)
         return True
 
@@ -119,7 +115,7 @@ class Heartbeat:
             )
             number: int = written["number"]
             awaited = self._awaited
-            if session.operation_time is not None and (awaited is None or awaited.number <= self._observed):
+            if session.operation_time is not None and (awaited is None or awaited.number <= self.observed):
                 self._awaited = Mark(number, session.operation_time)  # the oldest that did not come back yet
 
     def _report_error(self, problem: str) -> None:

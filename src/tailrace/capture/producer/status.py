@@ -64,11 +64,13 @@ class ProducerStatus:
         self._position: Position | None = None
         self._operation_time: Timestamp | None = None
         self._recovering = False
-        self._loss: Loss | None = None
+        self.loss: Loss | None = None
+        """The loss that is being recovered from, if this process has met it."""
         self._paused = False
         self._waiting: str | None = None
         self._sink_problem: str | None = None
-        self._counts = Counts()
+        self.counts = Counts()
+        """What was ever delivered under this name."""
         self._errors: Counter[str] = Counter()
         self._beat = time.monotonic()
         self._heard = time.monotonic()
@@ -88,7 +90,7 @@ class ProducerStatus:
             if self._position is None or position.token != self._position.token:
                 self._saved_at, self._moved = time.time(), time.monotonic()
                 self._sink_problem = None
-            self._position, self._counts, self._waiting = position, counts, None
+            self._position, self.counts, self._waiting = position, counts, None
 
     def observed(self, operation_time: Timestamp | None) -> None:
         """Note the server's operation time."""
@@ -103,17 +105,12 @@ class ProducerStatus:
         with self._lock:
             self._recovering = recovering
             if not recovering:
-                self._loss = None
+                self.loss = None
 
     def lost(self, gap: int, turn: int, pause: float) -> None:
         """Note that history was lost, for the how-manieth time before the gap was closed."""
         with self._lock:
-            self._recovering, self._loss = True, Loss(gap, turn, pause)
-
-    @property
-    def loss(self) -> Loss | None:
-        """The loss that is being recovered from, if this process has met it."""
-        return self._loss
+            self._recovering, self.loss = True, Loss(gap, turn, pause)
 
     def paused(self, paused: bool) -> None:
         """Note that a pause began or ended."""
@@ -166,7 +163,7 @@ class ProducerStatus:
             return Consumer(
                 self.stream,
                 self._position.cluster_time,
-                events=self._counts.events,
+                events=self.counts.events,
                 saved_at=self._saved_at,
                 recovering=self._recovering,
                 paused=self._paused,
@@ -181,12 +178,7 @@ class ProducerStatus:
     @property
     def events(self) -> int:
         """How many events were ever delivered under this name."""
-        return self._counts.events
-
-    @property
-    def counts(self) -> Counts:
-        """What was ever delivered under this name."""
-        return self._counts
+        return self.counts.events
 
     def errors(self) -> dict[str, int]:
         """Give how often each error was met in this process, by code."""
@@ -195,9 +187,9 @@ class ProducerStatus:
 
     def _recovery_proof(self) -> str:
         proof = "a snapshot is closing a gap in the history"
-        if self._loss is None or self._loss.turn == 1:
+        if self.loss is None or self.loss.turn == 1:
             return proof
-        return f"{proof}, turn {self._loss.turn}: history was lost again before it was closed"
+        return f"{proof}, turn {self.loss.turn}: history was lost again before it was closed"
 
     def _without_answers(self, found: Liveness) -> Liveness | None:
         """Judge by the silence: old observations, however good they were, prove nothing about now.
@@ -232,4 +224,4 @@ class ProducerStatus:
         if self._observations and now - self._observations[-1].at < _SECONDS_BETWEEN_OBSERVATIONS:
             return
         position = self._position.cluster_time
-        self._observations.append(Observation(now, position, self._operation_time, self._counts.events, self._moved))
+        self._observations.append(Observation(now, position, self._operation_time, self.counts.events, self._moved))

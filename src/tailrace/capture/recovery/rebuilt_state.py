@@ -51,7 +51,8 @@ class RebuiltState:
         self._with_documents = with_documents
         self._limit = limit
         """The cluster time up to which records count; of later ones only their documents are noted."""
-        self._ends = Ends(is_followed=is_followed)
+        self.ends = Ends(is_followed=is_followed)
+        """The ends of collections that the records tell."""
         self._folder = tempfile.TemporaryDirectory(prefix="tailrace-state-")
         self._open()
         self.newest = 0
@@ -68,17 +69,12 @@ class RebuiltState:
             self._table.connection.close()
             self._open()
 
-    @property
-    def ends(self) -> Ends:
-        """The ends of collections that the records tell."""
-        return self._ends
-
     def add_ends(self, ends: Iterable[End]) -> bool:
         """Take ends into account that no record tells; when they are new, all records have to be read again."""
-        before = len(self._ends)
+        before = len(self.ends)
         for end in ends:
-            self._ends.add(end)
-        if len(self._ends) == before:
+            self.ends.add(end)
+        if len(self.ends) == before:
             return False
         self._table.connection.close()
         self._open()
@@ -93,7 +89,7 @@ class RebuiltState:
             self._table.connection.execute("insert or ignore into later values (?, ?)", address)
             return
         self.newest = max(self.newest, moment[0])
-        namespace = self._ends.location_of(record.namespace, moment)
+        namespace = self.ends.location_of(record.namespace, moment)
         if namespace is None:
             return
         change = DocumentChange(moment, record.operation, bson.encode(record.document_key), *self._parts(record))
@@ -170,7 +166,7 @@ class RebuiltState:
         self.newest = max(self.newest, message.moment[0])
         record = decoder.read(message.key, message.value)
         to = message.to if record.to is None else record.to
-        return self._ends.add(End(message.moment, record.operation, record.namespace, to))
+        return self.ends.add(End(message.moment, record.operation, record.namespace, to))
 
     def _parts(self, record: StoredRecord) -> tuple[bytes | None, bytes | None]:
         if not self._with_documents:

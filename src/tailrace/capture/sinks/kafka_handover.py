@@ -18,8 +18,8 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import kernel
+from tailrace.capture.kafka_address import TOKEN_CALLBACK
 from tailrace.capture.kafka_client import KafkaAddress, code_of
-from tailrace.capture.kafka_iam import TOKEN_CALLBACK
 from tailrace.capture.record import CompiledRecords, Record
 from tailrace.capture.sinks.kafka_topics import Topic
 from tailrace.errors import SettingsError, SinkUnavailable

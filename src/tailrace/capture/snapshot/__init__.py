@@ -6,15 +6,6 @@ keys are gone. Does not: delivering what was read (the producer), and why a snap
 
 from tailrace.capture.snapshot.backfill import Backfill, Rows
 from tailrace.capture.snapshot.chunk import Chunk, FoundEvents, KeyCheck, plan_collection
-from tailrace.capture.snapshot.progress import SnapshotProgress, SnapshotState
+from tailrace.capture.snapshot.progress import SnapshotProgress
 
-__all__ = [
-    "Backfill",
-    "Chunk",
-    "FoundEvents",
-    "KeyCheck",
-    "Rows",
-    "SnapshotProgress",
-    "SnapshotState",
-    "plan_collection",
-]
+__all__ = ["Backfill", "Chunk", "FoundEvents", "KeyCheck", "Rows", "SnapshotProgress", "plan_collection"]

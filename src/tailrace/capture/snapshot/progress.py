@@ -76,17 +76,13 @@ class SnapshotProgress:
         self._state_cell = SideCell(cells, "snapshot", stream)
         self._plan_cell = SideCell(cells, "chunks", stream)
         form = self._state_cell.read()
-        self._state = SnapshotState.from_json(form) if form else None
-
-    @property
-    def state(self) -> SnapshotState | None:
+        self.state = SnapshotState.from_json(form) if form else None
         """The newest snapshot, running or finished; None when there never was one."""
-        return self._state
 
     @property
     def unfinished(self) -> SnapshotState | None:
         """The snapshot that a restart has to go on with."""
-        return self._state if self._state and not self._state.finished else None
+        return self.state if self.state and not self.state.finished else None
 
     def begin(self, reason: str, gap: int | None = None, *, only: tuple[str, ...] = ()) -> SnapshotState:
         """Note, before anything else is done, that a snapshot is needed."""
@@ -173,7 +169,7 @@ class SnapshotProgress:
 
     def summary(self) -> dict[str, int]:
         """Give the numbers for a progress bar: chunks, chunks done, documents estimated, documents read."""
-        collections = self._state.collections.values() if self._state else ()
+        collections = self.state.collections.values() if self.state else ()
         return {
             "chunks": sum(each.chunks for each in collections),
             "chunks_done": sum(each.done.bit_count() for each in collections),
@@ -182,13 +178,13 @@ class SnapshotProgress:
         }
 
     def _running(self) -> SnapshotState:
-        if self._state is None:
+        if self.state is None:
             raise ValueError("no snapshot was begun")
-        return self._state
+        return self.state
 
     def _write(self, state: SnapshotState) -> SnapshotState:
         self._state_cell.update(lambda _: state.to_json())
-        self._state = state
+        self.state = state
         return state
 
 

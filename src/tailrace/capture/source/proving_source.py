@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pymongo import MongoClient
 
 from tailrace.capture.source.oplog import OplogSource
-from tailrace.capture.source.proving import ProofOptions, ProvingStream, Side
-from tailrace.capture.source.sampling import SAMPLE
+from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingStream, Side
 from tailrace.capture.source.source import ClusterAccess, ComparableSource, Selection, Start
 from tailrace.engine.dialect import is_compared
 from tailrace.errors import StreamRefused
@@ -69,7 +68,7 @@ class ProvingSource(OplogSource):
         if not self._compares_shards:
             if not self._options.sample_one_in:
                 return super()._cluster_hub(uri, **options)
-            from tailrace.capture.source.sampled_cluster import SampledClusterHub
+            from tailrace.capture.source.proving_cluster import SampledClusterHub
 
             return SampledClusterHub(uri, self.ledger, self._options, **options)
         from tailrace.capture.source.proving_cluster import ProvingClusterHub

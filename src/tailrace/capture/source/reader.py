@@ -173,25 +173,21 @@ class ByteQueue(Generic[T]):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._items: deque[tuple[int, T]] = deque()
-        self._buffered = 0
+        self.buffered = 0
+        """Bytes that wait to be taken."""
         self._error: BaseException | None = None
         self._closed = False
         self._changed = threading.Condition()
 
-    @property
-    def buffered(self) -> int:
-        """Bytes that wait to be taken."""
-        return self._buffered
-
     def put(self, item: T, size: int) -> None:
         """Wait for room and add an item; raises Closed when nobody will take it."""
         with self._changed:
-            while self._items and self._buffered + size > self.limit and not self._closed:
+            while self._items and self.buffered + size > self.limit and not self._closed:
                 self._changed.wait()
             if self._closed:
                 raise Closed
             self._items.append((size, item))
-            self._buffered += size
+            self.buffered += size
             self._changed.notify_all()
 
     def get(self, timeout: float) -> T | None:
@@ -201,7 +197,7 @@ class ByteQueue(Generic[T]):
                 self._changed.wait(timeout)
             if self._items:
                 size, item = self._items.popleft()
-                self._buffered -= size
+                self.buffered -= size
                 self._changed.notify_all()
                 return item
             if self._error is not None:
@@ -220,7 +216,7 @@ class ByteQueue(Generic[T]):
         with self._changed:
             self._closed = True
             self._items.clear()
-            self._buffered = 0
+            self.buffered = 0
             self._changed.notify_all()
 
 

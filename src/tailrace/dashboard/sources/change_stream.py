@@ -8,8 +8,7 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import EventLine, ObservedEvent
 from tailrace.dashboard.record_view import as_json, short, summary_of, wall_time_of
 from tailrace.driver import Batch, ChangeStream, watch
 from tailrace.errors import EventUnconvertible

@@ -13,8 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tailrace.capture.dead_letters.dead_letters import TOPIC as DEAD_LETTERS
 from tailrace.capture.kafka_client import KafkaAddress, bounds_of, describe
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
-from tailrace.dashboard.answers import EventLine
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import EventLine, ObservedEvent
 from tailrace.dashboard.record_view import as_json, key_of, namespace_of, summary_of, wall_time_of
 from tailrace.errors import SinkUnavailable
 from tailrace.raw.cluster_time import ClusterTime

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import ObservedEvent
 from tailrace.dashboard.values import Latency
 from tailrace.raw.cluster_time import ClusterTime
 

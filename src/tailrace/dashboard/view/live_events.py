@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 from bson import json_util
 
-from tailrace.dashboard.answers import EventDetail, EventLine
-from tailrace.dashboard.observed_event import ObservedEvent
+from tailrace.dashboard.answers import EventDetail, EventLine, ObservedEvent
 from tailrace.dashboard.record_view import as_json, as_text
 from tailrace.errors import InvalidResumeToken
 from tailrace.token import ResumeToken, describe
@@ -27,30 +26,22 @@ class EventRing:
         self._limit = limit_bytes
         self._lock = threading.Lock()
         self._events: deque[ObservedEvent] = deque()
-        self._buffered = 0
-        self._count = 0
-
-    @property
-    def count(self) -> int:
-        """How many events were ever added; the number of the newest."""
-        return self._count
-
-    @property
-    def buffered_bytes(self) -> int:
+        self.buffered_bytes = 0
         """How much is held now."""
-        return self._buffered
+        self.count = 0
+        """How many events were ever added; the number of the newest."""
 
     def add(self, event: ObservedEvent) -> ObservedEvent:
         """Take an event, and give it its number."""
         if len(event.value) > LARGEST_VALUE:
             event = replace(event, value=event.value[:LARGEST_VALUE], is_cut=True)
         with self._lock:
-            self._count += 1
-            event = replace(event, line=replace(event.line, number=self._count))
+            self.count += 1
+            event = replace(event, line=replace(event.line, number=self.count))
             self._events.append(event)
-            self._buffered += event.size
-            while self._buffered > self._limit and len(self._events) > 1:
-                self._buffered -= self._events.popleft().size
+            self.buffered_bytes += event.size
+            while self.buffered_bytes > self._limit and len(self._events) > 1:
+                self.buffered_bytes -= self._events.popleft().size
         return event
 
     def since(self, number: int, most: int) -> list[EventLine]:
@@ -80,7 +71,7 @@ class EventRing:
     def find(self, number: int) -> ObservedEvent | None:
         """Give an event by its number, as long as it is held."""
         with self._lock:
-            if not self._events or not self._events[0].line.number <= number <= self._count:
+            if not self._events or not self._events[0].line.number <= number <= self.count:
                 return None
             return self._events[number - self._events[0].line.number]
 

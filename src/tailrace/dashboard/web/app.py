@@ -30,8 +30,7 @@ from tailrace.dashboard.view.live_events import detail_of, token_parts
 from tailrace.dashboard.web.access import Access, Guard, problem
 from tailrace.dashboard.web.actions import Control
 from tailrace.dashboard.web.broadcast import Broadcaster, EventStream, encode
-from tailrace.dashboard.web.endpoints import PARTS, Endpoint
-from tailrace.dashboard.web.openapi import description
+from tailrace.dashboard.web.endpoints import PARTS, Endpoint, description
 from tailrace.errors import ControlRefused, TailraceError
 from tailrace.features import read_named
 from tailrace.logs import get_logger

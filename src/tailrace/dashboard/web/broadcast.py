@@ -31,29 +31,25 @@ class Client:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[bytes] = deque()
-        self._buffered = 0
+        self.buffered_bytes = 0
+        """How much waits."""
         self._data_available = asyncio.Event()
         self._ended = asyncio.Event()
 
-    @property
-    def buffered_bytes(self) -> int:
-        """How much waits."""
-        return self._buffered
-
     def put(self, message: bytes) -> bool:
         """Let a message wait; False when there is no room, and the client is dropped."""
-        if self._buffered + len(message) > self._limit:
+        if self.buffered_bytes + len(message) > self._limit:
             self.drop()
             return False
         self._waiting.append(message)
-        self._buffered += len(message)
+        self.buffered_bytes += len(message)
         self._data_available.set()
         return True
 
     def drop(self) -> None:
         """Forget everything, and end the connection."""
         self._waiting.clear()
-        self._buffered = 0
+        self.buffered_bytes = 0
         self._ended.set()
         self._data_available.set()
 
@@ -73,7 +69,7 @@ class Client:
             except TimeoutError:
                 return b": still here\n\n"
         message = self._waiting.popleft()
-        self._buffered -= len(message)
+        self.buffered_bytes -= len(message)
         return message
 
 

@@ -11,8 +11,7 @@ from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.nodes import Node, Slots
 from tailrace.engine.expression.parsing import Scope, Version, parse_operand
 from tailrace.engine.expression.projection import Addition, Exclusion, Inclusion, ProjectionNode, leads_to
-from tailrace.engine.expression.projection_parsing import parse_additions, parse_projection
-from tailrace.engine.expression.projection_parsing_4_2 import parse_projection_4_2
+from tailrace.engine.expression.projection_parsing import parse_additions, parse_projection, parse_projection_4_2
 from tailrace.engine.expression.query import parse_query
 from tailrace.engine.expression.rendering import render, render_document
 from tailrace.engine.expression.values import (
