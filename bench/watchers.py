@@ -21,7 +21,6 @@ import struct
 import sys
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ import bson
 from pymongo import WriteConcern
 
 from bench.accounting import Meter, cpu_seconds, peak_mb, tree_of
+from bench.bare_watcher import BareWatcher, frame
 from bench.contestant import Contestant, ContestantFailed, LineProcess, file_name
 from bench.drain_jobs import start_gateway
 from tailrace.stand import ReplicaSet
@@ -122,49 +122,14 @@ class Watchers(Contestant):
             self._gateway = None
 
 
-class _Watcher(asyncio.BufferedProtocol):
-    """One watcher, as cheap as one can be: it asks, counts the events of the reply where they lie, and asks again."""
+class _Watcher(BareWatcher):
+    """Counts the events of the replies."""
 
     delivered = 0
     """Of all of them."""
 
-    def __init__(self, opened: Callable[[], None]) -> None:
-        self._opened = opened
-        self._buffer = bytearray(1 << 16)
-        self._have = 0
-        self._more = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open a change stream."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        transport.write(_frame({"aggregate": "watched", "pipeline": [{"$changeStream": {}}], "cursor": {}}))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Give what is free of the buffer."""
-        return memoryview(self._buffer)[self._have :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Take the reply once it is complete."""
-        self._have += nbytes
-        size = int.from_bytes(self._buffer[:4], "little") if self._have >= 4 else 4
-        if size > len(self._buffer):
-            self._buffer = self._buffer[: self._have] + bytes(size - self._have)
-        if self._have < size or self._have < 4:
-            return
-        if self._more:
-            _Watcher.delivered += self._buffer.count(b"\x03documentKey\x00", 0, size)
-        else:
-            cursor = bson.decode(self._buffer[21:size])["cursor"]
-            self._more = _frame({"getMore": cursor["id"], "collection": "watched", "maxTimeMS": 500})
-            self._opened()
-        self._have = 0
-        self._transport.write(self._more)
-
-
-def _frame(command: dict[str, Any], database: str = "bench") -> bytes:
-    body = bson.encode(command | {"$db": database})
-    return struct.pack("<iiiiIB", 21 + len(body), 1, 0, 2013, 0, 0) + body
+    def _take(self, reply: bytearray, size: int) -> None:
+        _Watcher.delivered += reply.count(b"\x03documentKey\x00", 0, size)
 
 
 @cache
@@ -176,7 +141,7 @@ def _log_in(peer: socket.socket, user: str, password: str) -> None:
     """Speak SCRAM-SHA-256."""
 
     def ask(command: dict[str, Any]) -> dict[str, Any]:
-        peer.sendall(_frame(command, "admin"))
+        peer.sendall(frame(command, "admin"))
         (size,) = struct.unpack("<i", peer.recv(4, socket.MSG_WAITALL))
         told: dict[str, Any] = bson.decode(peer.recv(size - 4, socket.MSG_WAITALL)[17:])
         if told["ok"] != 1:
@@ -198,12 +163,16 @@ def _log_in(peer: socket.socket, user: str, password: str) -> None:
 async def _play(port: int, count: int, user: list[str]) -> None:
     loop = asyncio.get_running_loop()
     opened: asyncio.Queue[None] = asyncio.Queue()
+
+    def watcher() -> _Watcher:
+        return _Watcher("bench", "watched", lambda: opened.put_nowait(None), await_ms=500, buffer_bytes=1 << 16)
+
     for _ in range(count):
         peer = socket.create_connection(("127.0.0.1", port))
         if user:
             _log_in(peer, *user)
         peer.setblocking(False)
-        await loop.create_connection(lambda: _Watcher(lambda: opened.put_nowait(None)), sock=peer)
+        await loop.create_connection(watcher, sock=peer)
     for _ in range(count):
         await opened.get()
     print("@open", flush=True)

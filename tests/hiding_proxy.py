@@ -5,32 +5,18 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from types import TracebackType
+
+from listening import Listening
 
 
-class HidingProxy:
+class HidingProxy(Listening):
     """Forwards to a loopback port; what the server says of its version is replaced by as many other letters."""
 
     def __init__(self, port: int, version: str, made_up: str) -> None:
         assert len(version) == len(made_up)
         self._target = port
         self._shown = version.encode() + b"\0", made_up.encode() + b"\0"
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def uri(self) -> str:
-        return f"mongodb://127.0.0.1:{self._listener.getsockname()[1]}/?directConnection=true"
-
-    def __enter__(self) -> HidingProxy:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for each in [self._listener, *self._open]:
-            each.close()
+        super().__init__()
 
     def cut(self) -> None:
         """Break all connections that are open now."""
@@ -39,20 +25,15 @@ class HidingProxy:
             with suppress(OSError):  # it may be closed already
                 each.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:  # the server is down
-                client.close()
-                continue
-            self._open += [client, server]
-            threading.Thread(target=self._forward, args=(client, server, None), daemon=True).start()
-            threading.Thread(target=self._forward, args=(server, client, self._shown), daemon=True).start()
+    def _converse(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:  # the server is down
+            client.close()
+            return
+        self._open.append(server)
+        threading.Thread(target=self._forward, args=(client, server, None), daemon=True).start()
+        self._forward(server, client, self._shown)
 
     @staticmethod
     def _forward(source: socket.socket, target: socket.socket, replaced: tuple[bytes, bytes] | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tailrace.owned import OwnedThread
+from listening import serving_http
 
 _REQUESTS: dict[str, Any] = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest}
 
@@ -75,14 +75,8 @@ class OtlpReceiver:
     @contextmanager
     def serve(cls) -> Iterator[OtlpReceiver]:
         made = cls()
-        thread = OwnedThread(made._server.serve_forever, name="otlp-receiver")
-        thread.start()
-        try:
+        with serving_http(made._server, "otlp-receiver"):
             yield made
-        finally:
-            made._server.shutdown()
-            thread.join(10)
-            made._server.server_close()
 
 
 def attributes_of(span: Any) -> dict[str, str]:

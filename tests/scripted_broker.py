@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable
-from types import TracebackType
+
+from listening import Listening
 
 _API_VERSIONS, _METADATA, _HANDSHAKE, _AUTHENTICATE = 18, 3, 17, 36
 _KNOWN = {_API_VERSIONS: (0, 0), _METADATA: (0, 1), _HANDSHAKE: (1, 1), _AUTHENTICATE: (0, 0)}
@@ -17,48 +17,21 @@ _UNSUPPORTED_VERSION, _FAILED = 35, 58
 TOPIC = "tailrace.shop.orders"
 
 
-class ScriptedBroker:
+class ScriptedBroker(Listening):
     """Asks `accepts` about the token of each client."""
 
     def __init__(self, accepts: Callable[[str], bool]) -> None:
         self._accepts = accepts
         self.tokens: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __enter__(self) -> ScriptedBroker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for each in [self._listener, *self._open]:
-            each.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._open.append(client)
-            threading.Thread(target=self._converse, args=(client,), daemon=True).start()
+        super().__init__()
 
     def _converse(self, client: socket.socket) -> None:
-        try:
-            while head := client.recv(4, socket.MSG_WAITALL):
-                body = client.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
-                key, version, number = struct.unpack_from(">hhi", body)
-                size = struct.unpack_from(">h", body, 8)[0]
-                answer = struct.pack(">i", number) + self._answer(key, version, body[10 + max(size, 0) :])
-                client.sendall(struct.pack(">i", len(answer)) + answer)
-        except OSError:
-            return
+        while head := client.recv(4, socket.MSG_WAITALL):
+            body = client.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
+            key, version, number = struct.unpack_from(">hhi", body)
+            size = struct.unpack_from(">h", body, 8)[0]
+            answer = struct.pack(">i", number) + self._answer(key, version, body[10 + max(size, 0) :])
+            client.sendall(struct.pack(">i", len(answer)) + answer)
 
     def _answer(self, key: int, version: int, body: bytes) -> bytes:
         if key == _API_VERSIONS:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import bson
 from bson.timestamp import Timestamp
+
+from listening import Listening
 
 _HEADER = struct.Struct("<iiii")
 _OP_MSG, _OP_QUERY, _OP_REPLY = 2013, 2004, 1
@@ -30,7 +30,7 @@ class Refusal(Exception):
         self.reply = {"ok": 0.0, "code": code, "errmsg": message}
 
 
-class ScriptedServer:
+class ScriptedServer(Listening):
     """Answers `hello`, `ping` and the like by itself, and everything else by its handler."""
 
     def __init__(self, handler: Handler, hello: Mapping[str, Any], build: Mapping[str, Any]) -> None:
@@ -38,53 +38,22 @@ class ScriptedServer:
         self.commands: list[Command] = []
         """All that the handler was asked."""
         self.operation_time = Timestamp(1_700_000_000, 1)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
-
-    @property
-    def uri(self) -> str:
-        return f"mongodb://{self.address}/?directConnection=true"
-
-    def __enter__(self) -> ScriptedServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for each in [self._listener, *self._open]:
-            each.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._open.append(client)
-            threading.Thread(target=self._converse, args=(client,), daemon=True).start()
+        super().__init__()
 
     def _converse(self, client: socket.socket) -> None:
-        try:
-            while (head := _receive(client, 16)) is not None:
-                length, request, _, opcode = _HEADER.unpack(head)
-                body = _receive(client, length - 16) or b""
-                start = 5 if opcode == _OP_MSG else body.index(b"\0", 4) + 9
-                size = struct.unpack_from("<i", body, start)[0]
-                answer = self._answer(bson.decode(body[start : start + size]))
-                reply = bson.encode({**answer, "operationTime": self.operation_time})
-                if opcode == _OP_MSG:
-                    payload = struct.pack("<iB", 0, 0) + reply
-                else:
-                    payload = struct.pack("<iqii", 8, 0, 0, 1) + reply
-                code = _OP_MSG if opcode == _OP_MSG else _OP_REPLY
-                client.sendall(_HEADER.pack(16 + len(payload), 0, request, code) + payload)
-        except OSError:
-            return
+        while (head := _receive(client, 16)) is not None:
+            length, request, _, opcode = _HEADER.unpack(head)
+            body = _receive(client, length - 16) or b""
+            start = 5 if opcode == _OP_MSG else body.index(b"\0", 4) + 9
+            size = struct.unpack_from("<i", body, start)[0]
+            answer = self._answer(bson.decode(body[start : start + size]))
+            reply = bson.encode({**answer, "operationTime": self.operation_time})
+            if opcode == _OP_MSG:
+                payload = struct.pack("<iB", 0, 0) + reply
+            else:
+                payload = struct.pack("<iqii", 8, 0, 0, 1) + reply
+            code = _OP_MSG if opcode == _OP_MSG else _OP_REPLY
+            client.sendall(_HEADER.pack(16 + len(payload), 0, request, code) + payload)
 
     def _answer(self, command: Command) -> dict[str, Any]:
         name = next(iter(command))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from urllib.parse import parse_qs
 
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
+
+from listening import serving_http
 
 KEY_ID = "of-the-tests"
 
@@ -31,7 +32,6 @@ class TokenEndpoint:
         self.given: list[str] = []
         self._key = rsa.generate_private_key(65537, 2048)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:
@@ -96,10 +96,5 @@ class TokenEndpoint:
     @contextmanager
     def serve(cls, clients: dict[str, str], *, seconds: int = 300) -> Iterator[TokenEndpoint]:
         made = cls(clients, seconds)
-        made._thread.start()
-        try:
+        with serving_http(made._server, "token-endpoint"):
             yield made
-        finally:
-            made._server.shutdown()
-            made._thread.join(10)
-            made._server.server_close()

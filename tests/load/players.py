@@ -13,82 +13,40 @@ import json
 import re
 import signal
 import socket
-import struct
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import bson
+from bench.bare_watcher import BareWatcher
 
 _KEY = re.compile(rb"\x03documentKey\x00.{4}\x10_id\x00(.{4})\x00", re.DOTALL)
 
 
-class Watcher(asyncio.BufferedProtocol):
-    """One watcher: asks, checks the numbers of the reply where they lie, and asks again."""
+class Watcher(BareWatcher):
+    """Checks the numbers of the replies."""
 
-    def __init__(self, database: str, collection: str, opened: Callable[[], None]) -> None:
-        self._database, self._collection, self._opened = database, collection, opened
-        self._buffer = bytearray(1 << 14)
-        self._have = 0
-        self._more = b""
-        self.expected = 0
-        """The number that comes next."""
-        self.problem = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open a change stream."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        stage = {"$changeStream": {}}
-        self._send({"aggregate": self._collection, "pipeline": [stage], "cursor": {}})
+    expected = 0
+    """The number that comes next."""
+    problem = ""
 
     def connection_lost(self, error: Exception | None) -> None:
         """Note it: none may be let go."""
         self.problem = self.problem or f"the connection was closed: {error}"
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Give what is free of the buffer."""
-        return memoryview(self._buffer)[self._have :]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Take the reply once it is complete."""
-        self._have += nbytes
-        size = int.from_bytes(self._buffer[:4], "little") if self._have >= 4 else 4
-        if size > len(self._buffer):
-            self._buffer = self._buffer[: self._have] + bytes(size - self._have)
-        if self._have < size or self._have < 4:
-            return
-        if not self._more:
-            self._begin(bson.decode(self._buffer[21:size]))
-        else:
-            self._take(size)
-        self._have = 0
-        self._transport.write(self._more)
-
     def _begin(self, reply: dict[str, Any]) -> None:
-        if reply["ok"] != 1:
+        if reply["ok"] == 1:
+            super()._begin(reply)
+        else:
             self.problem = str(reply)[:300]
-            return
-        more = {"getMore": reply["cursor"]["id"], "collection": self._collection, "maxTimeMS": 5_000}
-        self._more = _frame(more, self._database)
-        self._opened()
 
-    def _take(self, size: int) -> None:
-        found = [int.from_bytes(match[1], "little") for match in _KEY.finditer(self._buffer, 0, size)]
+    def _take(self, reply: bytearray, size: int) -> None:
+        found = [int.from_bytes(match[1], "little") for match in _KEY.finditer(reply, 0, size)]
         if found != list(range(self.expected, self.expected + len(found))):
             self.problem = self.problem or f"expected {self.expected}, got {found[:3]}"
-        if not found and b"\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f" not in self._buffer[:size]:
-            self.problem = self.problem or str(bson.decode(self._buffer[21:size]))[:300]
+        if not found and b"\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f" not in reply[:size]:
+            self.problem = self.problem or str(bson.decode(reply[21:size]))[:300]
         self.expected += len(found)
-
-    def _send(self, command: dict[str, Any]) -> None:
-        self._transport.write(_frame(command, self._database))
-
-
-def _frame(command: dict[str, Any], database: str) -> bytes:
-    body = bson.encode(command | {"$db": database})
-    return struct.pack("<iiiiIB", 21 + len(body), 1, 0, 2013, 0, 0) + body
 
 
 def _summary(watchers: list[Watcher], collections: int) -> str:
@@ -111,7 +69,13 @@ async def _play(port: int, database: str, collections: int, count: int) -> None:
     for number in range(count):
         peer = socket.create_connection(("127.0.0.1", port))
         peer.setblocking(False)
-        watcher = Watcher(database, f"c{number % collections}", lambda: opened.put_nowait(None))
+        watcher = Watcher(
+            database,
+            f"c{number % collections}",
+            lambda: opened.put_nowait(None),
+            await_ms=5_000,
+            buffer_bytes=1 << 14,
+        )
         watchers.append(watcher)
         await loop.create_connection(lambda watcher=watcher: watcher, sock=peer)
         if number % 100 == 99:

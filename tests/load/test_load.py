@@ -87,7 +87,7 @@ def test_every_watcher_gets_everything(
         for number in range(collections):
             client.load.create_collection(f"c{number}")
         command = [sys.executable, "-m", "load.players", str(port), "load", str(collections), str(watchers)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(__file__).parents[up]) for up in (1, 2))}
         players = LineProcess(command, tmp_path / "players.log", environment)
         try:
             players.wait_for("open", SECONDS_TO_OPEN)

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from listening import serving_http
 from tailrace.cli.spark_session import fetched_connectors
-from tailrace.owned import OwnedThread, run_guarded
+from tailrace.owned import run_guarded
 from tailrace.spark.lineage import (
     Lineage,
     collection_datasets,
@@ -72,14 +73,8 @@ class LineageReceiver:
     @contextmanager
     def serve(cls) -> Iterator[LineageReceiver]:
         made = cls()
-        thread = OwnedThread(made._server.serve_forever, name="lineage-receiver")
-        thread.start()
-        try:
+        with serving_http(made._server, "lineage-receiver"):
             yield made
-        finally:
-            made._server.shutdown()
-            thread.join(10)
-            made._server.server_close()
 
 
 _SIDES = ("inputs", "outputs")
