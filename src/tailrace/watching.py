@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from pymongo import AsyncMongoClient
-from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.asynchronous.database import AsyncDatabase
-
 from tailrace import driver
-from tailrace.driver.target import AsyncTarget, Target
+from tailrace.driver.target import ASYNCHRONOUS, AsyncTarget, Target
 
 if TYPE_CHECKING:
     from tailrace.capture.positions import PositionStore
@@ -52,6 +48,6 @@ def watch(
     from tailrace.durable import AsyncDurableStream, DurableOptions, DurableStream
 
     chosen = DurableOptions(store=store, pipeline=tuple(pipeline or ()), **options)
-    if isinstance(target, AsyncMongoClient | AsyncDatabase | AsyncCollection):
+    if isinstance(target, ASYNCHRONOUS):
         return AsyncDurableStream(target, chosen)
     return DurableStream(target, chosen)

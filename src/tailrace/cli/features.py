@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.features.job import FeatureJob
-    from tailrace.spark.checkpoint import QueryCheckpoint
 
 HELP = """Keep the features of a definition in Redis.
 
@@ -70,7 +69,7 @@ def features(
     checkpoint: Checkpoint = None,
 ) -> None:
     """Keep the features of a definition in Redis."""
-    from tailrace.cli.spark_session import spark_session, stoppable
+    from tailrace.cli.spark_session import first_position, spark_session, stoppable
     from tailrace.features import load_definition
     from tailrace.features.job import EVENTS_PER_BATCH, FeatureJob
     from tailrace.spark import supervise
@@ -112,7 +111,8 @@ def features(
             events = _topic_events(job, spark, settings, topics)
         else:
             kept, uri = QueryCheckpoint(spark, location), settings.mongodb.uri.get_secret_value()
-            start = _start(job, kept, settings, backfill=backfill, resume=resume)
+            fill = (lambda: job.backfill(spark, uri)) if backfill else None
+            start = first_position(kept, backfill=fill, recorded=job.recorded, resume=resume)
             options = {**own_options(uri), "source": settings.features.source, **start}
             if once:
                 until, options = available_now(options, EVENTS_PER_BATCH)
@@ -148,23 +148,6 @@ def replay_dead_letters(
     with spark_session(settings.spark) as spark:
         done, left = job.replay_dead_letters(spark)
     typer.echo(f"{done} records are in the features, {left} cannot be read")
-
-
-def _start(
-    job: FeatureJob, checkpoint: QueryCheckpoint, settings: Settings, *, backfill: bool, resume: bool
-) -> dict[str, str]:
-    """Fill the features where that is asked for, unless the job has begun before, and say where the stream begins."""
-    from tailrace.spark.checkpoint import first_start
-
-    if backfill and checkpoint.has_begun:
-        typer.echo("the checkpoint is there already: going on from it, without a backfill", err=True)
-    uri = settings.mongodb.uri.get_secret_value()
-    return first_start(
-        checkpoint,
-        backfill=(lambda: job.backfill(checkpoint.spark, uri)) if backfill else None,
-        recorded=job.recorded,
-        resume=resume,
-    )
 
 
 def _topic_events(job: FeatureJob, spark: SparkSession, settings: Settings, topics: str) -> DataFrame:

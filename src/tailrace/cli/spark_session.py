@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from tailrace.capture.formats import event_decoder_of
 from tailrace.capture.kafka_address import KafkaAddress
@@ -21,6 +23,8 @@ from tailrace.settings import FeaturesSettings, Settings, SparkSettings, Warehou
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tailrace.spark.checkpoint import QueryCheckpoint, Recorded
 
 
 @contextmanager
@@ -111,6 +115,21 @@ def fetched_connectors(table_format: str = "iceberg") -> list[Path]:
     # Scala and ANTLR come along in the versions of Delta's own build; pyspark has its own, which are the ones to use.
     delta = fetch_jars("delta", known.delta, read_checksums(DELTA_CHECKSUMS))
     return [*connectors, *(jar for jar in delta if jar.name.startswith("delta-"))]
+
+
+def first_position(
+    checkpoint: QueryCheckpoint,
+    *,
+    backfill: Callable[[], str] | None,
+    recorded: Callable[[], Recorded | None],
+    resume: bool,
+) -> dict[str, Any]:
+    """Say where a job that reads MongoDB begins (`first_start`), and that a backfill is left out where it goes on."""
+    from tailrace.spark.checkpoint import first_start
+
+    if backfill is not None and checkpoint.has_begun:
+        typer.echo("the checkpoint is there already: going on from it, without a backfill", err=True)
+    return first_start(checkpoint, backfill=backfill, recorded=recorded, resume=resume)
 
 
 _SECONDS_TO_ANSWER = 5.0

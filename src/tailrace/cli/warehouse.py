@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace.settings import WarehouseSettings
-    from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.warehouse import TableState
-    from tailrace.warehouse.job import WarehouseJob
     from tailrace.warehouse.lake import Lake
 
 app = typer.Typer(
@@ -66,7 +64,7 @@ def run(
     Stop it with Ctrl-C; the next run resumes from the checkpoint.
     """
     from tailrace.capture.source.namespaces import Namespaces as Selection
-    from tailrace.cli.spark_session import spark_session, stoppable
+    from tailrace.cli.spark_session import first_position, spark_session, stoppable
     from tailrace.spark import supervise
     from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.spark.lineage import lineage_of, topic_datasets
@@ -94,7 +92,12 @@ def run(
             events = topic_events(spark, settings.warehouse, topics, chosen or "")
         else:
             kept = QueryCheckpoint(spark, location)
-            start = _start(job, kept, settings, namespaces, backfill=backfill, resume=resume)
+            start = first_position(
+                kept,
+                backfill=(lambda: job.backfill(spark, source or "", namespaces or ())) if backfill else None,
+                recorded=lambda: job.recorded(spark),
+                resume=resume,
+            )
             options = _direct_options(settings, namespaces, start)
             if once:
                 until, options = available_now(options, settings.warehouse.events_per_batch)
@@ -223,29 +226,6 @@ def _direct_events(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     from tailrace.warehouse.job import COLUMNS
 
     return spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load()
-
-
-def _start(
-    job: WarehouseJob,
-    checkpoint: QueryCheckpoint,
-    settings: Settings,
-    namespaces: list[str] | None,
-    *,
-    backfill: bool,
-    resume: bool,
-) -> dict[str, str]:
-    """Take the documents that are there where that is asked for, unless the job has begun before."""
-    from tailrace.spark.checkpoint import first_start
-
-    if backfill and checkpoint.has_begun:
-        typer.echo("the checkpoint is there already: going on from it, without a backfill", err=True)
-    uri = settings.mongodb.uri.get_secret_value()
-    return first_start(
-        checkpoint,
-        backfill=(lambda: job.backfill(checkpoint.spark, uri, namespaces or ())) if backfill else None,
-        recorded=lambda: job.recorded(checkpoint.spark),
-        resume=resume,
-    )
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from bson.codec_options import CodecOptions
 from pymongo import AsyncMongoClient, MongoClient
@@ -17,6 +17,7 @@ from tailrace.driver.options import WatchOptions
 
 Target: TypeAlias = MongoClient[Any] | Database[Any] | Collection[Any]
 AsyncTarget: TypeAlias = AsyncMongoClient[Any] | AsyncDatabase[Any] | AsyncCollection[Any]
+ASYNCHRONOUS: Final = (AsyncMongoClient, AsyncDatabase, AsyncCollection)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from pymongo import AsyncMongoClient
-from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.asynchronous.database import AsyncDatabase
-
 from tailrace.driver.async_stream import AsyncChangeStream
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.stream import ChangeStream
-from tailrace.driver.target import AsyncTarget, Target
+from tailrace.driver.target import ASYNCHRONOUS, AsyncTarget, Target
 
 
 @overload
@@ -35,6 +31,6 @@ def watch(
     """
     stages = [] if pipeline is None else pipeline
     chosen = WatchOptions(**options)
-    if isinstance(target, AsyncMongoClient | AsyncDatabase | AsyncCollection):
+    if isinstance(target, ASYNCHRONOUS):
         return AsyncChangeStream(target, stages, chosen)
     return ChangeStream(target, stages, chosen)

@@ -11,11 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import update_wrapper
 from typing import Any, overload
 
-from pymongo import AsyncMongoClient
-from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.asynchronous.database import AsyncDatabase
-
-from tailrace.driver.target import AsyncTarget, Target
+from tailrace.driver.target import ASYNCHRONOUS, AsyncTarget, Target
 from tailrace.durable.handling import DeadLetterFunction, Handling, dead_letters_of
 from tailrace.durable.options import DurableOptions
 from tailrace.durable.stream import AsyncDurableStream, DurableStream
@@ -66,12 +62,12 @@ def consume(
         raise SettingsError(f"retries is at least 0, not {retries}", hint="0 calls the handler once.")
     chosen = DurableOptions(**options)
     kept = dead_letters_of(dead_letters)
-    is_async = isinstance(target, AsyncMongoClient | AsyncDatabase | AsyncCollection)
+    is_async = isinstance(target, ASYNCHRONOUS)
     if is_async != inspect.iscoroutinefunction(getattr(handle, "function", handle)):
         kinds = ("an asynchronous", "a coroutine function") if is_async else ("a synchronous", "a plain function")
         raise TypeError(f"{kinds[0]} target takes {kinds[1]} as its handler")
     handling = Handling(handle, lambda event: event, chosen.batch_size > 1, retries, kept)
-    if isinstance(target, AsyncMongoClient | AsyncDatabase | AsyncCollection):
+    if isinstance(target, ASYNCHRONOUS):
         return _consume_async(AsyncDurableStream(target, chosen), handling, metrics_port)
     _consume(target, chosen, handling, metrics_port)
     return None

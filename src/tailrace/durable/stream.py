@@ -47,7 +47,7 @@ class Feed:
         watched = Watched.of(target, WatchOptions())
         self.decode: Callable[[bytes], Any] = lambda event: bson.decode(event, codec_options=watched.codec)
         self._opened = ExitStack()
-        self._handoff = Handoff(options.buffer_mb * _MEGABYTE)
+        self.handoff = Handoff(options.buffer_mb * _MEGABYTE)
         with ExitStack() as opened:
             client = opened.enter_context(_own_client(watched.client))
             Deployment.of(client).require_change_streams(str(client.address or client.nodes))
@@ -65,7 +65,7 @@ class Feed:
                 source,
                 store,
                 BsonFormat(),
-                lambda: HandoffSink(self._handoff, self.producer.keep_lease),
+                lambda: HandoffSink(self.handoff, self.producer.keep_lease),
                 NoDeadLetters().add,
                 _inventory(options),
                 _producer_options(self.name, options),
@@ -74,36 +74,10 @@ class Feed:
         self._thread = OwnedThread(self._run, name=f"tailrace-durable-{self.name}")
         self._thread.start()
 
-    @property
-    def status(self) -> ProducerStatus:
-        """What the producer is doing: liveness, position, counts and errors."""
-        return self.producer.status
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing comes any more."""
-        return self._handoff.has_ended
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Have a function called whenever there may be something to take."""
-        self._handoff.listen(listener)
-
-    def take(self, timeout: float) -> Step | None:
-        """Give the next step, or None when there is none in time."""
-        return self._handoff.take(timeout)
-
-    def acknowledge(self, step: Step) -> None:
-        """Let the position move behind a step."""
-        self._handoff.acknowledge(step)
-
-    def stop(self) -> None:
-        """Ask the producer to end; from any thread or signal handler."""
-        self.producer.stop()
-
     def close(self) -> None:
         """Save the position behind what was acknowledged, give the lease back and end."""
         self.producer.stop()
-        self._handoff.close()
+        self.handoff.close()
         self._thread.join(_SECONDS_TO_END)
         self._opened.close()
 
@@ -111,9 +85,9 @@ class Feed:
         try:
             self.producer.run()
         except Exception as error:
-            self._handoff.finish(error)
+            self.handoff.finish(error)
         else:
-            self._handoff.finish()
+            self.handoff.finish()
 
 
 def _has_no_position(store: PositionStore, name: str) -> bool:
@@ -147,7 +121,7 @@ class _Handed:
     @property
     def status(self) -> ProducerStatus:
         """What goes on underneath: liveness, position, counts and errors."""
-        return self._feed.status
+        return self._feed.producer.status
 
     def decode(self, event: bytes) -> Any:
         """Decode an event as the target does."""
@@ -156,7 +130,7 @@ class _Handed:
     def acknowledge(self) -> None:
         """Count the events that were given out as done, without asking for the next one."""
         if self._step is not None and not self._remaining:
-            self._feed.acknowledge(self._step)
+            self._feed.handoff.acknowledge(self._step)
             self._step = None
 
 
@@ -196,7 +170,7 @@ class DurableStream(_Handed):
     def stop(self) -> None:
         """End the iteration after the event that is being worked on; from any thread or signal handler."""
         self._stopping = True
-        self._feed.stop()
+        self._feed.producer.stop()
 
     def close(self) -> None:
         """Save the position behind what is done, give the lease back and end."""
@@ -218,10 +192,10 @@ class DurableStream(_Handed):
         self._remaining = []
         self.acknowledge()
         while not self._stopping:
-            self._step = self._feed.take(_LONGEST_WAIT)
+            self._step = self._feed.handoff.take(_LONGEST_WAIT)
             if self._step is not None:
                 return list(self._step.events)
-            if self._feed.has_ended:
+            if self._feed.handoff.has_ended:
                 break
         return None
 
@@ -264,7 +238,7 @@ class AsyncDurableStream(_Handed):
         self._stopping = True
         self._data_available.set()
         if self._opened is not None:
-            self._opened.stop()
+            self._opened.producer.stop()
 
     async def close(self) -> None:
         """Save the position behind what is done, give the lease back and end."""
@@ -287,7 +261,7 @@ class AsyncDurableStream(_Handed):
         if self._opened is None:
             self._opened = await asyncio.to_thread(Feed, self._target, self._options)
             loop = asyncio.get_running_loop()
-            self._opened.listen(lambda: _call(loop, self._data_available.set))
+            self._opened.handoff.listen(lambda: _call(loop, self._data_available.set))
 
     async def _next_events(self) -> list[bytes] | None:
         await self._open()
@@ -295,10 +269,10 @@ class AsyncDurableStream(_Handed):
         self.acknowledge()
         while not self._stopping:
             self._data_available.clear()
-            self._step = self._feed.take(0)
+            self._step = self._feed.handoff.take(0)
             if self._step is not None:
                 return list(self._step.events)
-            if self._feed.has_ended:
+            if self._feed.handoff.has_ended:
                 break
             try:
                 await asyncio.wait_for(self._data_available.wait(), _LONGEST_WAIT)
