@@ -57,6 +57,12 @@ def _own_name(frame: FrameType) -> str | None:
     return f"{file} {frame.f_code.co_qualname}"
 
 
+def listed(line: str) -> set[str]:
+    """The functions that the page lists behind the name of a line."""
+    part = PAGE.split(f"\n`{line}`, ")[1].split("\n`")[0].split("\n## ")[0]
+    return {f"{file} {name}" for file, name in re.findall(r"^\| \d+ \| `([^`]+)` \| `([^`]+)` \|", part, re.MULTILINE)}
+
+
 def documented(line: str) -> tuple[int, int]:
     found = re.search(rf"^\| `{line}` \| (\d+) \| (\d+) \|", PAGE, re.MULTILINE)
     assert found, f"docs/architecture.md does not tell the hops of {line}"
@@ -69,8 +75,10 @@ def test_the_way_to_a_callback_is_as_short_as_documented(line: str, mongodb: Rep
         pytest.skip("the reference, without the kernel, makes events one by one")
     counted = {events: _count(LINES[line], database.orders, events) for events in (50, 150)}
     functions, deepest = documented(line)
+    assert len(listed(line)) == functions
     for events, hops in counted.items():
         assert len(hops.calls) <= functions, sorted(hops.calls)
+        assert set(hops.calls) <= listed(line), "the page lists every function"
         assert hops.deepest <= deepest
         assert sum(hops.calls.values()) < events + functions, "nothing of ours is called once for each event"
 
