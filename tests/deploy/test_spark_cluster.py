@@ -19,13 +19,14 @@ import pytest
 import redis
 from confluent_kafka import Consumer, KafkaError, Producer
 
+from kafka_security import KafkaSecurity
 from tailrace.cli.app import run
 from tailrace.cli.spark_session import fetched_connectors
 from tailrace.features import read
 from tailrace.owned import run_guarded
 from tailrace.spark.connectors import CONNECTORS, DELTA
 from tailrace.spark.session import missing_jars
-from tailrace.stand import Kafka, KafkaSecurity
+from tailrace.stand import Kafka
 from tailrace.stand.java import java_home
 from tailrace.stand.node import ThrowAwayCA
 from tailrace.stand.ports import reserve_port

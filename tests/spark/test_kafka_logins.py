@@ -12,11 +12,11 @@ from urllib.parse import urlencode
 import pytest
 from confluent_kafka import Producer
 
+from kafka_security import KafkaSecurity, in_pkcs8
 from tailrace.errors import SettingsError
 from tailrace.spark.from_kafka import kafka_records
 from tailrace.spark.kafka_options import kafka_options
-from tailrace.stand import Kafka, KafkaSecurity
-from tailrace.stand.kafka import in_pkcs8
+from tailrace.stand import Kafka
 from tailrace.stand.node import ThrowAwayCA
 from token_endpoint import TokenEndpoint
 

