@@ -5,7 +5,7 @@
 The mirror is filled with `--rows` documents. Then `--warm-up` and `--events` events (half of them inserts, half updates
 with their documents, all over the mirror) are read from Kafka topics, and the time of each batch of the second is
 divided into reading, history and mirror. `--days` small batches follow: their first and their last show whether a batch
-gets slower with the past.
+gets slower with the past. All batches are written by Spark; `bench.small_batches` compares those of the driver.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tailrace.spark.columns import EventColumns
 from tailrace.stand import Kafka
 from tailrace.token import ResumeToken
 from tailrace.warehouse import job as job_module
-from tailrace.warehouse import read_tables
+from tailrace.warehouse import read_tables, spark_batch
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.lake import Commit
 from tailrace.warehouse.maintenance import Maintenance
@@ -118,8 +118,8 @@ class Phases:
         self.batches: list[BatchCost] = []
         self._jvm = jvm
         self._wrap(job_module, "summarise", "reading")
-        self._wrap(job_module, "append_history", "history")
-        self._wrap(job_module._Batch, "_mirror", "mirror")
+        self._wrap(spark_batch, "append_history", "history")
+        self._wrap(spark_batch.SparkBatch, "_mirror", "mirror")
         self._wrap(Mirror, "merge", "(merge)")
         self._wrap(Maintenance, "after_batch", "maintenance")
         self._wrap_batch()
@@ -254,7 +254,9 @@ def main() -> None:
         spark_session(SparkSettings(master="local[2]", log_level="error", driver_memory=chosen.heap)) as spark,
     ):
         lake = Path(chosen.lake or f"{folder}/lake")
-        settings = WarehouseSettings(folder=str(lake), events_per_batch=chosen.batch, maintain_batches=10)
+        settings = WarehouseSettings(
+            folder=str(lake), events_per_batch=chosen.batch, maintain_batches=10, driver_events=0
+        )
         jvm = int(spark._jvm.ProcessHandle.current().pid())
         if not lake.exists():
             fill(spark, settings, chosen.rows)

@@ -419,6 +419,9 @@ class WarehouseSettings(Section):
     )
     events_per_batch: int = Field(100_000, gt=0, description="Most events in a micro-batch.")
     every_seconds: float = Field(5.0, ge=0, description="Minimum time between the starts of two micro-batches.")
+    driver_events: int = Field(
+        5_000, ge=0, description="Batches up to this size are written by the driver of a local master; 0 means never."
+    )
     max_columns: int = Field(400, gt=0, description="Most columns per collection; further fields stay in _rest.")
     max_levels: int = Field(32, gt=0, le=48, description="Fields nested deeper than this stay in _rest.")
     rewrite_rows: int = Field(5_000_000, ge=0, description="Mirrors up to this size are rewritten to widen a column.")
@@ -426,6 +429,9 @@ class WarehouseSettings(Section):
         3, ge=2, le=3, description="Iceberg format version of new tables: 3 has deletion vectors, 2 has more readers."
     )
     maintain_batches: int = Field(50, ge=0, description="Compact and expire every this many batches; 0 means never.")
+    compaction_share: float = Field(
+        0.2, ge=0, le=1, description="Share of one core for compacting, in the background, what the driver wrote."
+    )
     keep_hours: float = Field(1.0, ge=0, description="How long to keep snapshots; every commit rewrites their list.")
 
     @model_validator(mode="after")

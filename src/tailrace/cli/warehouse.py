@@ -89,7 +89,7 @@ def run(
         if topics:
             if lineage.is_on:
                 lineage.uses(topic_datasets(settings.warehouse.kafka_servers, topics))
-            events = topic_events(spark, settings.warehouse, topics, chosen or "")
+            events = topic_records(spark, settings.warehouse, topics, chosen or "")
         else:
             kept = QueryCheckpoint(spark, location)
             start = first_position(
@@ -195,18 +195,29 @@ def topic_events(
     format: str,
     options: dict[str, str] | None = None,
 ) -> DataFrame:
-    """Give the stream of topics."""
-    from tailrace.spark import from_kafka
+    """Give the events of topics as a stream."""
+    from tailrace.spark.from_kafka import events_of
     from tailrace.warehouse.job import COLUMNS
 
-    return from_kafka(
+    return events_of(topic_records(spark, settings, topics, format, options), format, COLUMNS)
+
+
+def topic_records(
+    spark: SparkSession,
+    settings: WarehouseSettings,
+    topics: str,
+    format: str,
+    options: dict[str, str] | None = None,
+) -> DataFrame:
+    """Give the records of topics as a stream; the job makes events of them where it writes the batch."""
+    from tailrace.spark.from_kafka import kafka_records
+
+    return kafka_records(
         spark,
         settings.kafka_servers,
         [topics] if topics.startswith("/") else topics.split(","),
         format=format,
-        schema=COLUMNS,
-        max_events_per_batch=settings.events_per_batch,
-        keep_bad_records=True,
+        limit=settings.events_per_batch,
         options={"failOnDataLoss": str(settings.fail_on_data_loss).lower(), **(options or {})},
     )
 

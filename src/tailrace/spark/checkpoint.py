@@ -69,6 +69,23 @@ class QueryCheckpoint:
         return self._files.read(f"{self.location}/{name}")
 
 
+def records_between(start: str, end: str) -> int | None:
+    """Give how many records of topics are between two ends of batches; None when these are not of topics.
+
+    A partition that the first one lacks begins at its first record, wherever that is: it counts from zero.
+    """
+    before, after = (json.loads(text) if text else None for text in (start, end))
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return None
+    if not all(isinstance(partitions, dict) for form in (before, after) for partitions in form.values()):
+        return None
+    return sum(
+        max(0, int(offset) - int(before.get(topic, {}).get(partition, 0)))
+        for topic, partitions in after.items()
+        for partition, offset in partitions.items()
+    )
+
+
 class LocalFiles:
     """Files of this machine, for sessions without a JVM of their own (Spark Connect)."""
 

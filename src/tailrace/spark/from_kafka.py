@@ -47,7 +47,6 @@ def from_kafka(
     read fails the query, unless `keep_bad_records` turns it into a row with its bytes and the cause in place of an
     event. `options` are those of Spark's Kafka source.
     """
-    wanted = _schema(schema)
     limit = max_events_per_batch if stream else None
     records = kafka_records(
         spark,
@@ -59,8 +58,21 @@ def from_kafka(
         limit=limit,
         options=options,
     )
+    return events_of(records, format, schema, keep_bad_records=keep_bad_records)
+
+
+def events_of(
+    records: DataFrame, format: str, schema: StructType | str | None, *, keep_bad_records: bool = True
+) -> DataFrame:
+    """Make events of records in the tasks, as `from_kafka` does."""
+    wanted = _schema(schema)
     result = StructType([*wanted.fields, *(BAD_RECORD.fields if keep_bad_records else ())])
     return records.mapInArrow(event_reader(format, wanted, keep_bad_records=keep_bad_records), _nullable(result))
+
+
+def is_records(frame: DataFrame) -> bool:
+    """Tell records, as `kafka_records` gives them, from events."""
+    return {"topic", "partition", "offset", "value"} <= set(frame.columns)
 
 
 def kafka_records(

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.jvm import java_session
+from tailrace.warehouse.driver_table import SNAPSHOTS_KEPT, DriverTable
 from tailrace.warehouse.evolution import ANY_NAME
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, listed_properties, sql_text
@@ -55,8 +56,6 @@ _OF_KIND: Final[Mapping[TableKind, Mapping[str, str]]] = {
     },
 }
 _TARGET_BYTES: Final = 128 * 1024 * 1024
-_SNAPSHOTS_KEPT: Final = 10
-"""The newest snapshots always stay: among them is the one that says which batch was the last."""
 SESSION: Final[Mapping[str, str]] = {
     # Iceberg 1.11 never gives back the memory for row ids that its vectorised reader takes: 64 KB for every 5,000 rows
     # of a table of version 3 that a MERGE reads (apache/iceberg#17241), until the process dies of it.
@@ -209,6 +208,13 @@ class IcebergLake(Lake):
                 if state is not None:
                     yield state
 
+    def driver_table(self, table: Name) -> DriverTable | None:
+        """Give a table for the driver to write small batches to; one before version 3 has no deletion vectors."""
+        java = self._java(table)
+        if int(java.operations().current().formatVersion()) < 3:
+            return None
+        return DriverTable(self._jvm, java)
+
     def use_names(self) -> None:
         """Let the session's SQL find tables as `database.table`."""
         self.spark.catalog.setCurrentCatalog(self.catalog)
@@ -229,7 +235,7 @@ class IcebergLake(Lake):
         before = datetime.now(UTC) - timedelta(hours=keep_hours)
         row = self._call(
             f"expire_snapshots(table => {_argument(table)}, older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}',"
-            f" retain_last => {_SNAPSHOTS_KEPT})"
+            f" retain_last => {SNAPSHOTS_KEPT})"
         )
         return sum(value for name, value in row.asDict().items() if name.startswith("deleted_"))
 

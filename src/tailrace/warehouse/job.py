@@ -6,17 +6,16 @@ the mirror. Every snapshot says which batch made it, so a batch that Spark repea
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from typing import Any, Final
 
+import pyarrow as pa
 from bson.timestamp import Timestamp
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,10 +26,10 @@ from tailrace.fold import Ends as FoldedEnds
 from tailrace.logs import get_logger
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import WarehouseSettings
-from tailrace.spark.checkpoint import QueryCheckpoint, Recorded
+from tailrace.spark.checkpoint import QueryCheckpoint, Recorded, records_between
 from tailrace.spark.failures import explained
-from tailrace.spark.from_kafka import check_format, from_dead_letters
-from tailrace.spark.jvm import java_session
+from tailrace.spark.from_kafka import Conversion, check_format, event_reader, events_of, from_dead_letters, is_records
+from tailrace.spark.jvm import java_session, jvm_of
 from tailrace.spark.lineage import NO_LINEAGE, Lineage, collection_datasets, location_dataset
 from tailrace.spark.options import own_options
 from tailrace.spark.parts import connected
@@ -38,16 +37,17 @@ from tailrace.telemetry import NO_TRACING, SampledEvent, TraceContext, Tracing
 from tailrace.telemetry.tracing import written_at
 from tailrace.token import ResumeToken
 from tailrace.warehouse.contract import Ends as Policy
-from tailrace.warehouse.dead_letters import DeadLetters
-from tailrace.warehouse.history import append_history
+from tailrace.warehouse.driver_batch import DriverWriter
+from tailrace.warehouse.driver_table import NeedsSpark
 from tailrace.warehouse.lake import Commit, Lake, configure_catalog, open_lake
-from tailrace.warehouse.lifecycle import KnownEnds, follow, locations
+from tailrace.warehouse.lifecycle import KnownEnds
 from tailrace.warehouse.maintenance import Maintenance
-from tailrace.warehouse.mirror import Mirror, Staged
 from tailrace.warehouse.mirrors import Mirrors
 from tailrace.warehouse.names import DEAD_LETTERS_TABLE, TableKind, history_table
-from tailrace.warehouse.summary import Part, Summary, summarise
-from tailrace.warehouse.tables import Snapshot, TableState
+from tailrace.warehouse.recorded import BACKFILL, recorded_start
+from tailrace.warehouse.spark_batch import SparkBatch
+from tailrace.warehouse.summary import Summary, summarise, summarise_rows
+from tailrace.warehouse.tables import TableState
 
 COLUMNS: Final = (
     "token string, cluster_time long, wall_time timestamp, op string, db string, coll string, _key binary"
@@ -61,10 +61,8 @@ _TRACED: Final = (
     "unix_millis(wall_time) AS wall_time",
     "shiftrightunsigned(cluster_time, 32) AS seconds",
 )
-_AT_ONCE: Final = 4
-"""Collections that are written at the same time."""
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+_BATCHES_BY_SPARK: Final = 100
+"""After a table that only Spark can write, so many batches are not tried by the driver."""
 _log = get_logger("tailrace.warehouse")
 
 
@@ -82,7 +80,7 @@ class WarehouseJob:
         tracing: Tracing = NO_TRACING,
         lineage: Lineage = NO_LINEAGE,
     ) -> None:
-        """`uri` is that of a source that is read directly (see `_Batch`), `format` that of topics."""
+        """`uri` is that of a source that is read directly (see `_unread`), `format` that of topics."""
         self._settings = settings
         self._selection = selection
         self._suffix = mirror_suffix
@@ -93,9 +91,14 @@ class WarehouseJob:
         self._checkpoint = ""
         self._newest: int | None = None
         self._opened: tuple[Lake, Mirrors, Maintenance, KnownEnds] | None = None
+        self._driver: DriverWriter | None = None
+        self._reader: Conversion | None = None
+        """What makes events of records here."""
+        self._by_spark = 0
+        """The batches that the driver does not try."""
 
     def start(self, events: DataFrame, checkpoint: str, **trigger: Any) -> StreamingQuery:
-        """Start the query on a stream of events with the columns `COLUMNS`."""
+        """Start the query on a stream of events with the columns `COLUMNS`, or of records as they are in topics."""
         configure_catalog(events.sparkSession, self._settings)
         self._checkpoint, self._newest, self._opened = checkpoint, None, None
         writer = events.writeStream.queryName("warehouse").foreachBatch(self.apply)
@@ -105,13 +108,66 @@ class WarehouseJob:
     def apply(self, events: DataFrame, number: int) -> None:
         """Write one micro-batch; any part of it may have been written before."""
         with explained():
-            self.write(events, self._commit(events.sparkSession, number) if self._checkpoint else Commit("", number))
+            commit = self._commit(events.sparkSession, number) if self._checkpoint else Commit("", number)
+            if not (self._is_small(events.sparkSession, commit) and self._write_in_driver(events, commit)):
+                self.write(self._events(events), commit)
+
+    def _events(self, frame: DataFrame) -> DataFrame:
+        return events_of(frame, self._format or "", COLUMNS) if is_records(frame) else frame
+
+    def _is_small(self, spark: SparkSession, commit: Commit) -> bool:
+        """Tell whether the driver tries to write a batch; on a cluster it does not, there it only plans."""
+        limit = self._settings.driver_events
+        if not limit or jvm_of(spark) is None or not str(spark.sparkContext.master).startswith("local"):
+            return False
+        if self._by_spark:
+            self._by_spark -= 1
+            return False
+        if self._uri is not None:  # after the first batch, which may be everything, a source's batches end at 16 MiB
+            return self._newest is not None
+        records = records_between(commit.start, commit.end)
+        return records is not None and records <= limit
+
+    def _write_in_driver(self, events: DataFrame, commit: Commit) -> bool:
+        """Write a batch without a Spark job but that of reading it; tells whether it was one for the driver."""
+        began, began_ns = time.monotonic(), time.time_ns()
+        lake, mirrors, _, ends = self._open(events.sparkSession)
+        self._driver = self._driver or DriverWriter(lake, mirrors, self._settings)
+        found = self._collected(events)
+        if not 0 < found.num_rows <= self._settings.driver_events:
+            return False
+        summary = summarise_rows(found, self._selection)
+        known = FoldedEnds() if Policy(self._settings.ends) is Policy.KEEP else ends.all
+        try:
+            batch = self._driver.planned(found, summary, known)
+        except NeedsSpark as cause:
+            _log.debug("batch_needs_spark", batch=commit.batch, cause=str(cause))
+            self._by_spark = _BATCHES_BY_SPARK if cause.is_lasting else 0
+            return False
+        commit = replace(commit, token=summary.newest)
+        self._driver.write(batch, commit, may_be_replay=self._may_be_replay(commit))
+        if self._tracing.is_on:
+            sampled = self._tracing.sampler.sampled(found["raw"].to_pylist())
+            self._tracing.applied(sampled, "tables", began_ns, is_direct=self._format is None)
+        self._done(lake, mirrors, summary, commit, began)
+        self._driver.maintain(batch, commit)
+        return True
+
+    def _collected(self, events: DataFrame) -> pa.Table:
+        table = events.toArrow()
+        if is_records(events) and table.num_rows:
+            if self._reader is None:
+                self._reader = event_reader(self._format or "", COLUMNS, keep_bad_records=True)
+            table = pa.Table.from_batches(self._reader(table.to_batches()))
+        return table
+
+    def _may_be_replay(self, commit: Commit) -> bool:
+        return self._newest is None or commit.batch <= self._newest
 
     def write(self, events: DataFrame, commit: Commit) -> None:
         """Write events as one batch."""
         began, began_ns = time.monotonic(), time.time_ns()
         lake, mirrors, maintenance, ends = self._open(events.sparkSession)
-        may_be_replay = self._newest is None or commit.batch <= self._newest
         with ExitStack() as kept:
             found = _kept(_complete(events), kept)
             summary = summarise(found, self._selection)
@@ -128,9 +184,16 @@ class WarehouseJob:
                     summary = replace(summarise(found, self._selection), ends=summary.ends)
             commit = replace(commit, token=summary.newest)
             chosen = FoldedEnds() if policy is Policy.KEEP else ends.all
-            _Batch(lake, mirrors, found, summary, commit, may_be_replay, policy, chosen).write()
+            SparkBatch(lake, mirrors, found, summary, commit, self._may_be_replay(commit), policy, chosen).write()
             lake.commit_as(commit, is_whole=False)  # what is done to the tables from here on is not the batch itself
             self._trace(found, began_ns)
+        if summary.ends and self._driver is not None:
+            self._driver.forget()  # tables may be dropped, and made again
+        self._done(lake, mirrors, summary, commit, began)
+        maintenance.after_batch(summary)
+
+    def _done(self, lake: Lake, mirrors: Mirrors, summary: Summary, commit: Commit, began: float) -> None:
+        """Report a batch that is in the tables."""
         self._emit_lineage(lake, mirrors, summary)
         self._newest = commit.batch
         _log.info(
@@ -140,7 +203,6 @@ class WarehouseJob:
             collections=len(summary.parts),
             seconds=round(time.monotonic() - began, 1),
         )
-        maintenance.after_batch(summary)
 
     def _emit_lineage(self, lake: Lake, mirrors: Mirrors, summary: Summary) -> None:
         """Tell of the collections and tables of a batch, where lineage is wanted."""
@@ -244,104 +306,8 @@ class WarehouseJob:
             mirrors = Mirrors(lake, self._settings, self._suffix)
             ends = KnownEnds(lake, self._selection.contains_name)
             self._opened = lake, mirrors, Maintenance(lake, mirrors, self._settings), ends
+            self._driver = None
         return self._opened
-
-
-class _Batch:
-    """One micro-batch on its way into the tables.
-
-    Its events go to the mirror of the name that their collection has now, by all the ends that are known; so do the
-    rows that were there before, when an end is new.
-    """
-
-    def __init__(
-        self,
-        lake: Lake,
-        mirrors: Mirrors,
-        events: DataFrame,
-        summary: Summary,
-        commit: Commit,
-        may_be_replay: bool,
-        policy: Policy,
-        ends: FoldedEnds,
-    ) -> None:
-        self._lake = lake
-        self._mirrors = mirrors
-        self._events = events
-        self._summary = summary
-        self._commit = commit
-        self._may_be_replay = may_be_replay
-        self._policy = policy
-        self._ends = ends
-
-    def write(self) -> None:
-        """Write histories, letters and mirrors."""
-        self._lake.commit_as(self._commit)
-        _each(self._summary.parts, self._append)
-        if self._summary.ends and self._policy is not Policy.KEEP:
-            self._lake.commit_as(self._commit, is_whole=False)
-            follow(self._lake, self._mirrors, self._ends, self._summary.ends, self._policy)
-        self._mirror(self._by_namespace(), self._summary.bad)
-
-    def _by_namespace(self) -> list[TablePart]:
-        """Divide the events of documents by the mirror they belong to."""
-        found: dict[str, TablePart] = {}
-        for part in self._summary.parts:
-            if not part.changes:
-                continue
-            for location, condition in locations(self._ends, part.namespace, part.least_time, "cluster_time", "token"):
-                if location is not None:
-                    one = TablePart(location, part, part.condition() & F.expr(condition))
-                    found[location] = found[location].joined(one) if location in found else one
-        return list(found.values())
-
-    def _append(self, part: Part) -> None:
-        append_history(self._lake, self._events, part, self._commit, may_be_replay=self._may_be_replay)
-
-    def _mirror(self, parts: Sequence[TablePart], bad: int) -> None:
-        """Bring mirrors to where the batch leaves them; the letters are written first.
-
-        What is written before the last merge (letters, rows made anew for wider columns) is a part of the batch.
-        """
-        self._lake.commit_as(self._commit, is_whole=False)
-        dead_letters = DeadLetters(self._lake, self._commit)
-        if bad:
-            dead_letters.add_bad_records(self._events, bad)
-        with ExitStack() as kept:
-
-            def stage(one: TablePart) -> tuple[Mirror, Staged]:
-                mirror = self._mirrors.get(one.namespace)
-                return mirror, kept.enter_context(mirror.staged(self._events.where(one.condition), one.part))
-
-            staged = _each(parts, stage)
-            for mirror, rows in staged:
-                dead_letters.add_staged(rows.dead_letters, rows.report.dead_letters, mirror.namespace)
-            dead_letters.append(may_be_replay=self._may_be_replay)
-            if dead_letters.count:
-                _log.warning("dead_letters_written", batch=self._commit.batch, count=dead_letters.count)
-            self._lake.commit_as(self._commit)
-            _each(staged, self._merge)
-
-    def _merge(self, one: tuple[Mirror, Staged]) -> None:
-        mirror, rows = one
-        mirror.note_drift(rows.report, f"{self._commit.query}/{self._commit.batch}")
-        if self._may_be_replay and self._lake.has_batch(mirror.table, self._commit):
-            return
-        mirror.merge(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class TablePart:
-    """The events of a batch that belong to one mirror."""
-
-    namespace: str
-    part: Part
-    """What is known of them all."""
-    condition: Column
-
-    def joined(self, other: TablePart) -> TablePart:
-        """Take those along that were told under another name of the collection."""
-        return TablePart(self.namespace, self.part.joined(other.part), self.condition | other.condition)
 
 
 def _snapshot(spark: SparkSession, uri: str, namespaces: Sequence[str]) -> DataFrame:
@@ -356,14 +322,6 @@ def _kept(events: DataFrame, until: ExitStack) -> DataFrame:
     return frame
 
 
-def _each(items: Sequence[Item], do: Callable[[Item], Result]) -> list[Result]:
-    """Do something for every collection, some at once; the first error is raised when all have ended."""
-    if len(items) < 2:
-        return [do(item) for item in items]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(do, items))
-
-
 def _complete(events: DataFrame) -> DataFrame:
     """Add the columns of bad records where a source has none."""
     missing: Mapping[str, str] = {"bad_record": "binary", "cause": "string"}
@@ -371,31 +329,3 @@ def _complete(events: DataFrame) -> DataFrame:
         if name not in events.columns:
             events = events.withColumn(name, F.lit(None).cast(kind))
     return events
-
-
-BACKFILL: Final = "backfill "
-"""With a time behind it, the name of the query of a backfill."""
-_START_OPTIONS: Final = ("startAfter", "startAtOperationTime")
-_QUERY: Final = "tailrace.query"
-
-
-def recorded_start(states: Iterable[TableState]) -> Recorded | None:
-    """Say where the newest batch in these tables begins; None when no job has written them.
-
-    That batch may be in some tables only, so it is the one to begin with again.
-    """
-    ours = ((one, state) for state in states for one in state.snapshots if _QUERY in one.properties)
-    newest = max(ours, key=lambda found: found[0].at, default=None)
-    if newest is None:
-        return None
-    snapshot, state = newest
-    return Recorded(f"the table {state.name}", f"{snapshot.at:%Y-%m-%d %H:%M:%S} UTC", _start(snapshot))
-
-
-def _start(snapshot: Snapshot) -> Mapping[str, str] | None:
-    if snapshot.properties[_QUERY].startswith(BACKFILL):
-        return None  # a load that was cut off has filled some tables only, and nothing tells it from a whole one
-    begins = json.loads(snapshot.properties.get("tailrace.offsets.start") or "{}")
-    if isinstance(begins.get("token"), str):
-        return {"startAfter": begins["token"]}
-    return {name: begins[name] for name in _START_OPTIONS if name in begins} or None

@@ -166,6 +166,15 @@ class Mirror:
         _log.warning("values_fit_no_column", namespace=self.namespace, fields=listed)
         self._keep_drift(found, {COUNTED_PROPERTY: location})
 
+    @property
+    def marks_deletes(self) -> bool:
+        """Whether rows of deleted documents stay."""
+        return self._rules.marks_deletes
+
+    def needs_columns(self, report: Report) -> bool:
+        """Tell whether documents that tasks report need other columns; raises where the contract stops the job."""
+        return bool(self._evolution(report).changes)
+
     def plan(self) -> Plan:
         """How documents become rows now."""
         return Plan(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -114,6 +117,46 @@ def summarise(events: DataFrame, selection: Namespaces) -> Summary:
     return Summary(parts, ends, sum(row.bad for row in rows), sum(row.events for row in rows))
 
 
+def summarise_rows(events: pa.Table, selection: Namespaces) -> Summary:
+    """Look at a batch that is in the driver; bad records have no token."""
+    by_name: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+    columns = {name: events[name].to_pylist() for name in ("db", "coll", "op", "token", "_key", "cluster_time")}
+    for number, name in enumerate(zip(columns["db"], columns["coll"], strict=True)):
+        by_name[name].append(number)
+    ended = [number for number, operation in enumerate(columns["op"]) if operation in END_OPERATIONS]
+    bad = columns["token"].count(None)
+    parts = []
+    for (database, collection), numbers in by_name.items():
+        if database is None or not selection.contains_event(_full_name(database, collection)):
+            continue
+        chosen = {name: [values[number] for number in numbers] for name, values in columns.items()}
+        rows = events.take(pa.array(numbers))
+        has_no_document = rows["full_document"].is_null().to_pylist()
+        keys = [key for key in chosen["_key"] if key is not None]
+        pairs = set(zip(chosen["token"], chosen["_key"], strict=True))
+        parts.append(
+            Part(
+                database=database,
+                collection=collection,
+                events=len(numbers),
+                changes=sum(operation in DATA_OPERATIONS for operation in chosen["op"]),
+                deltas=sum(
+                    operation == "update" and is_missing
+                    for operation, is_missing in zip(chosen["op"], has_no_document, strict=True)
+                ),
+                size=pc.sum(pc.binary_length(rows["raw"])).as_py() or 0,
+                least_token=min(chosen["token"]),
+                greatest_token=max(chosen["token"]),
+                least_key=min(keys, default=None),
+                greatest_key=max(keys, default=None),
+                least_time=min(chosen["cluster_time"]),
+                repeated=len(pairs) < len(numbers),
+            )
+        )
+    ends = tuple(Ends(end_of(ChangeEvent(raw)) for raw in events["raw"].take(pa.array(ended, pa.int64())).to_pylist()))
+    return Summary(tuple(parts), ends, bad, events.num_rows - bad)
+
+
 def _repeated(events: DataFrame) -> set[tuple[str, str | None]]:
     """Give the collections that may have an event twice in the batch.
 
@@ -142,4 +185,8 @@ def _part(row: Row, repeated: bool) -> Part:
 
 
 def _name(row: Row) -> str:
-    return row.db if row.coll is None else f"{row.db}.{row.coll}"
+    return _full_name(row.db, row.coll)
+
+
+def _full_name(database: str, collection: str | None) -> str:
+    return database if collection is None else f"{database}.{collection}"

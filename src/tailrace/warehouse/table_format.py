@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.errors import SettingsError
 from tailrace.spark.jvm import jvm_of
+from tailrace.warehouse.driver_table import DriverTable
 from tailrace.warehouse.names import TableKind
 from tailrace.warehouse.tables import TableState
 
@@ -163,6 +164,10 @@ class Lake(ABC):
         if table not in self._known and self.has_table(table):
             self._known.add(table)
         return table in self._known
+
+    def driver_table(self, table: Name) -> DriverTable | None:
+        """Give a table for the driver to write small batches to; None where only Spark can write it."""
+        return None
 
     @abstractmethod
     def use_names(self) -> None:

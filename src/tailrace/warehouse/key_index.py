@@ -1,0 +1,180 @@
+"""Where each document of a mirror is: the keys and versions of its data files, kept in the driver.
+
+Data files never change, so what was read of one stays right; only which of its rows are gone changes, with every
+snapshot. A batch looks at the files whose range of keys it touches, and the others are not even read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap
+
+from tailrace.warehouse.driver_compaction import Compacted, Source, replace
+from tailrace.warehouse.driver_table import DataFile, DriverTable, NeedsSpark
+
+MOST_ROWS: Final = 5_000_000
+"""Larger mirrors are merged by Spark: each row takes about 30 bytes here, and each batch is compared with all."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one data file."""
+
+    file: DataFile
+    gone: BitMap
+    least: bytes | None
+    greatest: bytes | None
+    keys: pa.Array | None = None
+    versions: Any = None
+
+    def overlaps(self, least: bytes, greatest: bytes) -> bool:
+        """Whether a key inside a range may be in it."""
+        if self.least is None or self.greatest is None:
+            return True
+        return self.least <= greatest and least <= self.greatest
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of one data file that are there for keys."""
+
+    path: str
+    numbers: Any
+    """Which of the keys."""
+    positions: Any
+    versions: Any
+
+
+@dataclass(slots=True)
+class Change:
+    """What a batch does to a mirror."""
+
+    added: list[DataFile] = field(default_factory=list)
+    keys: list[tuple[pa.Array, Any]] = field(default_factory=list)
+    """Keys and versions of each of them."""
+    gone: dict[str, BitMap] = field(default_factory=dict)
+    """All rows that are gone then, by data file, of those that lose some."""
+
+
+class KeyIndex:
+    """The rows of one mirror."""
+
+    def __init__(self, table: DriverTable) -> None:
+        self._table = table
+        self._known: dict[str, _Known] = {}
+        self.snapshot: int | None = None
+
+    def refresh(self) -> None:
+        """Take over what somebody else did to the mirror."""
+        newest = self._table.refresh()
+        if newest == self.snapshot:
+            return
+        files = list(self._table.files())
+        if sum(file.rows for file in files) > MOST_ROWS:
+            self._known.clear()
+            self.snapshot = None
+            raise NeedsSpark(f"a mirror of more than {MOST_ROWS} rows", is_lasting=True)
+        self._known = {file.path: self._taken(file) for file in files}
+        self.snapshot = newest
+
+    def _taken(self, file: DataFile) -> _Known:
+        gone, before = self._table.vector(file), self._known.get(file.path)
+        if before is not None:
+            return _Known(file, gone, before.least, before.greatest, before.keys, before.versions)
+        return _Known(file, gone, *_range(self._table.parquet(file.path).metadata))
+
+    def find(self, keys: pa.Array, least: bytes, greatest: bytes) -> Iterator[Found]:
+        """Give the rows that are there for keys, which are all inside a range."""
+        for known in self._known.values():
+            if not known.overlaps(least, greatest):
+                continue
+            if known.keys is None:
+                rows = self._table.parquet(known.file.path).read(["_key", "_version"]).combine_chunks()
+                known.keys, known.versions = _chunk(rows["_key"]), _chunk(rows["_version"]).to_numpy()
+            numbers = pc.index_in(known.keys, value_set=keys)
+            positions = np.flatnonzero(numbers.is_valid().to_numpy(zero_copy_only=False))
+            if known.gone and len(positions):
+                positions = positions[[position not in known.gone for position in positions.tolist()]]
+            if len(positions):
+                matched = numbers.take(pa.array(positions)).to_numpy()
+                yield Found(known.file.path, matched, positions, known.versions[positions])
+
+    def rows(self, path: str, positions: Any, columns: Sequence[str]) -> pa.Table:
+        """Read rows of a data file, from the row groups that have them."""
+        parquet = self._table.parquet(path)
+        sizes = [parquet.metadata.row_group(number).num_rows for number in range(parquet.metadata.num_row_groups)]
+        begins = np.concatenate(([0], np.cumsum(sizes)))
+        groups = np.searchsorted(begins, positions, side="right") - 1
+        chosen = sorted(set(groups.tolist()))
+        places = np.concatenate([np.arange(begins[group], begins[group + 1]) for group in chosen])
+        wanted = np.searchsorted(places, positions)
+        return parquet.read_row_groups(chosen, columns=list(columns)).take(pa.array(wanted))
+
+    def write_rows(self, rows: pa.Table) -> DataFile:
+        """Write rows into a data file, which is in the mirror when a change with it is committed."""
+        return self._table.write_rows(rows)
+
+    def gone_with(self, path: str, positions: Any) -> BitMap:
+        """Give the rows of a file that are gone when these are."""
+        return self._known[path].gone | BitMap(positions.tolist())
+
+    def sources(self) -> list[Source]:
+        """Give all files, for a compaction."""
+        return [Source(known.file, known.gone) for known in self._known.values()]
+
+    def replace(self, done: Compacted, properties: Mapping[str, str]) -> None:
+        """Put a new file in the place of others; nothing happens when these are there no more."""
+        if any(source.file.path not in self._known for source in done.sources):
+            return
+        sources = [Source(self._known[one.file.path].file, one.gone) for one in done.sources]
+        gone = {one.file.path: self._known[one.file.path].gone for one in done.sources}
+        vector, lost = replace(self._table, dataclasses.replace(done, sources=sources), gone, properties)
+        for path in gone:
+            del self._known[path]
+        if done.file is not None and done.keys is not None:
+            self._remember(dataclasses.replace(done.file, vector=vector), lost, *done.keys)
+        self.snapshot = self._table.snapshot
+
+    def commit(self, change: Change, properties: Mapping[str, str]) -> None:
+        """Commit a change, and remember it."""
+        vectors = self._table.write_vectors(change.gone)
+        replaced = [old for path in change.gone if (old := self._known[path].file.vector) is not None]
+        self._table.change(change.added, vectors, replaced, properties, self.snapshot)
+        for path, gone in change.gone.items():
+            known = self._known[path]
+            known.gone = gone
+            known.file = dataclasses.replace(known.file, vector=vectors[path])
+        for file, (keys, versions) in zip(change.added, change.keys, strict=True):
+            self._remember(file, BitMap(), keys, versions)
+        self.snapshot = self._table.snapshot
+
+    def _remember(self, file: DataFile, gone: BitMap, keys: pa.Array, versions: Any) -> None:
+        ends = pc.min_max(keys).as_py()
+        self._known[file.path] = _Known(file, gone, ends["min"], ends["max"], keys, versions)
+
+
+def _chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
+def _range(metadata: pq.FileMetaData) -> tuple[bytes | None, bytes | None]:
+    """Give the least and the greatest key of a file, as far as its footer tells."""
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    number = paths.index("_key") if "_key" in paths else None
+    least: list[bytes] = []
+    greatest: list[bytes] = []
+    for group in range(metadata.num_row_groups):
+        found = None if number is None else metadata.row_group(group).column(number).statistics
+        if found is None or not found.has_min_max:
+            return None, None
+        least.append(found.min)
+        greatest.append(found.max)
+    return min(least, default=None), max(greatest, default=None)

@@ -1,0 +1,287 @@
+"""Small batches, which the driver writes itself: the same tables as Spark makes, through conflicts and crashes."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyroaring import BitMap
+
+from tailrace.settings import WarehouseSettings
+from tailrace.spark.checkpoint import records_between
+from tailrace.spark.from_kafka import kafka_records
+from tailrace.warehouse import driver_batch
+from tailrace.warehouse.deletion_vectors import decoded, encoded, puffin
+from tailrace.warehouse.driver_compaction import Compaction, Source, chosen
+from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, RemoteFile
+from tailrace.warehouse.job import WarehouseJob
+from tailrace.warehouse.key_index import Change, KeyIndex
+from tailrace.warehouse.lake import configure_catalog, open_lake
+from tailrace.warehouse.names import TableKind
+from warehouse_load import Load, Topic, differences, now
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+SECONDS = 600.0
+TABLE = ("d", "t")
+
+
+@pytest.fixture
+def settings(spark, tmp_path):
+    def make(**values: Any) -> WarehouseSettings:
+        name = f"lake_{uuid.uuid4().hex[:8]}"  # a session never forgets a catalog
+        made = WarehouseSettings(folder=str(tmp_path / name), catalog=name, **{"maintain_batches": 0, **values})
+        configure_catalog(spark, made)
+        return made
+
+    return make
+
+
+def run(job: WarehouseJob, records: Any, checkpoint: Path) -> None:
+    query = job.start(records, str(checkpoint), availableNow=True)
+    try:
+        assert query.awaitTermination(SECONDS)
+    finally:
+        query.stop()
+
+
+def by_driver(spark: Any, settings: WarehouseSettings, table: tuple[str, str]) -> list[bool]:
+    """Whether the driver made each snapshot; Spark's name the application."""
+    lake: Any = open_lake(spark, settings)
+    return ["spark.app.id" not in dict(one.summary()) for one in lake._java(table).snapshots()]
+
+
+def contents(spark: Any, settings: WarehouseSettings, table: tuple[str, str], *order: str) -> list[str]:
+    return [repr(row) for row in open_lake(spark, settings).table(table).orderBy(*order).collect()]
+
+
+def test_both_ways_make_the_same_tables(spark, kafka, database, settings, tmp_path):
+    """Every kind of change and value, with documents and without, each delivered twice; then a batch again."""
+    start = now(database.client)
+    Load(database.orders, 3).run(60)
+    topic = Topic(kafka, f"{database.name}-{uuid.uuid4().hex}")
+    count = topic.fill(database, start, copies=2)
+    start = now(database.client)
+    Load(database.orders, 4).run(120)
+    count += topic.fill(database, start, full_document="updateLookup")
+    start = now(database.client)
+    Load(database.orders, 5).run(60)
+    count += topic.fill(database, start)
+    records = kafka_records(spark, kafka.bootstrap_servers, topic.name, format="bson", limit=40)
+    ways = {"driver": settings(), "spark": settings(driver_events=0)}
+    for way, chosen_ in ways.items():
+        run(WarehouseJob(chosen_, format="bson"), records, tmp_path / way)
+    mirror, history = (database.name, "orders"), (database.name, "orders_history")
+    assert differences(open_lake(spark, ways["driver"]).table(mirror), database.orders) == []
+    assert open_lake(spark, ways["driver"]).table(history).count() == count
+    for table, order in ((mirror, ["_key"]), (history, ["token", "_key"])):
+        assert contents(spark, ways["driver"], table, *order) == contents(spark, ways["spark"], table, *order)
+        assert not any(by_driver(spark, ways["spark"], table))
+        # Batches that need new columns are Spark's; the others are not.
+        assert any(by_driver(spark, ways["driver"], table))
+    before = {table: len(by_driver(spark, ways["driver"], table)) for table in (mirror, history)}
+    last = max(int(file.name) for file in (tmp_path / "driver" / "commits").glob("[0-9]*"))
+    (tmp_path / "driver" / "commits" / str(last)).unlink()
+    run(WarehouseJob(ways["driver"], format="bson"), records, tmp_path / "driver")
+    assert {table: len(by_driver(spark, ways["driver"], table)) for table in before} == before
+
+
+def test_a_crash_between_history_and_mirror(spark, kafka, database, settings, tmp_path, monkeypatch):
+    start = now(database.client)
+    database.orders.insert_many([{"_id": number, "n": 1} for number in range(10)])
+    topic = Topic(kafka, f"{database.name}-{uuid.uuid4().hex}")
+    topic.fill(database, start)
+    start = now(database.client)
+    database.orders.update_many({"_id": {"$lt": 5}}, {"$set": {"n": 2}})
+    database.orders.delete_many({"_id": {"$gte": 8}})
+    topic.fill(database, start)
+    records = kafka_records(spark, kafka.bootstrap_servers, topic.name, format="bson", limit=10)
+    chosen_, calls, merge = settings(), [], driver_batch._merge
+
+    def failing(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise RuntimeError("the disk is full")
+        merge(*arguments)
+
+    monkeypatch.setattr(driver_batch, "_merge", failing)
+    with pytest.raises(Exception, match="the disk is full"):
+        run(WarehouseJob(chosen_, format="bson"), records, tmp_path / "c")
+    run(WarehouseJob(chosen_, format="bson"), records, tmp_path / "c")
+    assert len(calls) == 2
+    lake = open_lake(spark, chosen_)
+    assert differences(lake.table((database.name, "orders")), database.orders) == []
+    assert lake.table((database.name, "orders_history")).count() == 17
+
+
+@pytest.fixture
+def table(spark, settings):
+    """A mirror of one own column, and its settings."""
+    chosen_ = settings()
+    lake: Any = open_lake(spark, chosen_)
+    lake.create(
+        TABLE, TableKind.MIRROR, "d.t", "_key binary, _version bigint, _token string, x int, tags array<string>"
+    )
+    return lake
+
+
+class Writer:
+    """Puts rows into a table, as batches do."""
+
+    def __init__(self, table: DriverTable) -> None:
+        self.table = table
+        self.index = KeyIndex(table)
+        self.index.refresh()
+
+    def put(self, numbers: list[int], version: int) -> None:
+        rows = self.rows(numbers, version)
+        keys, change = rows["_key"].combine_chunks(), Change()
+        for found in self.index.find(keys, keys[0].as_py(), keys[-1].as_py()):
+            change.gone[found.path] = self.index.gone_with(found.path, found.positions)
+        change.added.append(self.index.write_rows(rows))
+        change.keys.append((keys, rows["_version"].to_numpy()))
+        self.index.commit(change, {"tailrace.batch": str(version)})
+
+    def rows(self, numbers: list[int], version: int) -> pa.Table:
+        values: dict[str, list[Any]] = {
+            "_key": [b"k%06d" % number for number in numbers],
+            "_version": [version] * len(numbers),
+            "_token": ["t"] * len(numbers),
+            "x": numbers,
+            "tags": [["a", None]] * len(numbers),
+            "z": [None] * len(numbers),
+        }
+        schema = self.table.schema
+        return pa.table({name: values[name] for name in schema.names}, schema=schema)
+
+
+def found_by_spark(lake: Any) -> list[tuple[bytes, int]]:
+    return sorted((bytes(row._key), row._version) for row in lake.table(TABLE).select("_key", "_version").collect())
+
+
+def test_files_are_put_together_while_batches_change_them(spark, table):
+    """In the middle a column is added and another widened; at last the old snapshots leave."""
+    writer, chance, truth = Writer(table.driver_table(TABLE)), random.Random(1), {}
+    compaction, replaced, lost = Compaction(writer.table, "_key", 1.0), 0, 0
+    for version in range(1, 60):
+        numbers = sorted(chance.sample(range(1_500), 100))
+        writer.put(numbers, version)
+        truth |= {b"k%06d" % number: version for number in numbers}
+        if (done := compaction.take()) is not None:
+            gone = {source.file.path: source.gone for source in writer.index.sources()}
+            lost += len(done.gone_since({one.file.path: gone[one.file.path] for one in done.sources}))
+            writer.index.replace(done, {})
+            replaced += 1
+        compaction.begin(writer.index.sources())
+        if version == 30:
+            compaction.wait()
+            spark.sql(f"ALTER TABLE {table.sql_name(TABLE)} ADD COLUMNS (z string)")
+            spark.sql(f"ALTER TABLE {table.sql_name(TABLE)} ALTER COLUMN x TYPE bigint")
+            writer.index.refresh()
+        if version == 45:
+            compaction.wait()
+    assert replaced >= 2
+    assert lost
+    assert found_by_spark(table) == sorted(truth.items())
+    writer.table.expire(0)
+    assert found_by_spark(table) == sorted(truth.items())  # a file of vectors stays while one in it is in use
+    assert len(by_driver_snapshots(table)) <= 11
+    again = Writer(table.driver_table(TABLE)).index
+    assert {one.file.path: set(one.gone) for one in again.sources()} == {
+        one.file.path: set(one.gone) for one in writer.index.sources()
+    }
+
+
+def by_driver_snapshots(lake: Any) -> list[Any]:
+    return list(lake._java(TABLE).snapshots())
+
+
+def test_who_is_overtaken_commits_nothing(spark, table):
+    first, second = Writer(table.driver_table(TABLE)), Writer(table.driver_table(TABLE))
+    first.put(list(range(100)), 1)
+    second.index.refresh()
+    first.put(list(range(50)), 2)
+    with pytest.raises(Conflict):
+        second.put(list(range(25, 75)), 3)
+    second.index.refresh()
+    second.put(list(range(25, 75)), 3)
+    expected = [(b"k%06d" % number, 2 if number < 25 else 3 if number < 75 else 1) for number in range(100)]
+    assert found_by_spark(table) == expected
+    first.index.refresh()
+    old = first.index.sources()
+    spark.sql(f"CALL {table.catalog}.system.rewrite_data_files(table => 'd.t', options => map('rewrite-all', 'true'))")
+    with pytest.raises(Conflict):
+        first.put(list(range(60, 100)), 4)
+    assert old
+    assert found_by_spark(table) == expected
+
+
+def test_files_elsewhere_are_read_through_iceberg(table):
+    writer = Writer(table.driver_table(TABLE))
+    writer.put(list(range(10)), 1)
+    (source,) = writer.index.sources()
+    java = table._java(TABLE).io().newInputFile(source.file.path)
+    file = pa.PythonFile(RemoteFile(table._jvm, java), "r")
+    assert pq.ParquetFile(file).read(["x"])["x"].to_pylist() == list(range(10))
+
+
+def test_deletion_vectors():
+    rows = BitMap([0, 7, 70_000, 2**32 - 1])
+    assert decoded(encoded(rows)) == rows
+    assert decoded(encoded(BitMap())) == BitMap()
+    damaged = bytearray(encoded(rows))
+    damaged[-6] ^= 1
+    with pytest.raises(ValueError, match="damaged"):
+        decoded(bytes(damaged))
+    data, blobs = puffin({"a": rows, "b": BitMap([3])})
+    read = [decoded(data[blob.offset : blob.offset + blob.size]) for blob in blobs]
+    assert (read, [blob.rows for blob in blobs]) == ([rows, BitMap([3])], [4, 1])
+
+
+def test_deletion_vectors_are_what_pyiceberg_reads():
+    puffins = pytest.importorskip("pyiceberg.table.puffin")
+    data, _ = puffin({"a": BitMap([1, 2, 100_000])})
+    assert puffins.PuffinFile(data).to_vector()["a"].to_pylist() == [1, 2, 100_000]
+
+
+def test_tiers_fill_before_they_are_put_together():
+    def source(rows: int, gone: int = 0, partition: str | None = None) -> Source:
+        return Source(DataFile(uuid.uuid4().hex, rows, None, partition=partition), BitMap(range(gone)))
+
+    small = [source(1_000) for _ in range(15)]
+    assert chosen(small) == []
+    assert chosen([*small, source(1_000, partition="other")]) == []
+    assert len(chosen([*small, source(1_000), source(100_000)])) == 16
+    worn = source(100_000, 40_000)
+    assert chosen([*small, worn]) == [worn]
+    assert chosen([source(900_000) for _ in range(16)]) == []
+
+
+def test_records_between_two_offsets():
+    assert records_between('{"t":{"0":5,"1":2}}', '{"t":{"0":9,"1":2,"2":3}}') == 7
+    assert records_between("", '{"t":{"0":9}}') is None
+    assert records_between('{"token":"82"}', '{"token":"83"}') is None
+
+
+def test_a_compaction_stays_within_its_budget(monkeypatch):
+    compaction = Compaction(None, "_key", 0.1)  # type: ignore[arg-type]
+    monkeypatch.setattr("tailrace.warehouse.driver_compaction.compact", lambda *_: burn(0.2))
+    sources = [Source(DataFile(str(number), 10, None), BitMap()) for number in range(16)]
+    compaction.begin(sources)
+    compaction.wait()
+    assert compaction.take() == "done"
+    compaction.begin(sources)
+    assert compaction.take() is None
+    assert compaction._not_before > time.monotonic() + 0.5
+
+
+def burn(seconds: float) -> Any:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+    return "done"
