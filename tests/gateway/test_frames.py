@@ -231,7 +231,7 @@ def test_a_client_that_sends_far_ahead_waits_and_gets_all_its_answers(gateway: R
     wait_until(lambda: gateway.gateway.frames.received.used == 0)
 
 
-@pytest.mark.parametrize(("padding", "count", "most"), [(300_000, 40, 2 * MB), (10, 40_000, MB // 2)])
+@pytest.mark.parametrize(("padding", "count", "most"), [(900_000, 20, 2 * MB), (10, 40_000, MB // 2)])
 def test_what_a_client_sends_ahead_is_bounded(
     gateway: RunningGateway, database: Database[Document], padding: int, count: int, most: int
 ) -> None:

@@ -15,7 +15,8 @@ from pymongo.database import Database
 from gateway.running_gateway import RunningGateway
 from gateway.test_hostile_clients import is_dropped
 from gateway.test_ownership import open_stream, read_on
-from gateway.wire_client import WireClient
+from gateway.wire_client import WireClient, element
+from tailrace import raw
 from tailrace.stand import ReplicaSet
 
 Document = dict[str, Any]
@@ -115,14 +116,39 @@ def test_the_access_log_says_who_watched_what_from_where_and_for_how_long(
     assert 0 < told[1]["seconds"] <= time.monotonic() - begun
 
 
+def test_the_access_log_has_streams_that_the_server_serves(
+    secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]
+) -> None:
+    """With an option or a stage that the engine leaves out; and those of a pipeline whose places have odd names."""
+    watch: Document = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": "pub"}
+    schema = {"$match": {"$jsonSchema": {}}}
+    named = raw.array([raw.from_python({"$changeStream": {}})]).replace(b"0", b"7")
+    with structlog.testing.capture_logs() as lines:
+        gateway = start_gateway(secured.uri)
+        with WireClient(gateway.port) as client:
+            client.authenticate("ann", "secret")
+            for command in (watch | {"let": {}}, watch | {"pipeline": [*watch["pipeline"], schema]}):
+                assert client.command(command)["ok"] == 1, command
+            pipeline = raw.element(raw.ARRAY, b"pipeline", named)
+            others = [element(name, value) for name, value in watch.items() if name != "pipeline"]
+            assert client.fields(others[0], pipeline, *others[1:])["ok"] == 1
+    left = ["stream_left_to_upstream"] * 2
+    assert [line["event"] for line in _accesses(lines)] == [*left, "stream_opened"]
+    for line in _accesses(lines):
+        assert (line["user"], line["address"], line["namespace"]) == ("ann@admin", "127.0.0.1", "pub.c")
+
+
 def test_without_an_access_log_there_is_none(secured: ReplicaSet, start_gateway: Callable[..., RunningGateway]) -> None:
     with structlog.testing.capture_logs() as lines:
         gateway = start_gateway(secured.uri, access_log=False)
         with WireClient(gateway.port) as client:
             client.authenticate("ann", "secret")
             client.command({"killCursors": "c", "cursors": [open_stream(client)], "$db": "pub"})
+            client.command(
+                {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "let": {}, "cursor": {}, "$db": "pub"}
+            )
     assert _accesses(lines) == []
 
 
 def _accesses(lines: list[Any]) -> list[Any]:
-    return [line for line in lines if line["event"] in ("stream_opened", "stream_closed")]
+    return [line for line in lines if line["event"].startswith("stream_")]

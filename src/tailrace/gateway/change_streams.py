@@ -53,10 +53,11 @@ class ChangeStreamCommands:
 
     async def aggregate(self, asked: Command) -> Reply | None:
         """Open a change stream; any other aggregation goes on to the upstream."""
-        if not _begins_with_change_stream(asked.message.body) or asked.message.sequences:
-            return await self._conversation.pass_through(asked)
         body = asked.message.body
-        if len(body) > MOST_SERVED_HERE or any(raw.find(body, name) for name in _LEFT_TO_UPSTREAM):
+        if not _begins_with_change_stream(body):
+            return await self._conversation.pass_through(asked)
+        is_known = not asked.message.sequences and not any(raw.find(body, name) for name in _LEFT_TO_UPSTREAM)
+        if not is_known or len(body) > MOST_SERVED_HERE:
             return await self._leave_to_upstream(asked)
         await self._check_capacity()
         privileges = await self._conversation.login.privileges()
@@ -121,6 +122,10 @@ class ChangeStreamCommands:
         if isinstance(self._gateway.hub, ClusterHub) and not await self._gateway.upstream.is_router():
             raise StreamRefused(_NEEDS_ROUTER, server_code=server_codes.COMMAND_NOT_SUPPORTED)
         self._gateway.counts.left_to_upstream += 1
+        users, target = await self._conversation.users(), asked.field(b"aggregate")
+        collection = "$cmd.aggregate" if target is None or target.kind != raw.STRING else raw.to_python(*target)
+        namespace = f"{asked.database}.{collection}"
+        self._gateway.cursors.log_left_to_upstream(users, self._conversation.address, namespace)
         return await self._conversation.pass_through(asked)
 
     async def get_more(self, asked: Command) -> Reply | None:
@@ -270,10 +275,10 @@ def _begins_with_change_stream(body: bytes) -> bool:
     pipeline = raw.find(body, b"pipeline")
     if pipeline is None or pipeline[0] != raw.ARRAY:
         return False
-    stage = raw.find(body, b"0", pipeline[1])
+    stage = next(raw.elements(body, pipeline[1]), None)  # whatever its name: servers go by the order
     if stage is None or stage[0] != raw.DOCUMENT:
         return False
-    return raw.find(body, b"$changeStream", stage[1]) is not None
+    return raw.find(body, b"$changeStream", stage[2]) is not None
 
 
 def _wrong_namespace(cursor: Cursor, asked: Command) -> StreamRefused | None:

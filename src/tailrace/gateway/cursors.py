@@ -108,6 +108,12 @@ class Cursors:
         before = time.monotonic() - seconds
         return [cursor for cursor in self if cursor.used_at < before and not cursor.in_use]
 
+    def log_left_to_upstream(self, owner: frozenset[str], address: str, namespace: str) -> None:
+        """Write down a stream that the upstream serves; when it ends, and after how many events, only that knows."""
+        if self._log is not None:
+            user = ", ".join(sorted(owner))
+            self._log.info("stream_left_to_upstream", user=user, address=address, namespace=namespace)
+
     def _log_access(self, event: str, cursor: Cursor, **facts: Any) -> None:
         """Write down who watches what, and from where."""
         if self._log is not None:

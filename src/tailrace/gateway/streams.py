@@ -29,6 +29,7 @@ AnySubscription: TypeAlias = Subscription[ShardScan] | Subscription[MergedReadin
 
 _WORKERS: Final = 32
 _STAGE_WORKERS: Final = 4
+_SCAN_WORKERS: Final = 8
 _REPLY_BYTES: Final = 256 * 1024 * 1024
 _LEAST_REPLY_BYTES: Final = 256 * 1024
 """All clients together may have so much on its way to them; a few of them each what a server sends, up to 16 MB."""
@@ -56,6 +57,8 @@ class Streams:
         self._workers = FairWorkers(_WORKERS, "gateway")
         self._stage_workers = FairWorkers(_STAGE_WORKERS, "stages")
         """For streams whose stages may take their time: those wait for each other, and nobody for them."""
+        self._scan_workers = FairWorkers(_SCAN_WORKERS, "scans")
+        """For streams that catch up: what they read and compute is bounded by nothing but the oplog's length."""
         self._stage_seconds = stage_seconds
         self._on_loop = TokenBucket(_LOOP_SHARE, _LOOP_SECONDS, _LOOP_SECONDS, time.monotonic())
         self._waiting: dict[EventLog, set[asyncio.Future[None]]] = {}
@@ -129,8 +132,8 @@ class Streams:
         self.stopping.set()
         self._with_data |= set(self._waiting)
         self._wake_with_data()
-        for workers in (self._workers, self._stage_workers):
-            workers.close(cancel=workers is self._stage_workers)
+        for workers in (self._workers, self._stage_workers, self._scan_workers):
+            workers.close(cancel=workers is not self._workers)
 
     # --- making events
 
@@ -141,7 +144,9 @@ class Streams:
         batch = subscription.poll_made(max_events, self._max_bytes)
         if batch is not None:
             return batch
-        workers = self._stage_workers if subscription.is_costly else self._workers
+        workers = self._scan_workers if subscription.is_catching_up else self._workers
+        if subscription.is_costly:
+            workers = self._stage_workers
         return await workers.run(owner, subscription.poll, max_events, self._max_bytes)
 
     def _make_events_on_loop(self, channel: EventLog) -> bool:
