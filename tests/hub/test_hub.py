@@ -23,6 +23,7 @@ from tailrace.engine.live import LiveImages, operation_time
 from tailrace.engine.options import StreamSpec
 from tailrace.errors import ChangeStreamError, ThreadDied
 from tailrace.hub import Hub, Subscription
+from tailrace.hub import hub as hub_module
 from tailrace.hub import staged as staged_module
 from tailrace.hub.channel import Channel
 from tailrace.hub.staged import StagedChannel
@@ -407,3 +408,30 @@ def test_entries_are_spread_while_the_stages_of_a_new_subscriber_are_compiled(
         late = opening.result(_PATIENCE)
     collection.insert_one({"_id": 3})
     assert [bson.decode(event)["documentKey"]["_id"] for event in take(late, 4)] == [0, 1, 2, 3]
+
+
+def test_streams_that_catch_up_and_are_left_hold_little_and_lose_nothing(
+    on_hub: Callable[..., Fixture], database: Database[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a document of any size in the oplog each of them would keep a copy for as long as nobody reads on."""
+    monkeypatch.setattr(hub_module, "SCAN_BYTES", 1_000_000)
+    start = database.client.admin.command("ping")["operationTime"]
+    for number in range(6):
+        database.c.insert_one({"_id": number, "p": "x" * 300_000})
+    with database.client.start_session() as session, session.start_transaction():
+        database.c.insert_many([{"_id": number, "p": "x" * 100_000} for number in range(6, 9)], session=session)
+    hub = on_hub(ring_bytes=1)
+    expected = from_server(database, 9, [], start_at_operation_time=start)
+    subscriptions = [hub.subscribe(database.name, "c", startAtOperationTime=start) for _ in range(8)]
+    found: list[list[bytes]] = [[] for _ in subscriptions]
+    while min(map(len, found)) < 9:
+        for seen, subscription in zip(found, subscriptions, strict=True):
+            seen += [event.raw for event in subscription.poll(1).events]
+        assert hub.hub._scan_bytes <= 1_000_000
+    assert found == [expected] * 8
+    assert hub.hub.counts.scans > 8
+    database.c.insert_one({"_id": 9})
+    assert len({take(subscription, 1)[0] for subscription in subscriptions}) == 1
+    for subscription in subscriptions:
+        subscription.close()
+    assert (hub.hub._scan_bytes, hub.hub.upstream_cursors) == (0, 1)

@@ -96,6 +96,11 @@ class EngineStream:
         self._quick_bytes = quick_bytes(spec.stages)
 
     @property
+    def held_bytes(self) -> int:
+        """How many bytes of entries are held from which events are still to be made."""
+        return sum(map(len, self._read.entries)) if self.is_unfinished else 0
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether there is more to give of what was read from the oplog last."""
         return self._made is not None
@@ -220,6 +225,7 @@ class EngineStream:
     def _finish_oplog_batch(self) -> None:
         """Note what a batch of the oplog says when all its events are given: a reader may wait before the next one."""
         read, self._made = self._read, None
+        self._read = OplogBatch([], read.reached)
         self._is_drained = True
         self.reached = read.reached
         self.is_at_end = not read.entries or (0 < read.operation_time <= read.reached and self._latest <= read.reached)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.engine.options import StreamSpec, read_token
 from tailrace.engine.stream import EngineStream
@@ -21,6 +21,9 @@ from tailrace.token.resume_token import ResumeToken
 
 if TYPE_CHECKING:
     from tailrace.hub.hub import Hub
+
+_LITTLE: Final = 64 * 1024
+"""Bytes that a scan may always hold."""
 
 
 class CatchUpReader:
@@ -102,10 +105,12 @@ class ShardScan:
         self._latest = latest
         self._now = now
         self._open(spec)
+        self._held = 0
         self._version = self._stream.token_version
         self._spec = replace(spec, token_version=self._version)
 
     def _open(self, spec: StreamSpec) -> None:
+        self._is_parked = False
         source = CatchUpSource(self._hub)
         self._stream: EngineStream = self._hub.open_stream(spec, source, self._latest, self._now)
         self._reader = source.reader
@@ -115,19 +120,41 @@ class ShardScan:
     @property
     def is_closed(self) -> bool:
         """Whether the stream has ended."""
-        return self._stream.is_closed
+        return self._stream.is_closed and not self._is_parked
 
     def poll(self, max_events: int | None, max_bytes: int) -> Batch:
         """Give the next events."""
+        if self._is_parked:
+            self.restart(self.standing.position)
         stream = self._stream
         events = stream.next_batch(max_events, max_bytes)
         position = stream.post_batch_resume_token
         caught_up_at = self._reader.caught_up_at if stream.is_caught_up else None
         self.standing = Standing(position, position) if caught_up_at is None else self._standing(position, caught_up_at)
+        fits = self._hold(stream.held_bytes)
+        if stream.is_closed:  # maybe by another thread, meanwhile
+            self._hold(0)
+        elif not fits:
+            self._park()
         return Batch.encoded(events, position)
+
+    def _hold(self, size: int) -> bool:
+        """Note what is held of the oplog from now on; False when it should not be."""
+        change, self._held = size - self._held, size
+        if not size and not change:
+            return True
+        return self._hub.count_scan_bytes(change) or size < _LITTLE
+
+    def _park(self) -> None:
+        """Hold nothing until somebody reads on: what was read of the oplog is read again then."""
+        self._is_parked = True
+        self._stream.close()
+        self._hold(0)
 
     def join(self, reader: Subscription[Any]) -> tuple[EventLog, int] | None:
         """Find the channel, when that has everything behind what the scan has given."""
+        if self._is_parked:
+            return None
         behind, is_untouched = self._reader.caught_up_at, self._reader.is_untouched
         if behind is None or not (self._stream.is_caught_up or is_untouched):
             return None
@@ -137,6 +164,7 @@ class ShardScan:
         joined = self._hub.join(reader, self._spec, self._latest, self._now, behind)
         if joined is not None:
             self.is_catching_up = False
+            self._hold(0)
             self._stream.close()
         return joined
 
@@ -149,7 +177,9 @@ class ShardScan:
 
     def close(self) -> None:
         """Stop; a second call does nothing."""
+        self._is_parked = False
         self._stream.close()
+        self._hold(0)
 
     def at_end(self, position: ResumeToken, reading: Reading) -> Standing:
         """Stand at the newest time that the tail has read."""

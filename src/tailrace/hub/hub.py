@@ -33,6 +33,8 @@ RING_BYTES: Final = 64 * 1024 * 1024
 CHANNEL_BYTES: Final = 128 * 1024 * 1024
 """For all channels together."""
 _LEAST_CHANNEL_BYTES: Final = 256 * 1024
+SCAN_BYTES: Final = 128 * 1024 * 1024
+"""What all that catch up may hold of the oplog together while nobody reads from them."""
 _PAUSE: Final = 1.0
 _CHANGES_WITH_TIME: Final = (b"NOW", b"CLUSTER_TIME", b"$rand", b"$sampleRate", b"$function", b"$where")
 """Where a stage has one of these, the same event may give different results to two subscribers."""
@@ -83,6 +85,7 @@ class Hub(Closeable):
         self._progress_listeners: list[Callable[[], None]] = []
         self.subscribers: set[Subscription[ShardScan]] = set()
         self._open_scans = 0
+        self._scan_bytes = 0
         self._ring_bytes = ring_bytes
         self._ring, self._tail = self._begin()
         self._stopping = threading.Event()
@@ -147,6 +150,12 @@ class Hub(Closeable):
         with self._lock:
             self._open_scans += change
             self.counts.scans += change > 0
+
+    def count_scan_bytes(self, change: int) -> bool:
+        """Count what a scan holds of the oplog between two reads; False when all of them hold too much."""
+        with self._lock:
+            self._scan_bytes += change
+            return self._scan_bytes <= SCAN_BYTES
 
     def recent(self, time: int) -> OplogBatch | None:
         """Give entries behind a time from the ring; None when it begins later."""
