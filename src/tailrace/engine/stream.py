@@ -174,6 +174,13 @@ class EngineStream:
         self.is_closed = True
         self._reader.close()
 
+    def abandon(self) -> None:
+        """Stop reading, and forget what was read and not given."""
+        self.close()
+        self._made = None
+        self._read = OplogBatch([], self.reached)
+        self._ready.clear()
+
     # --- position
 
     def _start(self, latest: int) -> tuple[ResumeToken, int]:

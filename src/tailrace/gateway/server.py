@@ -330,6 +330,7 @@ class Gateway:
             await asyncio.wait(self._clients.values(), timeout=5)
         for cursor in self.cursors:
             self.cursors.remove(cursor)
+        self.streams.end()
 
 
 def _tls_context(certificate: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:

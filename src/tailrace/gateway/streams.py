@@ -135,6 +135,11 @@ class Streams:
         for workers in (self._workers, self._stage_workers, self._scan_workers):
             workers.close(cancel=workers is not self._workers)
 
+    def end(self) -> None:
+        """Wait no more for what threads make, when all clients have gone."""
+        for making in tuple(self._making.values()):
+            making.cancel()
+
     # --- making events
 
     async def _poll(self, subscription: AnySubscription, max_events: int | None, owner: str) -> Batch:

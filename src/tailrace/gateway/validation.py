@@ -41,6 +41,10 @@ _USUAL: Final[dict[bytes, int]] = {
 _LARGEST: Final = 2**31 - 1
 _SESSION: Final = raw.document(raw.element(raw.BINARY, b"id", raw.binary(4, bytes(16))))
 _BEFORE_UUID: Final = _SESSION[:-17]
+_PREFERENCES: Final = frozenset(
+    raw.document(raw.element(raw.STRING, b"mode", raw.string(mode)))
+    for mode in ("primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
+)
 
 
 class Validation:
@@ -220,5 +224,7 @@ def _is_usual_get_more(asked: Command, *, has_comments: bool, knows_api: bool) -
     return True
 
 
-_FORMS: Final[dict[bytes, Callable[[bytes], bool]]] = {b"lsid": _is_session, b"$clusterTime": _is_cluster_time}
+_FORMS: Final[dict[bytes, Callable[[bytes], bool]]] = {
+    b"lsid": _is_session, b"$clusterTime": _is_cluster_time, b"$readPreference": _PREFERENCES.__contains__,
+}  # fmt: skip
 """What else than their type is looked at, of the fields that drivers send always."""

@@ -148,7 +148,7 @@ class ShardScan:
     def _park(self) -> None:
         """Hold nothing until somebody reads on: what was read of the oplog is read again then."""
         self._is_parked = True
-        self._stream.close()
+        self._stream.abandon()
         self._hold(0)
 
     def join(self, reader: Subscription[Any]) -> tuple[EventLog, int] | None:
