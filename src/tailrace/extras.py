@@ -63,3 +63,13 @@ def require_client(url: str, what: str) -> None:
     for module in needed:
         if module is not None and find_spec(module) is None:
             raise missing_extra(ModuleNotFoundError(name=module), what)
+
+
+def require_modules(what: str, *names: str) -> None:
+    """Raise if modules are not installed, with one command for all of them: nobody installs them one by one."""
+    absent = [name for name in names if find_spec(name) is None]
+    if absent:
+        extras = ",".join(dict.fromkeys(EXTRA_OF[name] for name in absent))
+        packages = "packages" if len(absent) > 1 else "package"
+        hint = f"Install {'them' if len(absent) > 1 else 'it'} with: pip install 'tailrace[{extras}]'"
+        raise MissingExtra(f"{what} needs the Python {packages} {', '.join(absent)}", hint=hint)

@@ -17,11 +17,12 @@ from tailrace.owned import run_guarded
 from tailrace.stand import ReplicaSet
 
 RUN_LINES = Path(__file__).parent / "run_lines.py"
+TRIED = Path(__file__).parents[2] / "examples" / "fraud_signals" / "features.toml"
 NOBODY = "mongodb://127.0.0.1:1/"
 NEEDS = {
     "dashboard": "dashboard",
-    "features": "redis",
-    "features run": "redis",
+    "features": "spark,redis",
+    "features run": "spark,redis",
     "lookup": "redis",
     "produce --sink kafka": "kafka",
     "produce --sink redis": "redis",
@@ -56,6 +57,7 @@ def commands_of(uri: str, namespace: str, folder: Path) -> dict[str, list[str]]:
         "doctor": ["doctor", "--uri", uri],
         "engine replay": ["engine", "replay", "--help"],
         "features": ["features", str(definition)],
+        "features try": ["features", "try", str(TRIED), "--uri", uri],
         "features run": ["features", "run", str(definition)],
         "gaps": ["gaps", *store],
         "init": ["init", "--uri", uri, "--yes", "--output", str(folder / "init.toml")],

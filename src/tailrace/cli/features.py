@@ -24,6 +24,7 @@ from tailrace.cli.flags import (
     with_settings,
 )
 from tailrace.cli.spark_session import check_mongodb, check_topics
+from tailrace.extras import require_modules
 from tailrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def features(
     checkpoint: Checkpoint = None,
 ) -> None:
     """Keep the features of a definition in Redis."""
+    require_modules("`tailrace features`", "pyspark", "redis")
     from tailrace.cli.spark_session import first_position, spark_session, stoppable
     from tailrace.features import load_definition
     from tailrace.features.job import EVENTS_PER_BATCH, FeatureJob

@@ -91,8 +91,9 @@ def _read_documents(replay: Replay, settings: Settings, limit: int) -> None:
     from tailrace.policy.configured import policy_of
 
     policy = policy_of(settings)
+    timeout = int(settings.mongodb.timeout_seconds * 1000)
     client: MongoClient[RawBSONDocument] = MongoClient(
-        settings.mongodb.uri.get_secret_value(), document_class=RawBSONDocument
+        settings.mongodb.uri.get_secret_value(), serverSelectionTimeoutMS=timeout, document_class=RawBSONDocument
     )
     with client:
         for namespace in replay.definition.namespaces:

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +14,7 @@ import typer
 from rich.console import Console
 
 from tailrace.cli.session import session
-from tailrace.errors import MissingExtra
-from tailrace.extras import EXTRA_OF
+from tailrace.extras import require_modules
 
 HELP = """Run everything on one machine: servers, producer, Spark jobs and dashboard.
 
@@ -39,7 +37,7 @@ def up(
     as_json: Annotated[bool, typer.Option("--json", help="Print what happens as JSON lines.")] = False,
 ) -> None:
     """Start everything on one machine and keep it running."""
-    _refuse_without_extras()
+    require_modules("`tailrace up`", "confluent_kafka", "pyspark", "redis", "uvicorn")
     from tailrace.cli.spark_session import fetched_connectors
     from tailrace.up import JsonView, PlainView, Plan, TerminalView, run
     from tailrace.up.run import fetch
@@ -62,15 +60,6 @@ def up(
         )
     if interrupted.is_set() and not was_up:  # afterwards Ctrl-C is how such a run ends
         raise KeyboardInterrupt
-
-
-def _refuse_without_extras() -> None:
-    """Say what is missing before anything is fetched or started."""
-    missing = [name for name in ("confluent_kafka", "pyspark", "redis", "uvicorn") if find_spec(name) is None]
-    if missing:
-        extras = ",".join(dict.fromkeys(EXTRA_OF[name] for name in missing))
-        hint = f"Install them with: pip install 'tailrace[{extras}]'"
-        raise MissingExtra(f"`tailrace up` needs the Python packages {', '.join(missing)}", hint=hint)
 
 
 @contextmanager

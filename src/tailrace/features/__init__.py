@@ -5,11 +5,18 @@ Belongs here: the definition, the windows, what an event contributes, the script
 (`spark`).
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from tailrace.features.declaration import load_definition
 from tailrace.features.definition import Definition, Feature, Kind, Source
-from tailrace.features.reading import FeatureValues, read, read_named
-from tailrace.features.store import FeatureStore
 from tailrace.features.windows import FOREVER, Window
+
+if TYPE_CHECKING:
+    from tailrace.features.reading import FeatureValues, read, read_named
+    from tailrace.features.store import FeatureStore
 
 __all__ = [
     "FOREVER",
@@ -24,3 +31,17 @@ __all__ = [
     "read",
     "read_named",
 ]
+
+_WITH_REDIS = {
+    "FeatureStore": "tailrace.features.store",
+    "FeatureValues": "tailrace.features.reading",
+    "read": "tailrace.features.reading",
+    "read_named": "tailrace.features.reading",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs Redis's client when it is asked for: definitions are read and tried without."""
+    if name in _WITH_REDIS:
+        return getattr(import_module(_WITH_REDIS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

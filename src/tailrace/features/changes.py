@@ -6,11 +6,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from tailrace import raw
 from tailrace.event import ChangeEvent
 from tailrace.features import Definition
+from tailrace.features.contribution import id_text
 from tailrace.features.store import Change
-from tailrace.fold import END_OPERATIONS, End, Ends, end_of, id_of_value
+from tailrace.fold import END_OPERATIONS, End, Ends, end_of
 from tailrace.telemetry import Sampler
 from tailrace.telemetry.tracing import written_at
 
@@ -74,9 +74,3 @@ class Collected:
             self.changes.append(
                 Change(id_text(key), version, document, update, is_delete, as_of, view.wall_time, namespace)
             )
-
-
-def id_text(key: bytes) -> str:
-    """Give the `_id` as text that is equal for equal `_id`s and sorts like them, as members of equal score do."""
-    id_ = raw.field(key, b"_id")
-    return id_of_value(id_ if id_ is not None else raw.Value(raw.DOCUMENT, key)).hex()

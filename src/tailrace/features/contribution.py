@@ -23,7 +23,7 @@ from tailrace.errors import EventUnconvertible
 from tailrace.features.conditions import fields_of, holds
 from tailrace.features.definition import Definition, Feature, Kind, Source
 from tailrace.features.windows import BEGINNING
-from tailrace.fold.update_description import apply_update
+from tailrace.fold import apply_update, id_of_value
 from tailrace.raw import extended_json
 
 BUCKETS: Final = 4096
@@ -298,3 +298,9 @@ def number_of(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
+
+
+def id_text(key: bytes) -> str:
+    """Give the `_id` as text that is equal for equal `_id`s and sorts like them, as members of equal score do."""
+    id_ = raw.field(key, b"_id")
+    return id_of_value(id_ if id_ is not None else raw.Value(raw.DOCUMENT, key)).hex()

@@ -15,8 +15,7 @@ from typing import Any
 import orjson
 
 from tailrace.event import ChangeEvent
-from tailrace.features.changes import id_text
-from tailrace.features.contribution import FieldValues, document_id, entity_of, row_of, updated, values_of
+from tailrace.features.contribution import FieldValues, document_id, entity_of, id_text, row_of, updated, values_of
 from tailrace.features.definition import Definition
 from tailrace.features.values import Row, computed, typed
 from tailrace.fold import END_OPERATIONS, end_of
