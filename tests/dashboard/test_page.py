@@ -194,6 +194,16 @@ def keep(folder: Path, name: str, *, behind: float, saved: float) -> None:
     store.save(Position(None, Timestamp(int(time.time() - behind), 1)), lease)
 
 
+LONG_REASON = """
+    const box = document.querySelector("#box-mongodb"), reason = box.querySelector(".reason");
+    const facts = document.createElementNS("http://www.w3.org/1999/xhtml", "dl");
+    facts.innerHTML = "<div><dt>state</dt><dd>live</dd></div><div><dt>lag</dt><dd>7 s</dd></div>";
+    box.insertBefore(facts, reason);
+    reason.textContent = "no server answers at http://127.0.0.1:28153: Connection refused ".repeat(4);
+    return reason.getBoundingClientRect().bottom <= box.getBoundingClientRect().bottom;
+"""
+
+
 def test_nothing_can_be_reached(browser: Browser, tmp_path: Path) -> None:
     port = free_port()
     settings = write_settings(
@@ -229,3 +239,4 @@ def test_nothing_can_be_reached(browser: Browser, tmp_path: Path) -> None:
         browser.until(lambda: "no server answers" in browser.text("#looks-list"), "the reasons")
         assert "hunter2" not in browser.run("return document.documentElement.innerHTML")
         browser.picture("nothing-reachable")
+        assert browser.run(LONG_REASON), "a reason below two facts is cut through its third line"
