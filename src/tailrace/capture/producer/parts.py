@@ -36,7 +36,7 @@ def checks_of(settings: Settings) -> Mapping[str, Callable[[], object]]:
     chosen = settings.capture
     sink_url = chosen.sink.get_secret_value()
 
-    def open_letters() -> None:
+    def check_dead_letters() -> None:
         require_client(sink_url, f"capture.sink = {masked(sink_url)}")
         open_dead_letters(chosen.dead_letters, sink_url, topics_of(chosen)).close()
 
@@ -49,7 +49,7 @@ def checks_of(settings: Settings) -> Mapping[str, Callable[[], object]]:
         "policy.rules": lambda: policy_of(settings, selection_of(chosen).pipeline),
         "capture.topic": lambda: topics_of(chosen),
         "capture.format": lambda: format_of(chosen, topics_of(chosen), NO_POLICY, settings.registry).make(),
-        "capture.dead_letters": open_letters,
+        "capture.dead_letters": check_dead_letters,
         "capture.position_store": lambda: open_store(chosen.position_store.get_secret_value()).close(),
         "capture.sink": make_sink,
     }
