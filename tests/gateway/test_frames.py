@@ -165,7 +165,7 @@ def test_a_budget_is_given_by_owner_in_turn_and_nobody_has_more_than_half_while_
         for each in eve[3:]:
             each.cancel()
         budget.give(8, "eve")
-        assert (budget.used, dict(budget._held)) == (0, {})
+        assert (budget.used, dict(budget._reserved)) == (0, {})
 
     asyncio.run(run())
 

@@ -96,7 +96,7 @@ class EngineStream:
         self._quick_bytes = quick_bytes(spec.stages)
 
     @property
-    def held_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """How many bytes of entries are held from which events are still to be made."""
         return sum(map(len, self._read.entries)) if self.is_unfinished else 0
 

@@ -28,7 +28,7 @@ _BYTES_AHEAD: Final = 1024 * 1024
 """A client that sends more before it has its answers has to wait."""
 
 
-class _Held(NamedTuple):
+class _Reserved(NamedTuple):
     """Bytes of a budget that a client has."""
 
     budget: ByteBudget
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
         """How many bytes those have, what has come of the next one, and the one that is not answered yet."""
         self._in_work = 0
         """How many bytes the message has that was read last and is not answered yet."""
-        self._held: list[_Held] = []
+        self._reserved: list[_Reserved] = []
         """What it and its answer take of the budgets of unpacked bytes and of replies."""
         self.owner = ""
         """Who has authenticated, and so shares those budgets with others; until then it is the address."""
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         owner = self.owner or self.address
         message, unpacked = await self._frames.open(frame, self.largest, self._seconds, owner)
         if unpacked:
-            self._held.append(_Held(self._frames.unpacked, unpacked, owner, time.monotonic()))
+            self._reserved.append(_Reserved(self._frames.unpacked, unpacked, owner, time.monotonic()))
         return message
 
     def _forget_message(self) -> None:
@@ -170,19 +170,19 @@ class Connection(asyncio.Protocol):
         if self._in_work:
             self._count_buffered(-self._in_work)
             self._in_work = 0
-        held, self._held = self._held, []
-        for each in held:
+        reserved, self._reserved = self._reserved, []
+        for each in reserved:
             each.budget.give(each.size, each.owner)
 
     async def wait_for_capacity(self, size: int) -> None:
         """Wait until there is room for a whole answer, which then is this client's until it is sent."""
         owner, budget = self.owner or self.address, self._frames.replies
         await self._frames.wait_for_capacity(budget, size, self._seconds, owner)
-        self._held.append(_Held(budget, size, owner, time.monotonic()))
+        self._reserved.append(_Reserved(budget, size, owner, time.monotonic()))
 
     def holds_since(self, budget: ByteBudget) -> float | None:
         """Tell since when the client has had bytes of a budget; None when it has none."""
-        return min((each.since for each in self._held if each.budget is budget), default=None)
+        return min((each.since for each in self._reserved if each.budget is budget), default=None)
 
     async def write(self, message: Message, body: Sequence[bytes]) -> None:
         """Answer a message, and wait while the client does not take what was sent before."""

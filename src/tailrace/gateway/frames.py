@@ -32,7 +32,7 @@ class ByteBudget:
         self.limit = limit
         self.used = 0
         self._on_waiting = on_waiting
-        self._held: Counter[str] = Counter()
+        self._reserved: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
         self._is_pressing = False
 
@@ -60,9 +60,9 @@ class ByteBudget:
     def give(self, count: int, owner: str = "") -> None:
         """Let others have bytes that are gone."""
         self.used -= count
-        self._held[owner] -= count
-        if self._held[owner] <= 0:
-            del self._held[owner]
+        self._reserved[owner] -= count
+        if self._reserved[owner] <= 0:
+            del self._reserved[owner]
         self._grant()
 
     def _grant(self) -> None:
@@ -70,7 +70,7 @@ class ByteBudget:
             count, turn = self._waiting[owner].popleft()
             self._waiting.move_to_end(owner)
             self.used += count
-            self._held[owner] += count
+            self._reserved[owner] += count
             turn.set_result(None)
 
     def _next_owner(self) -> str | None:
@@ -82,7 +82,7 @@ class ByteBudget:
                 del self._waiting[owner]
         for owner, turns in self._waiting.items():
             count = turns[0][0]
-            has_enough = self._held[owner] and self._held[owner] + count > self.limit // 2
+            has_enough = self._reserved[owner] and self._reserved[owner] + count > self.limit // 2
             if has_enough and len(self._waiting) > 1:
                 continue
             return owner if self.used == 0 or self.used + count <= self.limit else None

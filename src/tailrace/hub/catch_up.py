@@ -105,7 +105,7 @@ class ShardScan:
         self._latest = latest
         self._now = now
         self._open(spec)
-        self._held = 0
+        self._buffered = 0
         self._version = self._stream.token_version
         self._spec = replace(spec, token_version=self._version)
 
@@ -131,16 +131,16 @@ class ShardScan:
         position = stream.post_batch_resume_token
         caught_up_at = self._reader.caught_up_at if stream.is_caught_up else None
         self.standing = Standing(position, position) if caught_up_at is None else self._standing(position, caught_up_at)
-        fits = self._hold(stream.held_bytes)
+        fits = self._count_buffered(stream.buffered_bytes)
         if stream.is_closed:  # maybe by another thread, meanwhile
-            self._hold(0)
+            self._count_buffered(0)
         elif not fits:
             self._park()
         return Batch.encoded(events, position)
 
-    def _hold(self, size: int) -> bool:
+    def _count_buffered(self, size: int) -> bool:
         """Note what is held of the oplog from now on; False when it should not be."""
-        change, self._held = size - self._held, size
+        change, self._buffered = size - self._buffered, size
         if not size and not change:
             return True
         return self._hub.count_scan_bytes(change) or size < _LITTLE
@@ -149,7 +149,7 @@ class ShardScan:
         """Hold nothing until somebody reads on: what was read of the oplog is read again then."""
         self._is_parked = True
         self._stream.abandon()
-        self._hold(0)
+        self._count_buffered(0)
 
     def join(self, reader: Subscription[Any]) -> tuple[EventLog, int] | None:
         """Find the channel, when that has everything behind what the scan has given."""
@@ -164,7 +164,7 @@ class ShardScan:
         joined = self._hub.join(reader, self._spec, self._latest, self._now, behind)
         if joined is not None:
             self.is_catching_up = False
-            self._hold(0)
+            self._count_buffered(0)
             self._stream.close()
         return joined
 
@@ -179,7 +179,7 @@ class ShardScan:
         """Stop; a second call does nothing."""
         self._is_parked = False
         self._stream.close()
-        self._hold(0)
+        self._count_buffered(0)
 
     def at_end(self, position: ResumeToken, reading: Reading) -> Standing:
         """Stand at the newest time that the tail has read."""
