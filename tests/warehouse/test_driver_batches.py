@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 
+from spark_queries import wait_until
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.checkpoint import records_between
 from tailrace.spark.from_kafka import kafka_records
@@ -20,7 +21,7 @@ from tailrace.warehouse import driver_batch
 from tailrace.warehouse.deletion_vectors import decoded, encoded, puffin
 from tailrace.warehouse.driver_compaction import Compaction, Source, chosen
 from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, RemoteFile
-from tailrace.warehouse.job import WarehouseJob
+from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.key_index import Change, KeyIndex
 from tailrace.warehouse.lake import configure_catalog, open_lake
 from tailrace.warehouse.names import TableKind
@@ -117,6 +118,27 @@ def test_a_crash_between_history_and_mirror(spark, kafka, database, settings, tm
     lake = open_lake(spark, chosen_)
     assert differences(lake.table((database.name, "orders")), database.orders) == []
     assert lake.table((database.name, "orders_history")).count() == 17
+
+
+def test_directly_from_mongodb(spark, mongodb, database, settings, tmp_path):
+    """The first batch may be everything, so it is Spark's; the ones after it are the driver's."""
+    chosen_ = settings()
+    database.orders.insert_many([{"_id": number, "n": 1} for number in range(10)])
+    job = WarehouseJob(chosen_, uri=mongodb.uri)
+    start = job.backfill(spark, mongodb.uri, [database.name])
+    options = {"uri": mongodb.uri, "namespaces": database.name, "startAtOperationTime": start}
+    database.orders.update_many({"_id": {"$lt": 5}}, {"$set": {"n": 2}})
+    stream = spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load()
+    query = job.start(stream, str(tmp_path / "c"), processingTime="1 second")
+    mirror, history = (database.name, "orders"), (database.name, "orders_history")
+    try:
+        wait_until(lambda: len(by_driver(spark, chosen_, history)) > 1, seconds=SECONDS)
+        database.orders.update_many({"_id": {"$gt": 2}}, {"$set": {"n": 3}})
+        database.orders.delete_many({"_id": {"$gte": 8}})
+        wait_until(lambda: any(by_driver(spark, chosen_, mirror)), seconds=SECONDS)
+        wait_until(lambda: not differences(open_lake(spark, chosen_).table(mirror), database.orders), seconds=SECONDS)
+    finally:
+        query.stop()
 
 
 @pytest.fixture
