@@ -271,7 +271,7 @@ def _wait_for(topics: Topics, last: Change, ending: Ending) -> float | None:
     looked_at = 0
     while not ending.is_over:
         topics.poll(1.0)
-        if last in topics.changes[looked_at:]:
+        if any(change.key == last.key for change in topics.changes[looked_at:]):
             return time.monotonic() - ending.healed
         looked_at = len(topics.changes)
     return None
