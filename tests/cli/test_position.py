@@ -151,3 +151,27 @@ def test_export_of_a_name_without_position(store: PositionStore, capsys: pytest.
 def test_a_store_that_cannot_be_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["position", "show", "--store", "ftp://user:secret@host/"]) == EXIT_USAGE
     assert "secret" not in capsys.readouterr().err
+
+
+def test_a_position_that_cannot_be_read_is_shown_as_such_and_set_again(
+    store: PositionStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = store.cells.read("orders")
+    assert whole is not None
+    store.cells.swap("orders", whole, whole[:40], None)
+    assert run(["position", "show"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("orders cannot be read: ")
+    assert "tailrace position set" in told
+    assert run(["position", "history", "orders"]) == 0
+    assert "2023-11-02 04:09:51Z +7" in capsys.readouterr().out
+    assert run(["position", "set", "orders", "--at", "2023-11-02 04:09:51Z", "--reason", "torn"]) == 0
+    assert run(["position", "show", "orders"]) == 0
+    assert "2023-11-02" in capsys.readouterr().out
+
+
+def test_a_position_that_cannot_be_read_can_be_deleted(store: PositionStore) -> None:
+    whole = store.cells.read("orders")
+    store.cells.swap("orders", whole, b"{}", None)
+    assert run(["position", "delete", "orders", "--reason", "torn"]) == 0
+    assert store.load("orders") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def show(settings: Settings, names: Streams = None, as_json: AsJson = False) -> 
     """Show positions: time, token, counts and owner. Exit code 1 if a stream you named has none."""
     with _opened(settings) as opened:
         wanted = names or opened.names()
-        found = {name: (position, opened.holder(name)) for name in wanted if (position := opened.load(name))}
+        found, problems = _looked_up(opened, wanted)
     if as_json:
         shown = [
             {"name": name, "held_by": lease.owner if lease else None, **position.to_json()}
@@ -51,10 +51,27 @@ def show(settings: Settings, names: Streams = None, as_json: AsJson = False) -> 
     else:
         for name, (position, lease) in found.items():
             console_for_tables().print(_described(name, position, lease))
-    for name in wanted:
-        if name not in found:
-            typer.echo(f"{name} has no position", err=True)
-    raise typer.Exit(0 if len(found) == len(wanted) else 1)
+    for name, problem in problems.items():
+        typer.echo(f"{name} {problem}", err=True)
+    raise typer.Exit(1 if problems else 0)
+
+
+def _looked_up(
+    store: PositionStore, names: Sequence[str]
+) -> tuple[dict[str, tuple[Position, Lease | None]], dict[str, str]]:
+    """Give the positions that there are, and why there is none for the others."""
+    found, problems = {}, {}
+    for name in names:
+        try:
+            position = store.load(name)
+        except PositionInvalid as error:
+            problems[name] = f"cannot be read: {error.message}. {error.hint}"
+            continue
+        if position is None:
+            problems[name] = "has no position"
+        else:
+            found[name] = position, store.holder(name)
+    return found, problems
 
 
 @app.command("set")
@@ -73,8 +90,9 @@ def set_position(
         raise typer.BadParameter("give either --token or --at")
     position = _at_token(token) if token is not None else _at_time(at or "")
     with _opened(settings) as opened:
+        is_discarded = opened.discard_damaged(name, reason=reason)
         before = opened.load(name)
-        if before is None and not create:
+        if before is None and not create and not is_discarded:
             raise _unknown(opened, name, hint="Check the name, or make a new stream with --create.")
         details = {"to": shown_time(position.cluster_time), "reason": reason}
         with _audited(settings, "position set", name, **details), _changing(opened, name, reason, wait) as lease:
@@ -92,7 +110,7 @@ def delete_position(
 ) -> None:
     """Delete the position of a stopped stream; its history stays. The next run starts from scratch."""
     with _opened(settings) as opened:
-        if opened.load(name) is None:
+        if not opened.discard_damaged(name, reason=reason) and opened.load(name) is None:
             raise _unknown(opened, name)
         with _audited(settings, "position delete", name, reason=reason):
             lease = opened.wait_for_lease(name, _person(), seconds=_SECONDS_TO_CHANGE, timeout=wait, reason=reason)

@@ -176,3 +176,31 @@ def test_a_swap_whose_answer_was_lost_counts_as_done(store_url: str) -> None:
         cells.swap = lose_the_first_answer  # type: ignore[method-assign]
         store.save(position(3), lease, reason="once")
         assert [change.why for change in store.history("orders")] == ["once", "start"]
+
+
+def test_what_is_no_position_is_told_and_can_be_set_again_and_concerns_no_other_name(
+    store: PositionStore, open_another: Open
+) -> None:
+    for second, name in enumerate(("orders", "others"), 1):
+        store.save(position(second), store.acquire(name, "host/1"))
+    whole = store.cells.read("orders")
+    assert whole is not None
+    assert store.cells.swap("orders", whole, whole[: len(whole) // 2], None)
+    another = open_another()
+    with pytest.raises(PositionInvalid, match="not a position") as told:
+        another.load("orders")
+    assert "position set" in told.value.hint
+    with pytest.raises(PositionInvalid):
+        another.acquire("orders", "host/2")
+    assert another.names() == ["orders", "others"]
+    loaded = another.load("others")
+    assert loaded is not None
+    assert not another.discard_damaged("others", reason="a mistake")
+    assert another.discard_damaged("orders", reason="torn")
+    lease = another.acquire("orders", "host/2")
+    assert lease.epoch == 2, "the epochs of before stay fenced"
+    another.save(position(3), lease)
+    last = open_another().load("orders")
+    assert last is not None
+    assert last.cluster_time.time == 3
+    assert [change.what for change in another.history("orders")] == ["acquired", "discarded", "acquired"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -333,9 +333,13 @@ class KafkaCells:
                 trail.append(value)
 
     def _note_cell(self, name: str, cell: bytes) -> None:
-        """Take a cell; one that is read late, and is older than what this process wrote since, changes nothing."""
-        known = self._table.get(name)
-        if known is None or _counter(cell) >= _counter(known):
+        """Take a cell; one that is read late, and is older than what this process wrote since, changes nothing.
+
+        One that cannot be read is taken as it is: whoever asks for that name is told, and nobody else is concerned.
+        """
+        known = _counter(self._table.get(name))
+        counter = _counter(cell)
+        if known is None or counter is None or counter >= known:
             self._table[name] = cell
 
     @contextmanager
@@ -367,6 +371,8 @@ def _finish(producer: Producer) -> None:
                 raise
 
 
-def _counter(cell: bytes) -> int:
-    """Give the number that every cell has, and that grows with every change."""
-    return int(orjson.loads(cell)["counter"])
+def _counter(cell: bytes | None) -> int | None:
+    """Give the number that every cell has, and that grows with every change; None when there is none to be read."""
+    with suppress(ValueError, TypeError, KeyError):
+        return int(orjson.loads(cell)["counter"]) if cell is not None else None
+    return None

@@ -21,6 +21,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +31,7 @@ import orjson
 from tailrace.capture.positions.observed import ObservedCells, boot_time
 from tailrace.capture.positions.position import Position, has_ended
 from tailrace.errors import CaptureError, LeaseHeld, LeaseLost, PositionInvalid
+from tailrace.logs import get_logger
 from tailrace.owned.closeable import Closeable
 
 DEFAULT_LEASE_SECONDS = 30.0
@@ -38,6 +40,10 @@ BESIDE = "~"
 RENEWAL = "renewal"
 """The kind of the cells that keep a lease whose own cell waits for a commit."""
 _CONFLICTS_BEFORE_GIVING_UP = 20
+_HOW_TO_REPAIR = (
+    "`tailrace position history` shows where it stood when it was last started; `tailrace position set` puts it there."
+)
+_log = get_logger("tailrace.capture")
 
 
 class Cells(Protocol):
@@ -106,7 +112,7 @@ class Change:
     at: datetime
     who: str
     what: str
-    """acquired, taken-over, released, moved or deleted."""
+    """acquired, taken-over, released, moved, deleted or discarded."""
     why: str
     epoch: int
     position: Position | None
@@ -129,6 +135,15 @@ class Change:
         position = Position.from_json(form["position"]) if form["position"] else None
         at = datetime.fromisoformat(form["at"])
         return cls(at, form["who"], form["what"], form["why"], form["epoch"], position)
+
+    @classmethod
+    def from_bytes(cls, line: bytes) -> Change | None:
+        """Read a line as it is stored; None when it cannot be read."""
+        try:
+            return cls.from_json(orjson.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, PositionInvalid) as error:
+            _log.warning("trail_line_unreadable", error=str(error)[:200])
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +171,7 @@ class _Cell:
             position = form.pop("position")
             return cls(**form, position=Position.from_json(position) if position else None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise PositionInvalid(f"what the store holds is not a position: {error}") from None
+            raise PositionInvalid(f"what the store holds is not a position: {error}", hint=_HOW_TO_REPAIR) from None
 
 
 class PositionStore(Closeable):
@@ -293,14 +308,32 @@ class PositionStore(Closeable):
 
         self._update(lease.name, forget)
 
+    def discard_damaged(self, name: str, *, reason: str) -> bool:
+        """Forget what cannot be read, so that a person can say where the stream stands; gives whether there was any.
+
+        The epochs go on behind those of the trail: a writer of before stays fenced.
+        """
+        with self._turn:
+            self._known.pop(name, None)
+            damaged = self._observed.read(name, self._cells.read)
+            if _is_readable(damaged):
+                return False
+            epoch = max((change.epoch for change in self.history(name)), default=0)
+            empty = _Cell(counter=round(self._clock() * 1000), epoch=epoch)
+            trail = orjson.dumps(self._change("discarded", reason, empty).to_json())
+            if not self._cells.swap(name, damaged, empty.to_bytes(), trail):
+                raise LeaseLost(f"others keep changing the position of {name}")
+            return True
+
     def history(self, name: str, limit: int = 50) -> list[Change]:
-        """Give the last changes of the audit trail, the newest first."""
-        return [Change.from_json(orjson.loads(line)) for line in self._cells.changes(name, limit)]
+        """Give the last changes of the audit trail, the newest first; what cannot be read of it is left out."""
+        lines = self._cells.changes(name, limit)
+        return [change for line in lines if (change := Change.from_bytes(line)) is not None]
 
     def names(self) -> list[str]:
-        """Give the names that have a position, sorted."""
-        names = (name for name in self._cells.names() if not name.startswith(BESIDE))
-        return sorted(name for name in names if self.load(name) is not None)
+        """Give the names that have a position, or something that should be one, sorted."""
+        names = [name for name in self._cells.names() if not name.startswith(BESIDE)]
+        return sorted(name for name in names if not _is_empty(self._cells.read(name)))
 
     def close(self) -> None:
         """Give connections back; leases stay until they are released or expire."""
@@ -360,7 +393,7 @@ class PositionStore(Closeable):
             return math.inf
         beside = f"{BESIDE}{RENEWAL}~{name}"
         found = self._observed.read(beside, self.renewals.read)
-        kept = orjson.loads(found)["document"] if found else {}
+        kept = _renewal(found)
         is_same = (kept.get("epoch"), kept.get("owner")) == (cell.epoch, cell.owner)
         return self._observed.seconds_unchanged(beside) if is_same else math.inf
 
@@ -374,6 +407,26 @@ class PositionStore(Closeable):
     def _change(self, what: str, why: str, cell: _Cell) -> Change:
         at = datetime.fromtimestamp(self._clock(), UTC)
         return Change(at, cell.owner, what, why, cell.epoch, cell.position)
+
+
+def _is_readable(data: bytes | None) -> bool:
+    try:
+        _Cell.from_bytes(data)
+    except PositionInvalid:
+        return False
+    return True
+
+
+def _is_empty(data: bytes | None) -> bool:
+    return _is_readable(data) and _Cell.from_bytes(data).position is None
+
+
+def _renewal(data: bytes | None) -> dict[str, Any]:
+    """Give what a cell beside says of a lease; one that cannot be read renews nothing."""
+    with suppress(ValueError, KeyError, TypeError):
+        kept: dict[str, Any] = orjson.loads(data)["document"] if data else {}
+        return kept
+    return {}
 
 
 def _lease(name: str, cell: _Cell, asked_at: float = -math.inf) -> Lease:
