@@ -158,7 +158,7 @@ def test_secrets_of_files_are_not_shown_either(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", list(file_keys(Settings)))
 def test_every_setting_that_may_hold_a_secret_can_be_a_file(tmp_path: Path, key: str) -> None:
     table = key in ("capture.shards", "gateway.shards", "spark.config", "warehouse.catalog_config")
-    text = f"http://{MARK}" if key == "telemetry.endpoint" else MARK
+    text = f"http://{MARK}" if key in ("telemetry.endpoint", "monitor.webhook_url") else MARK
     (tmp_path / "secret").write_text(f'"name" = "{MARK}"\n' if table else f"{text}\n")
     section, name = key.split(".")
     loaded = Settings.load(write(tmp_path / "tailrace.toml", {f"{key}_file": "secret"}))

@@ -40,7 +40,7 @@ from tailrace.stand import MONGODB_VERSIONS, ReplicaSet
 from tailrace.stand.mongod_binary import WINDOWS_VERSIONS
 from tailrace.token import ResumeToken
 
-OPERATIONS = int(os.environ.get("OPS", "400"))
+OPERATIONS = int(os.environ.get("OPS", "200"))
 SEED = int(os.environ.get("SEED", "1"))
 SHORT_ROUNDS, SHORT_ROUND, LONG_ROUND = 2_000, 200, 10_000
 """So many operations are made in short rounds, and what comes after them in long ones."""

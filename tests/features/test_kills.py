@@ -100,6 +100,7 @@ def command(definition: Path, mongodb: Any, server: Redis, checkpoint: Path, *fl
     return [sys.executable, "-m", "tailrace.cli.app", "features", str(definition), *where, *flags]
 
 
+@pytest.mark.long
 def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, tmp_path):
     definition = tmp_path / "features.toml"
     definition.write_text(transactions_toml(f"{database.name}.tx", "driver"))

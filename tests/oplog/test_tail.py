@@ -23,8 +23,8 @@ from tailrace.stand import ReplicaSet
 
 ALL_VERSIONS = ("4.2.6", "4.4.2", "5.0.4", "6.0.5", "6.0.27")
 SECONDS = 60
-TURNS_BEYOND_BUFFERS = 12
-"""Each turn writes 4 MB or more; a connection buffers up to 36 MB by the usual settings of Linux."""
+BEYOND_BUFFERS = 70
+"""Documents of 0.9 MB, which fit into the oplog; a connection buffers up to 36 MB by the usual settings of Linux."""
 CURSOR_NOT_FOUND, CURSOR_IN_USE = 43, 143
 
 
@@ -169,8 +169,10 @@ def test_lost_history_is_refused(start_mongodb: Callable[..., ReplicaSet], mongo
         start = oplog.newest()
         tail = oplog.open(start)
         next(tail)
-        for _ in range(TURNS_BEYOND_BUFFERS):
-            replica_set.roll_over_oplog()
+        with replica_set.client() as client:
+            for number in range(BEYOND_BUFFERS):
+                client.test.large.insert_one({"_id": number, "filler": "x" * 900_000})
+        replica_set.roll_over_oplog()
         with pytest.raises(HistoryLost) as caught:
             next(oplog.open(start))
         assert caught.value.server_code == 286

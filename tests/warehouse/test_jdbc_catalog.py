@@ -18,7 +18,7 @@ from tailrace.owned import run_guarded
 from tailrace.settings import Settings
 from warehouse_load import Load, Topic, now
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 PAGE = Path(__file__).parents[2] / "docs" / "warehouse.md"
 VERBS = """
 import sys

@@ -212,8 +212,16 @@ def loads_of(database: Any) -> list[Any]:
     return loads
 
 
-@pytest.mark.parametrize("format", ["iceberg", pytest.param("delta", marks=pytest.mark.long)])
-def test_killed_drivers_and_brokers_leave_no_trace(spark, mongodb, kafka, database, tmp_path, format):
+@pytest.mark.parametrize(
+    ("format", "victims"),
+    [
+        ("iceberg", ["driver"]),
+        pytest.param("iceberg", ["driver", "broker and worker"], marks=pytest.mark.long),
+        pytest.param("delta", ["driver", "broker and worker"], marks=pytest.mark.long),
+    ],
+    ids=["iceberg", "iceberg-broker", "delta"],
+)
+def test_killed_drivers_and_brokers_leave_no_trace(spark, mongodb, kafka, database, tmp_path, format, victims):
     def strike(victim: str, chance: random.Random) -> None:
         if victim == "broker and worker":
             kafka.kill()
@@ -225,7 +233,7 @@ def test_killed_drivers_and_brokers_leave_no_trace(spark, mongodb, kafka, databa
     loads, start = loads_of(database), now(database.client)
     namespaces = [f"{database.name}.orders", f"{database.name}.users"]
     pipeline = Pipeline(mongodb, kafka, tmp_path, namespaces, format=format)
-    with killing(pipeline, loads, ["driver", "broker and worker"], strike):
+    with killing(pipeline, loads, victims, strike):
         check(spark, pipeline, database, start)
 
 

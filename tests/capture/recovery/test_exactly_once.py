@@ -74,7 +74,8 @@ def documents_in(kafka: Kafka, topic: str) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("source", ["change-stream", pytest.param("oplog", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("source", ["change-stream", "oplog"])
 def test_every_first_step_of_a_process_that_has_nothing_to_send(
     mongodb: ReplicaSet, database: Database[dict[str, Any]], kafka: Kafka, source: str
 ) -> None:
