@@ -17,26 +17,17 @@ from pymongo.errors import (
     ExecutionTimeout,
     NotPrimaryError,
     OperationFailure,
-    PyMongoError,
 )
 
 from tailrace import server_codes
 from tailrace.client.commands import Aggregate, DecodedBatch, GetMore, Reply
 from tailrace.driver import ResumeRules, WatchOptions
 from tailrace.driver.commands import Pause, Scope, Step
-from tailrace.driver.resume import POLICY, ResumableStream, ResumeBudget, Steps
+from tailrace.driver.resume import POLICY, ResumableStream, ResumeBudget, proceed
 from tailrace.driver.rules import Failure
 from tailrace.errors import ResumeTokenMissing
 
 Position = dict[str, Any]
-
-
-def proceed(steps: Steps, outcome: Reply | PyMongoError | None) -> Step | None:
-    """Hand the outcome of a step to the logic (None to begin) and give the next step, if there is one."""
-    try:
-        return steps.throw(outcome) if isinstance(outcome, PyMongoError) else steps.send(outcome)
-    except StopIteration:
-        return None
 
 
 @dataclass

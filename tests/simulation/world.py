@@ -68,7 +68,7 @@ from tailrace.client.commands import Aggregate, GetMore, Reply
 from tailrace.driver.batch import Batch
 from tailrace.driver.commands import Scope, Step
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.resume import ResumableStream, ResumeBudget, Steps
+from tailrace.driver.resume import ResumableStream, ResumeBudget, Steps, proceed
 from tailrace.errors import Backpressure, SinkUnavailable
 from tailrace.event import EventStream
 from tailrace.retry import Backoff, RetryPolicy
@@ -410,17 +410,12 @@ class ModelStream:
         self._stream.close()
 
     def _perform(self, steps: Steps) -> None:
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    reply = self._carry_out(step)
-                except PyMongoError as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(reply)
-        except StopIteration:
-            pass
+        outcome: Reply | PyMongoError | None = None
+        while (step := proceed(steps, outcome)) is not None:
+            try:
+                outcome = self._carry_out(step)
+            except PyMongoError as error:
+                outcome = error
 
     def _carry_out(self, step: Step) -> Reply | None:
         server, scheduler = self._world.server, self._world.scheduler

@@ -89,6 +89,14 @@ Without this, an error that every resume meets again (which the rules before 4.4
 a passing one) would be resumed for ever."""
 
 
+def proceed(steps: Steps, outcome: Reply | PyMongoError | None) -> Step | None:
+    """Hand the outcome of a step to the logic (None to begin) and give the next step, if there is one."""
+    try:
+        return steps.throw(outcome) if isinstance(outcome, PyMongoError) else steps.send(outcome)
+    except StopIteration:
+        return None
+
+
 class ResumableStream:
     """The state of one change stream."""
 

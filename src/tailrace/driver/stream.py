@@ -14,7 +14,7 @@ from tailrace.driver.batch import Batch
 from tailrace.driver.commands import Step
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
-from tailrace.driver.resume import Steps
+from tailrace.driver.resume import Steps, proceed
 from tailrace.driver.shell import Shell
 from tailrace.driver.target import Target
 from tailrace.owned.closeable import Closeable
@@ -106,16 +106,12 @@ class ChangeStream(Shell[D, RawCursor], Closeable):
         self._working = True
         with self._time_limit():
             try:
-                step = next(steps)
-                while True:
+                outcome: Reply | PyMongoError | None = None
+                while (step := proceed(steps, outcome)) is not None:
                     try:
-                        reply = self._execute(step)
+                        outcome = self._execute(step)
                     except PyMongoError as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(reply)
-            except StopIteration:
-                pass
+                        outcome = error
             except PyMongoError:
                 raise
             except BaseException:
