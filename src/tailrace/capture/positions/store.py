@@ -28,10 +28,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
+from tailrace.capture.positions.audit_trail import Change
 from tailrace.capture.positions.observed import ObservedCells, boot_time
 from tailrace.capture.positions.position import Position, has_ended
 from tailrace.errors import CaptureError, LeaseHeld, LeaseLost, PositionInvalid
-from tailrace.logs import get_logger
 from tailrace.owned.closeable import Closeable
 
 DEFAULT_LEASE_SECONDS = 30.0
@@ -43,7 +43,6 @@ _CONFLICTS_BEFORE_GIVING_UP = 20
 _HOW_TO_REPAIR = (
     "`tailrace position history` shows where it stood when it was last started; `tailrace position set` puts it there."
 )
-_log = get_logger("tailrace.capture")
 
 
 class Cells(Protocol):
@@ -103,47 +102,6 @@ class Lease:
     asked_at: float = field(default=-math.inf, compare=False)
     """When its holder asked for this term, by `boot_time` of its machine: the term began then or later. Nobody else
     knows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A line of the audit trail: who did what, when and why."""
-
-    at: datetime
-    who: str
-    what: str
-    """acquired, taken-over, released, moved, deleted or discarded."""
-    why: str
-    epoch: int
-    position: Position | None
-    """The position after the change."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the form that is stored and shown."""
-        return {
-            "at": self.at.isoformat(),
-            "who": self.who,
-            "what": self.what,
-            "why": self.why,
-            "epoch": self.epoch,
-            "position": self.position.to_json() if self.position else None,
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Change:
-        """Read what `to_json` gave."""
-        position = Position.from_json(form["position"]) if form["position"] else None
-        at = datetime.fromisoformat(form["at"])
-        return cls(at, form["who"], form["what"], form["why"], form["epoch"], position)
-
-    @classmethod
-    def from_bytes(cls, line: bytes) -> Change | None:
-        """Read a line as it is stored; None when it cannot be read."""
-        try:
-            return cls.from_json(orjson.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, PositionInvalid) as error:
-            _log.warning("trail_line_unreadable", error=str(error)[:200])
-            return None
 
 
 @dataclass(frozen=True, slots=True)
