@@ -89,7 +89,8 @@ def _guarded(
 
 
 def _extras(settings: Settings) -> Iterator[Finding]:
-    installed = sorted({extra for module, extra in EXTRA_OF.items() if find_spec(module) is not None})
+    lacking = {extra for module, extra in EXTRA_OF.items() if find_spec(module) is None}
+    installed = sorted(set(EXTRA_OF.values()) - lacking)
     yield Finding("extras", Level.OK, f"installed: {', '.join(installed) or 'none'}")
     for key, url in _urls(settings).items():
         try:
