@@ -16,7 +16,7 @@ from pymongo.database import Database
 from structlog.testing import capture_logs
 
 from tailrace.capture.producer.assembly import Capture
-from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.control import FirstStep
 from tailrace.capture.producer.parts import selection_of
 from tailrace.errors import SettingsError
 from tailrace.policy.configured import policy_of
@@ -147,5 +147,46 @@ def test_deletes_in_a_gap_are_found_under_hashed_keys(database: Database[Any], t
 def test_what_would_protect_nothing_is_refused(policy: Any, capture: Any, says: str) -> None:
     settings = Settings.model_validate({"policy": policy, "capture": capture})
     with pytest.raises(SettingsError, match=says.replace("$", r"\$")) as refused:
+        policy_of(settings, selection_of(settings.capture).pipeline)
+    assert refused.value.hint
+
+
+@pytest.mark.mongodb("6.0.5", "7.0.28")
+def test_ddl_events_of_a_server_hold_no_constant(database: Database[Any]) -> None:
+    """Validators, partial indexes and views, in descriptions, in the state before, and in tokens."""
+    rules = policy_of(settings_of(database, Path(), {"namespaces": ["*"], "fields": ["email"], "action": "drop"}))
+    views = database.with_options(bson.codec_options.CodecOptions(document_class=RawBSONDocument))
+    with views.watch(show_expanded_events=True, max_await_time_ms=500) as stream:
+        hidden = {"email": {"$ne": MARK}}
+        database.create_collection("people", validator=hidden)
+        for level in ("strict", "moderate"):
+            database.command({"collMod": "people", "validator": hidden, "validationLevel": level})
+        database.people.create_index("n", partialFilterExpression={"email": MARK}, name="partial")
+        database.people.drop_index("partial")
+        database.create_collection("seen", viewOn="people", pipeline=[{"$match": hidden}])
+        database.people.drop()
+        raw: list[bytes] = []
+        while not raw or bson.decode(raw[-1])["operationType"] != "drop":
+            raw += [event.raw for event in [stream.try_next()] if event is not None]
+    assert sum(MARK.encode() in event for event in raw) >= 6, "the server tells it"
+    for event in [*map(rules.event, raw), *rules.events(raw)]:
+        assert MARK.encode() not in event, bson.decode(event)
+        assert MARK.encode() not in bytes.fromhex(bson.decode(event)["_id"]["_data"]), bson.decode(event)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"$match": {"$expr": {"$eq": [{"$toInt": "$fullDocument.email"}, 1]}}},
+        {"$match": {"$and": [{"a": 1}, {"$or": [{"$expr": True}]}]}},
+        {"$redact": "$$KEEP"},
+        {"$project": {"copy": "$fullDocument.email"}},
+    ],
+)
+def test_a_stage_whose_error_may_quote_a_value_is_refused(
+    database: Database[Any], tmp_path: Path, stage: dict[str, Any]
+) -> None:
+    settings = settings_of(database, tmp_path, HASH, pipeline=json.dumps([stage]))
+    with pytest.raises(SettingsError) as refused:
         policy_of(settings, selection_of(settings.capture).pipeline)
     assert refused.value.hint

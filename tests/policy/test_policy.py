@@ -192,6 +192,26 @@ def test_constants_in_descriptions_of_collections_are_left_out():
     assert after["operationDescription"] == {"indexes": [{"v": 2, "key": {"email": 1}}]}
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_nor_are_they_in_the_token_or_the_state_before(version: int):
+    described = {"validator": {"email": "ann@example.com"}, "index": {"name": "n_1"}}
+    identifier = bson.encode({"operationType": "modify", "operationDescription": described})
+    data = TokenData(Timestamp(5, 1), version, TokenKind.EVENT, uuid=bytes(16), event_identifier=identifier)
+    before = event(
+        _id=ResumeToken.encode(data).to_document(),
+        operationType="modify",
+        operationDescription=described,
+        stateBeforeChange={"collectionOptions": {"validator": {"email": "ann@example.com"}}},
+    )
+    after = bson.decode(policy(("email", "mask")).event(before))
+    assert after["operationDescription"] == {"index": {"name": "n_1"}}
+    assert after["stateBeforeChange"] == {"collectionOptions": {}}
+    inside = ResumeToken.parse(after["_id"]).decode()
+    kept = {"operationType": "modify", "operationDescription": {"index": {"name": "n_1"}}}
+    assert bson.decode(inside.event_identifier) == kept
+    assert ResumeToken.parse(after["_id"]).cluster_time == Timestamp(5, 1)
+
+
 def test_other_collections_are_left_alone():
     before = event(fullDocument={"_id": 1, "a": 1})
     assert policy(("a", "drop"), namespaces="shop.orders").event(before) is before

@@ -13,7 +13,8 @@ from tailrace.settings import PolicyRuleSettings, Settings
 
 _ONLY: Final = "only"
 _LEAST_KEY_BYTES: Final = 16
-_FILTERING_STAGES: Final = frozenset({"$match", "$unset", "$redact", "$changeStreamSplitLargeEvent"})
+_FILTERING_STAGES: Final = frozenset({"$match", "$unset", "$changeStreamSplitLargeEvent"})
+_EXPRESSION: Final = "$expr"
 
 
 def policy_of(settings: Settings, pipeline: Iterable[Mapping[str, Any]] = ()) -> Policy:
@@ -27,7 +28,7 @@ def policy_of(settings: Settings, pipeline: Iterable[Mapping[str, Any]] = ()) ->
             hint="Make one with `openssl rand -hex 32` and name its file in policy.key_file.",
         )
     if rules:
-        _refuse_made_fields(pipeline)
+        _refuse_revealing_stages(pipeline)
     return Policy(rules, key)
 
 
@@ -53,11 +54,22 @@ def _rule(number: int, given: PolicyRuleSettings, *, has_key: bool) -> Rule:
     return Rule(given.namespaces, given.fields, action)
 
 
-def _refuse_made_fields(pipeline: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse stages that may copy values to where no rule looks for them."""
-    for name in (name for stage in pipeline for name in stage):
+def _refuse_revealing_stages(pipeline: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse stages that may copy values to where no rule looks, and expressions, whose errors quote values."""
+    for name, stage in ((name, stage) for each in pipeline for name, stage in each.items()):
         if name not in _FILTERING_STAGES:
             raise SettingsError(
-                f"the pipeline has {name}, which may copy values to fields that no rule of the policy names",
+                f"the pipeline has {name}, which may show values where no rule of the policy looks for them",
                 hint=f"Under a policy a pipeline may hold {', '.join(sorted(_FILTERING_STAGES))}.",
             )
+        if _holds_expression(stage):
+            raise SettingsError(
+                f"the pipeline has {_EXPRESSION}, and an expression's error may quote a value that the policy hides",
+                hint="Compare with query operators, or use a filter of capture.transforms, which sees governed events.",
+            )
+
+
+def _holds_expression(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return _EXPRESSION in value or any(map(_holds_expression, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_expression, value))

@@ -21,7 +21,7 @@ ID: Final = b"_id"
 _ONE: Final = b"*"
 _ANY: Final = b"**"
 OTHER: Final = b"*"
-"""Stands for every name that no rule spells out; no field can be told from it, because `*` is never spelt out."""
+"""Stands for every name that no rule spells out; it stands for no certain field, because `*` is never spelt out."""
 
 
 class AmbiguousPath(Exception):

@@ -26,6 +26,7 @@ from tailrace.token import ResumeToken
 _DOCUMENTS: Final = frozenset({b"fullDocument", b"fullDocumentBeforeChange", b"documentKey"})
 _MOST_NAMESPACES: Final = 10_000
 _ABOUT_THE_EVENT: Final = (b"_id", b"operationType", b"clusterTime", b"ns")
+_OF_DDL: Final = (b"operationDescription", b"stateBeforeChange")
 _CONSTANTS_OF_DDL: Final = Rule(
     ("*",), ("**.partialFilterExpression", "**.validator", "**.pipeline", "**.min", "**.max"), Action(Kind.DROP)
 )
@@ -143,40 +144,39 @@ class Policy:
                 return Value(kind, self._document(view.raw, begin, fields))
             if name == b"updateDescription":
                 return Value(kind, self._update_description(value.data, fields))
-            if name == b"operationDescription":
+            if name in _OF_DDL:
                 return Value(kind, self._document(view.raw, begin, self._ddl))
             return Value(kind, new_token) if name == b"_id" else value
 
         return _rewritten(view.raw, 0, rewrite)
 
     def _token(self, view: ChangeEvent, fields: FieldState) -> bytes:
-        """Give the event's token; it holds the documentKey, so with a changed key it is made anew.
+        """Give the event's token; it holds the documentKey or what a DDL event describes, and is made anew with them.
 
         It stands for the same place in the order of events, but no server knows it: a stream is resumed from the
         position, which is not part of what leaves the process.
         """
         key = view.document_key
-        if key is None or self._document(key, 0, fields) == key:
+        has_description = b"operationDescription" in view.spans
+        if not has_description and (key is None or self._document(key, 0, fields) == key):
             return view.token
         token = ResumeToken.parse(view.token)
         if token.is_of_other_family:
             return view.token  # no such token holds a key
         data = token.decode()
-        if data.event_identifier is None:
+        known = data.event_identifier
+        if known is None:
             return view.token
-        nested = raw.field(data.event_identifier, b"documentKey") if data.version >= 2 else None
-        known = data.event_identifier if nested is None else nested.data
-        changed = self._document(known, 0, fields)
-        if nested is not None:
-            changed = _rewritten(
-                data.event_identifier,
-                0,
-                lambda kind, name, begin, end: Value(
-                    kind,
-                    changed if name == b"documentKey" else data.event_identifier[begin:end],  # type: ignore[index]
-                ),
-            )
-        return ResumeToken.encode(replace(data, event_identifier=changed)).to_bson()
+        rules = {b"documentKey": fields, b"operationDescription": self._ddl}
+
+        def rewrite(kind: int, name: bytes, begin: int, end: int) -> Value:
+            is_ruled = kind == raw.DOCUMENT and name in rules
+            return Value(kind, self._document(known, begin, rules[name]) if is_ruled else known[begin:end])
+
+        # The identifier of an event with a document is the documentKey itself before version 2.
+        is_named = has_description or (data.version >= 2 and raw.field(known, b"documentKey") is not None)
+        changed = _rewritten(known, 0, rewrite) if is_named else self._document(known, 0, fields)
+        return view.token if changed == known else ResumeToken.encode(replace(data, event_identifier=changed)).to_bson()
 
     def _update_description(self, description: bytes, fields: FieldState) -> bytes:
         """Apply the rules to a delta: the names of its fields are paths."""
