@@ -8,10 +8,70 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from tailrace.stand.node import ThrowAwayCA
+
+
+class TlsStream:
+    """TLS on a socket that one thread may read while another writes, which `SSLSocket` does not allow before 3.13."""
+
+    def __init__(
+        self, connection: socket.socket, context: ssl.SSLContext, *, server_hostname: str | None = None
+    ) -> None:
+        self._connection = connection
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        is_server = server_hostname is None
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, is_server, server_hostname)
+        self._lock = threading.Lock()
+        while not self._is_done(self._tls.do_handshake):
+            self._receive()
+
+    def recv(self, size: int) -> bytes:
+        """Wait for what the other side sends; empty at the end."""
+        while True:
+            with self._lock:
+                try:
+                    return self._tls.read(size)
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLError:  # the other side has closed it
+                    return b""
+            self._receive()
+
+    def sendall(self, data: bytes) -> None:
+        """Send it all."""
+        with self._lock:
+            self._tls.write(data)
+            self._connection.sendall(self._outgoing.read())
+
+    def shutdown(self, how: int) -> None:
+        """Break the connection."""
+        self._connection.shutdown(how)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._connection.close()
+
+    def _is_done(self, step: Callable[[], None]) -> bool:
+        try:
+            step()
+            done = True
+        except ssl.SSLWantReadError:
+            done = False
+        finally:
+            self._connection.sendall(self._outgoing.read())
+        return done
+
+    def _receive(self) -> None:
+        data = self._connection.recv(65536)
+        with self._lock:
+            if data:
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+
 
 _SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
 
@@ -30,7 +90,8 @@ def tls_front(port: int, certificates: ThrowAwayCA, *, postgresql: bool = False)
                     return
                 client.sendall(b"S")
             behind = socket.create_connection(("127.0.0.1", port))
-            with behind, context.wrap_socket(client, server_side=True) as inside:
+            with behind, suppress(ssl.SSLError):  # who does not trust the certificate ends the handshake
+                inside = TlsStream(client, context)
                 threading.Thread(target=_pump, args=(behind, inside), daemon=True).start()
                 _pump(inside, behind)
 
@@ -47,7 +108,7 @@ def tls_front(port: int, certificates: ThrowAwayCA, *, postgresql: bool = False)
         listening.close()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(source: socket.socket | TlsStream, target: socket.socket | TlsStream) -> None:
     with suppress(OSError):
         while data := source.recv(65536):
             target.sendall(data)
