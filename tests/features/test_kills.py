@@ -116,7 +116,7 @@ def test_a_killed_driver_goes_on_where_it_was(mongodb, database, redis_server, t
             assert first.poll() is None
             load.run(60)
             first.kill()
-            first.wait(30)
+            first.wait(SECONDS)
             load.run(40)
             again = command(definition, mongodb, redis_server, tmp_path / "c", "--backfill", "--once")
             ended = run_guarded(again, capture_output=True, text=True, timeout=SECONDS)

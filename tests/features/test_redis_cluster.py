@@ -22,6 +22,7 @@ from tailrace.features.store import Change
 from tailrace.owned import OwnedThread
 from tailrace.redis_access import connect
 from tailrace.stand import Redis
+from waiting import SECONDS
 
 NOON = 1_780_000_000_000
 USERS = ["u1", "", "}", "{", "{}", "~.", "a}b{c", 5]
@@ -104,13 +105,13 @@ def test_nothing_is_wrong_while_slots_move(cluster: RedisCluster) -> None:
         time.sleep(1.0)
         assert applying.is_alive, "an entity that is on its way was changed"
         _end_move(cluster, slot, owner, target)
-        applying.join(60)
+        applying.join(SECONDS)
         assert_recomputed(client, "moving", documents)
         mover = OwnedThread(lambda: cluster.reshard(target, owner, 300), name="resharding")
         mover.start()
         for begin in range(300, 900, 100):
             store.apply(changes(documents, range(begin, begin + 100), random.Random(begin)))
-        mover.join(60)
+        mover.join(SECONDS)
         assert_recomputed(client, "moving", documents)
 
 
@@ -128,7 +129,7 @@ def test_a_drop_waits_until_slots_stand_still(cluster: RedisCluster) -> None:
         time.sleep(1.0)
         assert dropping.is_alive
         _end_move(cluster, slot, first, second)
-        dropping.join(60)
+        dropping.join(SECONDS)
         assert_recomputed(client, "dropped", {})
 
 

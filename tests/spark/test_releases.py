@@ -15,6 +15,7 @@ from tailrace.owned import run_guarded
 from tailrace.spark.connectors import connectors_of
 from tailrace.stand.cache import made_once
 from tailrace.stand.maven import read_checksums
+from waiting import SECONDS
 
 ROOT = Path(__file__).parents[2]
 NEWEST = {"4.0": "4.0.5", "4.1": "4.1.4"}
@@ -51,7 +52,7 @@ def test_the_core_of_spark_features_and_tables(version: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(release(version))}
     asked = run_guarded(
         [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"],
-        env=environment, capture_output=True, text=True, timeout=60,
+        env=environment, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     assert asked.stdout.strip() == version
     chosen = os.environ.get("CORE", "").split() or CORE

@@ -21,6 +21,7 @@ from tailrace.spark.session import (
     open_session,
     session_config,
 )
+from waiting import SECONDS
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -81,7 +82,7 @@ with spark_session(SparkSettings(driver_memory="512m")) as spark:
 
 
 def test_the_jvm_ends_with_a_killed_program():
-    result = run_guarded([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    result = run_guarded([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=SECONDS)
     assert result.returncode == -9, result.stderr
     jvm = Path("/proc") / result.stdout.split()[-1]
     deadline = time.monotonic() + 200

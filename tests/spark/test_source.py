@@ -19,7 +19,7 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
 from spark_queries import SECONDS, Collected, run_to_end, running, wait_until
 from tailrace.errors import HistoryLost, SettingsError
-from tailrace.spark import drain, error_of, position_now, prefetching
+from tailrace.spark import drain, error_of, jvm, position_now
 from tailrace.spark.columns import ENVELOPE
 from tailrace.spark.source import StreamReader, TailraceDataSource
 
@@ -169,7 +169,7 @@ def test_without_pysparks_internal_reader_the_tasks_read_every_range(monkeypatch
     """What such a reader gives them is in the test above: the range of a batch whose rows nobody asks for."""
     assert issubclass(StreamReader, _SimpleStreamReaderWrapper)
     monkeypatch.delattr(datasource_internal, "_SimpleStreamReaderWrapper")
-    assert runpy.run_path(prefetching.__file__)["PrefetchingReader"] is DataSourceStreamReader
+    assert runpy.run_path(jvm.__file__)["PrefetchingReader"] is DataSourceStreamReader
 
 
 def test_a_stream_of_declared_columns_is_typed(spark, mongodb, database, tmp_path):

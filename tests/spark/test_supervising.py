@@ -48,7 +48,7 @@ def test_offsets_that_kafka_has_removed_are_lost_history(spark, kafka, tmp_path)
     produce(servers, topic, 20)
     admin = AdminClient({"bootstrap.servers": servers})
     for done in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
-        done.result(30)
+        done.result(SECONDS)
     with pytest.raises(HistoryLost, match="no longer have what comes next") as lost:
         supervise(run)
     assert len(starts) == 2, "it is not tried again"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.spark.task import task
+from tailrace.spark.failures import task
 
 
 def test_archives_leave_the_cache_and_can_still_be_imported_from(

@@ -71,7 +71,7 @@ def _decodable(element: bytes) -> list[tuple[str, Any]]:
 def updated(values: FieldValues, update: bytes, paths: Sequence[str]) -> FieldValues | None:
     """Give the values after an update, by its description; None when that does not tell it.
 
-    A part of a field changes the field as a whole is known; a part of one that is not there cannot be told.
+    A part of a field changes the field as a whole is known; a part of one that is not there is not known.
     """
     description = extended_json.decode(update)
     changed, removed = description.get("updatedFields", {}), description.get("removedFields", ())

@@ -37,6 +37,7 @@ from tailrace.spark.from_kafka import (
     from_kafka,
     kafka_records,
 )
+from tailrace.spark.handover import HandOver
 from tailrace.spark.jvm import HadoopFiles
 from tailrace.spark.options import own_options
 from tailrace.telemetry import NO_TRACING, SampledEvent, Sampler, TraceContext, Tracing
@@ -69,6 +70,8 @@ class FeatureJob:
     """Where the documents are, for when a rename (as `$out` ends with) puts another collection in place of this one."""
     tracing: Tracing = field(default=NO_TRACING, repr=False)
     """Where the spans of sampled events go."""
+    handed_over: HandOver = field(default_factory=HandOver, repr=False, compare=False)
+    """The rows of small batches, which come to a driver on this machine without a Spark job."""
 
     def prepare(self) -> None:
         """Leave the definition in Redis; refuses to mix two."""
@@ -77,9 +80,12 @@ class FeatureJob:
     def start(self, events: DataFrame, checkpoint: str, **trigger: Any) -> StreamingQuery:
         """Start the query on a stream of events that has the column of `COLUMNS`."""
         self.prepare()
+        self.handed_over.expect(checkpoint)
         writer = events.writeStream.queryName(f"features {self.definition.name}").foreachBatch(self.apply)
         writer = writer.option("checkpointLocation", checkpoint)
-        return (writer.trigger(**trigger) if trigger else writer).start()
+        query = (writer.trigger(**trigger) if trigger else writer).start()
+        self.handed_over.follow(query)
+        return query
 
     def apply(self, events: DataFrame, number: int) -> None:
         """Apply one micro-batch; any part of it may have been applied before."""
@@ -92,7 +98,7 @@ class FeatureJob:
 
         def once() -> list[Row]:
             progress_store.check(number)
-            rows = self._applied(events)
+            rows = self._applied(events, number)
             bad = sum(row.bad for row in rows)
             if bad and self.format is not None and not any(row.position for row in rows):
                 check_format(self.format, bad, bytes(self._bad_records(events).take(1)[0].bad_record))
@@ -162,7 +168,7 @@ class FeatureJob:
             "namespaces": ",".join(self.definition.namespaces),
             "fullDocument": "updateLookup",
             "partitionBy": "key",
-            **({"maxEventsPerBatch": str(EVENTS_PER_BATCH)} if self.in_driver else {}),
+            **({"maxEventsPerBatch": str(EVENTS_PER_BATCH), **self.handed_over.options()} if self.in_driver else {}),
             **(options or {}),
         }
         return spark.readStream.format("tailrace").options(**chosen).schema(COLUMNS).load()
@@ -192,11 +198,12 @@ class FeatureJob:
             return None
         return event_reader(self.format, COLUMNS, keep_bad_records=True)
 
-    def _applied(self, events: DataFrame) -> list[Row]:
+    def _applied(self, events: DataFrame, number: int) -> list[Row]:
         """Apply a micro-batch, here or in its tasks; gives a row for each part of it."""
         if not self.in_driver:
             return self._applied_in_tasks(events)
-        rows: Iterable[pa.RecordBatch] = events.toArrow().to_batches()
+        found = self.handed_over.take(number)
+        rows: Iterable[pa.RecordBatch] = (events.toArrow() if found is None else found).to_batches()
         if self._reader is not None:
             rows = self._reader(rows)
         results = _applying(self.definition, self.redis_url, self.tracing.sampler.ratio)(rows)
@@ -242,7 +249,7 @@ class FeatureJob:
     def _end(self, spark: SparkSession, end: _End) -> None:
         """A collection is gone, with what its documents contributed; another one may have come by a rename.
 
-        The documents of that one were told under another name, if at all, so they are read.
+        The documents of that one had events under another name, if at all, so they are read.
         """
         namespace = "" if end.namespace == self.definition.namespace else end.namespace
         _store(self.redis_url, self.definition).end_before(end.version, end.as_of, namespace)

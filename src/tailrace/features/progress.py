@@ -57,6 +57,8 @@ class ProgressStore:
         self._redis = client
         names = KeyNames(prefix, is_cluster(client))
         self._key, self._copies = names.progress, names.progress_copies
+        self._last_runs: set[str] = set()
+        """The servers' runs when the work before was done: asking again before the next one would be a trip more."""
         self._save = registered(client, _SAVE)
         self._fill = registered(client, _FILL)
 
@@ -87,11 +89,13 @@ class ProgressStore:
         return None if position is None or as_of is None else (position.decode(), int(as_of))
 
     def undisturbed(self, work: Callable[[], _Result]) -> _Result:
-        """Do repeatable work, again if a server was started again or replaced meanwhile: what it had may be gone."""
+        """Do repeatable work, again if a server was started again or replaced since: writes may be lost."""
+        runs = self._last_runs or self._runs()
         while True:
-            runs = self._runs()
             result = work()
-            if self._runs() == runs:
+            before, runs = runs, self._runs()
+            self._last_runs = runs
+            if before == runs:
                 return result
             _log.warning("batch_written_again", why="Redis was started again, or a replica has taken over")
 

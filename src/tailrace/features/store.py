@@ -147,7 +147,7 @@ class FeatureStore:
     def end_before(self, version: str, as_of: int, namespace: str = "") -> None:
         """Take away what documents of a collection contributed before a version: it ended then.
 
-        The version is kept: what is told of that collection later, from another partition, changes nothing any more.
+        The version is kept: what comes of that collection later, from another partition, changes nothing any more.
         """
         retry_until_available(lambda: self._end(keys=[self._names.ended(namespace)], args=[version]))
         self.forget_before(version, as_of, namespace)
@@ -287,11 +287,11 @@ class FeatureStore:
 
         In a cluster a second one is named. While the slot of an entity moves, some of its keys are on one server and
         some on the other, and a script would take those it does not see for missing. A script that names two keys,
-        one of which is never there, is told to try again until the slot has arrived.
+        one of which is never there, gets TRYAGAIN until the slot has arrived.
         """
         return [*bases, f"{bases[0]}:rows"] if self._names.is_cluster else bases
 
-    # --- what the scripts are told
+    # --- the arguments of the scripts
 
     @cached_property
     def _features(self) -> str:
@@ -309,7 +309,7 @@ class FeatureStore:
         ).decode()
 
     def _shared(self, at: int) -> list[str]:
-        """Give what a script is told once for all its entities."""
+        """Give the arguments of a script that are the same for all its entities."""
         reach, lifetime = self.definition.reach_ms, self.definition.lifetime_ms
         shared = {
             "at": at,
@@ -353,7 +353,7 @@ class _State:
 
     @property
     def claim(self) -> tuple[str, str, str]:
-        """What `claim.lua` is told of the document."""
+        """The arguments of `claim.lua` for one document."""
         return self.version, self.entity or "", "" if self.values is None else to_text(self.values)
 
 
@@ -416,7 +416,7 @@ def _escaped(name: str) -> str:
 
 
 def _script_argument(ops: Sequence[_Op], at: int) -> str:
-    """Give what a script is told of one entity."""
+    """Give the arguments of a script for one entity."""
     rows = [[op.state.key, op.state.version, op.row] for op in ops]
     return orjson.dumps({"ops": rows, "news": _new_values(ops, at)}).decode()
 

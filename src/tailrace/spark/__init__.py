@@ -6,6 +6,7 @@ Belongs here: the session, the data source `tailrace` and `from_kafka`; the jobs
 """
 
 from tailrace.spark.connectors import CONNECTOR_CHECKSUMS, CONNECTORS
+from tailrace.spark.deltas import apply_update
 from tailrace.spark.failures import error_of
 from tailrace.spark.from_kafka import from_kafka
 from tailrace.spark.planner import position_now
@@ -17,6 +18,7 @@ __all__ = [
     "CONNECTORS",
     "CONNECTOR_CHECKSUMS",
     "TailraceDataSource",
+    "apply_update",
     "drain",
     "error_of",
     "from_kafka",

@@ -1,7 +1,7 @@
 """The checkpoint of a query, wherever Spark can reach: who the query is, how far it has come, and where it began.
 
 Spark keeps where each batch ends. Where the first one begins it asks its source again at every start, so a job that
-was told so only once, after a backfill, writes that down here before its first batch.
+was given that only once, after a backfill, writes that down here before its first batch.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from tailrace.errors import CheckpointMissing
+from tailrace.errors import CheckpointMissing, SettingsError
 from tailrace.spark.jvm import HadoopFiles
 from tailrace.spark.offset import Offset
 
@@ -65,8 +65,24 @@ class QueryCheckpoint:
         end = self.offsets(max(done)) if done else ""
         return bool(end) and Offset.from_json(json.loads(end)).key >= until.key
 
+    def require_source(self, *, topics: bool) -> None:
+        """Refuse the checkpoint of a job that read from elsewhere: Spark would fail on its offsets again and again."""
+        batches = [int(name) for name in self._files.names(f"{self.location}/offsets") if name.isdigit()]
+        end = json.loads(self.offsets(max(batches, default=-1)) or "{}")
+        if end and topics != _are_of_topics(end):
+            reads, other = ("topics", "MongoDB") if topics else ("MongoDB", "topics")
+            raise SettingsError(
+                f"the checkpoint {self.location} is of a job that reads {other}, and this one reads {reads}",
+                hint="Choose another folder with --checkpoint.",
+            )
+
     def _read(self, name: str) -> str | None:
         return self._files.read(f"{self.location}/{name}")
+
+
+def _are_of_topics(offsets: Any) -> TypeGuard[dict[str, dict[str, int]]]:
+    """Whether offsets are Kafka's: by topic and partition."""
+    return isinstance(offsets, dict) and all(isinstance(partitions, dict) for partitions in offsets.values())
 
 
 def records_between(start: str, end: str) -> int | None:
@@ -75,9 +91,7 @@ def records_between(start: str, end: str) -> int | None:
     A partition that the first one lacks begins at its first record, wherever that is: it counts from zero.
     """
     before, after = (json.loads(text) if text else None for text in (start, end))
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return None
-    if not all(isinstance(partitions, dict) for form in (before, after) for partitions in form.values()):
+    if not _are_of_topics(before) or not _are_of_topics(after):
         return None
     return sum(
         max(0, int(offset) - int(before.get(topic, {}).get(partition, 0)))

@@ -1,14 +1,16 @@
 """Errors on their way through Spark: explained before they enter it, found again when they come out.
 
 Spark carries an error of a Python worker as the text of its traceback. So what a person needs (the code and the hint)
-is put into that text, and `error_of` reads it back.
+is put into that text, and `error_of` reads it back. `task` surrounds everything that runs in a Python worker.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from zipimport import zipimporter
 
 from pymongo.errors import OperationFailure, ServerSelectionTimeoutError
 
@@ -110,3 +112,24 @@ def _every_kind(kind: type[TailraceError]) -> Iterator[type[TailraceError]]:
     yield kind
     for child in kind.__subclasses__():
         yield from _every_kind(child)
+
+
+@contextmanager
+def task() -> Iterator[None]:
+    """Surround the work of a task."""
+    with explained():
+        try:
+            yield
+        finally:
+            _forget_archives()
+
+
+def _forget_archives() -> None:
+    """Take archives out of the cache of importers when a task ends; an import that needs one opens it again.
+
+    Before the next task Spark tells Python to look at its import path anew. For every archive there (Spark puts its own
+    and a jar of thousands of classes on it) Python then reads all names inside, which takes 0.2 s: a fifth of the time
+    of tasks that read 25,000 events. Nothing is read for an archive that is not in the cache.
+    """
+    for path in [path for path, finder in sys.path_importer_cache.items() if isinstance(finder, zipimporter)]:
+        del sys.path_importer_cache[path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 
 from tailrace.capture.classifier import classify
 from tailrace.capture.source.reader import Quarantine, ReadBatch, StreamEnded, StreamReader
@@ -14,6 +15,10 @@ from tailrace.spark.offset import Offset
 READ_AHEAD_BYTES = 32 * 1024 * 1024
 _POLICY = RetryPolicy(first=0.1, longest=1.0, budget=60.0)
 """How long a server may be away before the query fails; a supervisor then starts it again from its checkpoint."""
+
+_POLL_SECONDS = 1.0
+UpToEnd = Callable[[ReadBatch], tuple[list[bytes], bool]]
+"""Gives the events of a batch that belong to a range, and whether nothing more of it can come."""
 
 
 class Following:
@@ -42,6 +47,19 @@ class Following:
             self._outage.progressed()
             self._token = batch.token or self._token
         return batch
+
+    def read(self, up_to_end: UpToEnd) -> Iterator[list[bytes]]:
+        """Give the events of a range, until nothing more of it can come; then, or when nobody wants more, close."""
+        try:
+            is_done = False
+            while not is_done:
+                batch = self.get(_POLL_SECONDS)
+                if batch is not None:
+                    events, is_done = up_to_end(batch)
+                    if events:
+                        yield events
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Free the cursor on the server."""

@@ -14,10 +14,10 @@ from tailrace.capture.formats import decoder_of, event_decoder_of
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, RecordDecoder
 from tailrace.errors import FormatMismatch, SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
+from tailrace.spark.failures import task
 from tailrace.spark.jvm import without_v1_relation
 from tailrace.spark.kafka_options import kafka_options
 from tailrace.spark.redaction import hide_secrets
-from tailrace.spark.task import task
 
 BAD_RECORD = StructType([StructField("bad_record", BinaryType()), StructField("cause", StringType())])
 """The columns that come along with `keep_bad_records`: the value of a record that cannot be read, and why."""

@@ -1,4 +1,4 @@
-"""What the jobs ask of the driver's JVM itself, because PySpark has no public way to it: all of it is here.
+"""What PySpark has no public way to: the driver's JVM, and stream readers that send rows with the plan of a batch.
 
 A session of Spark Connect has no JVM on this side. Then `None` is given, and callers do it another way or not at all.
 """
@@ -6,11 +6,15 @@ A session of Spark Connect has no JVM on this side. Then `None` is given, and ca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.masking import means_a_secret, shown
 
@@ -44,7 +48,7 @@ def java_session(spark: SparkSession) -> Any:
 def without_checksum_files(spark: SparkSession) -> None:
     """Let Hadoop write local files alone: a checksum file beside each is one more to write, and one more chmod.
 
-    It is told so on its file system, because another class of file system would leave the checksum files of earlier
+    It is set on its file system, because another class of file system would leave the checksum files of earlier
     writers behind, and their readers would not get past those.
     """
     jvm = jvm_of(spark)
@@ -76,6 +80,16 @@ def _is_v1_relation(part: Any) -> bool:
         return False
     content = part.get()
     return isinstance(content, JavaObject) and content.getClass().getSimpleName() == "StreamingRelation"
+
+
+def count_input_rows(query: StreamingQuery, rows: int) -> None:
+    """Add rows that came to the driver without a Spark job to what Spark reports of the batch that runs.
+
+    Where Spark keeps its figures elsewhere one day, they lack those rows, and nothing else changes.
+    """
+    with suppress(Py4JError, AttributeError):
+        plan = query._jsq.streamingQuery().lastExecution().executedPlan()
+        plan.collectLeaves().head().longMetric("numOutputRows").add(rows)
 
 
 def _hadoop(spark: SparkSession) -> Any:
@@ -134,3 +148,14 @@ class HadoopFiles:
     def _opened(self, location: str) -> tuple[Any, Any]:
         path = self._jvm.org.apache.hadoop.fs.Path(location)
         return path, path.getFileSystem(self._configuration)
+
+
+# Spark asks one class of its own, and no public one, for rows that go along with the plan of a batch (`getCache`). In a
+# release without it the tasks read every range themselves, which costs small batches the start of a Python worker.
+if TYPE_CHECKING:
+    PrefetchingReader = DataSourceStreamReader
+else:
+    try:
+        from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as PrefetchingReader
+    except ImportError:
+        PrefetchingReader = DataSourceStreamReader

@@ -1,8 +1,8 @@
 """OpenLineage: which datasets a job reads and writes, where Spark's own listener of it is configured.
 
 That listener sees SQL and Spark's own sources. It does not see what goes through Python: a stream that `foreachBatch`
-takes has no inputs for it, and Redis no table. So a job tells of itself, as one run from its start to its end, to the
-same address. What is told nowhere stops nothing: it is logged.
+takes has no inputs for it, and Redis no table. So a job reports itself, as one run from its start to its end, to the
+same address. A report that cannot be sent is logged, and the job goes on.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def location_dataset(location: str) -> Dataset:
 
 
 class Lineage:
-    """Tells of one run of a job: that it has begun, each dataset when it is first used, and how it ended."""
+    """Reports one run of a job: its start, each dataset when it is first used, and how it ended."""
 
     def __init__(self, url: str, path: str, namespace: str, job: str, api_key: str | None = None) -> None:
         self._url = url
@@ -97,11 +97,11 @@ class Lineage:
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody is told."""
+        """Whether anything is reported."""
         return bool(self._url)
 
     def uses(self, inputs: Iterable[Dataset], outputs: Iterable[Dataset] = ()) -> None:
-        """Tell of datasets that are read and written, unless that was told before."""
+        """Report datasets that are read and written, unless they were reported before."""
         before = len(self._inputs) + len(self._outputs)
         self._inputs.update(inputs)
         self._outputs.update(outputs)
@@ -138,7 +138,7 @@ class Lineage:
 
 
 class NoLineage(Lineage):
-    """Tells nobody."""
+    """Reports nothing."""
 
     def __init__(self) -> None:
         super().__init__("", "", "", "")
@@ -151,9 +151,9 @@ NO_LINEAGE: Final = NoLineage()
 
 
 def lineage_of(spark: SparkSession, job: str) -> Lineage:
-    """Tell where the session's listener tells; without a listener, or by another transport than HTTP, nowhere.
+    """Report where the session's listener reports; without a listener, or with another transport than HTTP, nowhere.
 
-    The configuration of a Connect server is not the client's to see: nothing is told then.
+    A client cannot read the configuration of a Connect server: nothing is reported then.
     """
     if jvm_of(spark) is None:
         return NoLineage()

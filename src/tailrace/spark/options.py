@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-from bson import json_util
-from bson.timestamp import Timestamp
 
 from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.source import Scope, Selection
+from tailrace.capture.source.source import Scope, Selection, read_pipeline
 from tailrace.errors import SettingsError
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.policy.configured import policy_of
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import Settings, file_in_use
 from tailrace.spark.offset import Offset
 
@@ -70,6 +65,8 @@ class SourceOptions:
     """A value that does not fit its declared column fails the query instead of being null."""
     policy: Policy = NO_POLICY
     """What happens to fields before a row is made."""
+    hand_over: str | None = None
+    """The folder in which the driver of a job of ours looks for the rows of small batches (`handover.py`)."""
 
     @property
     def is_limited(self) -> bool:
@@ -97,7 +94,7 @@ _KNOWN = {
         "uri", "source", "namespaces", "scope", "pipeline", "fullDocument", "fullDocumentBeforeChange", "snapshot",
         "startAfter", "startAtOperationTime", "endAt", "endAtOperationTime", "maxEventsPerBatch", "maxBytesPerBatch",
         "inlineBytes", "partitions", "partitionBy", "heartbeatSeconds", "inferSchema", "samplingSize", "mode",
-        "settingsFile",
+        "settingsFile", "handOverFolder",
     )
 }  # fmt: skip
 
@@ -134,6 +131,7 @@ class _Parsed:
             sampling_size=self._number("samplingSize", 1_000, least=1) or 1,
             fail_fast=self._one_of("mode", ("permissive", "failfast")) == "failfast",
             policy=policy_of(settings, selection.pipeline),
+            hand_over=self._text("handOverFolder"),
         )
 
     def _selection(self) -> Selection:
@@ -141,21 +139,10 @@ class _Parsed:
         return Selection(
             namespaces=Namespaces.parse(names),
             scope=Scope(self._one_of("scope", tuple(Scope))),
-            pipeline=tuple(self._pipeline()),
+            pipeline=tuple(read_pipeline(self._text("pipeline") or "[]", "option pipeline")),
             full_document=self._text("fullDocument"),
             full_document_before_change=self._text("fullDocumentBeforeChange"),
         )
-
-    def _pipeline(self) -> list[dict[str, Any]]:
-        try:
-            stages = json_util.loads(self._text("pipeline") or "[]")
-        except ValueError as error:
-            raise SettingsError(
-                f"option pipeline is not Extended JSON: {error}", hint="Give a list of stages."
-            ) from None
-        if not isinstance(stages, list):
-            raise SettingsError("option pipeline is not a list", hint="Give a list of stages, as to watch().")
-        return stages
 
     def _position(self, token: str, time: str) -> Offset | None:
         given_token, given_time = self._text(token), self._text(time)
@@ -163,7 +150,13 @@ class _Parsed:
             raise SettingsError(f"give {token} or {time}, not both", hint="They name the same place in two ways.")
         if given_token:
             return Offset.from_hex(given_token)
-        return Offset.at(_parse_time(given_time, time)) if given_time else None
+        if not given_time:
+            return None
+        try:
+            return Offset.at(ClusterTime.parse(given_time).timestamp)
+        except ValueError:
+            hint = "Write seconds:increment, or ISO 8601, which is UTC unless it names another time zone."
+            raise SettingsError(f"option {time} is not a time: {given_time!r}", hint=hint) from None
 
     def _text(self, name: str) -> str | None:
         return self._options.get(name.lower()) or None
@@ -185,15 +178,3 @@ class _Parsed:
         if not value.isdigit() or int(value) < least:
             raise SettingsError(f"option {name} cannot be {value!r}", hint=f"Give a number from {least} on.")
         return int(value)
-
-
-def _parse_time(text: str, name: str) -> Timestamp:
-    """Read `seconds:increment` or ISO 8601."""
-    parts = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    if parts:
-        return Timestamp(int(parts[1]), int(parts[2] or 0))
-    try:
-        return Timestamp(int(datetime.fromisoformat(text).timestamp()), 0)
-    except ValueError:
-        hint = "Write seconds:increment, or ISO 8601 with its time zone."
-        raise SettingsError(f"option {name} is no time: {text!r}", hint=hint) from None

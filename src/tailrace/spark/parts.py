@@ -17,9 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
 from tailrace.capture.source.cosmosdb import CosmosDbSource, server_token
+from tailrace.capture.source.namespaces import WHOLE, Slice
 from tailrace.capture.source.oplog import OplogSource
 from tailrace.capture.source.reader import ReadBatch
-from tailrace.capture.source.slices import WHOLE, Slice
 from tailrace.capture.source.source import ClusterAccess, EventSource, Scope, make_source
 from tailrace.driver import token_of
 from tailrace.engine.expression.pipeline import compile_pipeline
@@ -28,14 +28,13 @@ from tailrace.families import family_of, refuse_ends
 from tailrace.logs import get_logger
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import masked
-from tailrace.spark.following import Following
+from tailrace.spark.following import Following, UpToEnd
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import PartitionBy, SourceOptions
 from tailrace.token import ResumeToken
 
 _EVENTS_PER_TASK = 2_000
 """So many events are worth a task."""
-_POLL_SECONDS = 1.0
 _AWAIT_MS = 50
 """How long a task waits at the end of the oplog before it knows that it is the end."""
 _SECONDS_WITHOUT_EVENTS = 5.0
@@ -67,19 +66,7 @@ class Range(InputPartition):
         up_to_end = _last_token(self.end) if isinstance(source, CosmosDbSource) else _last_key(source, self.end)
         if isinstance(source, CosmosDbSource):
             source = source.until(self.end.to_bson())
-        reader = Following(source, self.start)
-        try:
-            while True:
-                read = reader.get(_POLL_SECONDS)
-                if read is None:
-                    continue
-                events, is_done = up_to_end(read)
-                if events:
-                    yield self.slice.keep(events)
-                if is_done:
-                    return
-        finally:
-            reader.close()
+        return map(self.slice.keep, Following(source, self.start).read(up_to_end))
 
 
 @dataclass
@@ -95,21 +82,15 @@ class ShardRange(InputPartition):
         own = self.start.on_shard(self.shard)
         assert own.token is not None
         source = _cluster_source(_hasty(options)).on_shard(self.shard, own.token, connected)
-        reader = Following(source, own)
         start, end = self.start.key, self.end.key
-        try:
-            while True:
-                read = reader.get(_POLL_SECONDS)
-                if read is None:
-                    continue
-                events, is_done = up_to(end, read.events, read.token)
-                if events and _key_of(events[0]) <= start:
-                    events = [event for event in events if _key_of(event) > start]
-                yield events
-                if is_done or (read.caught_up and _is_past(read.operation_time, end)):
-                    return
-        finally:
-            reader.close()
+
+        def up_to_end(read: ReadBatch) -> tuple[list[bytes], bool]:
+            events, is_done = up_to(end, read.events, read.token)
+            if events and _key_of(events[0]) <= start:
+                events = [event for event in events if _key_of(event) > start]
+            return events, is_done or (read.caught_up and _is_past(read.operation_time, end))
+
+        return Following(source, own).read(up_to_end)
 
 
 @dataclass
@@ -163,7 +144,7 @@ def _cluster_source(options: SourceOptions) -> OplogSource:
 def last_time(source: EventSource, end: Offset) -> Timestamp | None:
     """Give the last time at which an event can lie before a high-water mark, where that is known.
 
-    A stream that waits for news on an idle replica set stands at its last oplog entry, one increment before the mark
+    A stream that waits for events on an idle replica set stands at its last oplog entry, one increment before the mark
     that a new stream got: without this a task would wait for the next no-op, up to ten seconds. Behind a router the
     last entry of one shard says nothing about the others.
     """
@@ -179,12 +160,8 @@ def last_time(source: EventSource, end: Offset) -> Timestamp | None:
 
 
 def has_reached(token: bytes | None, time: Timestamp | None) -> bool:
-    """Tell whether a stream that stands at a token has come to a time."""
+    """Return whether a stream that stands at a token has come to a time."""
     return token is not None and time is not None and ResumeToken.parse(token).cluster_time >= time
-
-
-UpToEnd = Callable[[ReadBatch], tuple[list[bytes], bool]]
-"""Gives the events of a batch that belong to a range, and whether nothing more of it can come."""
 
 
 def _last_key(source: EventSource, end: Offset) -> UpToEnd:
@@ -280,7 +257,7 @@ def _shards(start: Offset, end: Offset, options: SourceOptions) -> list[str]:
 
 
 _SAMPLES: Final = 1_000
-"""So many random entries tell the middle of a range to about three percent of its entries."""
+"""So many random entries give the middle of a range to within about three percent of its entries."""
 _SAMPLES_PER_PART: Final = 25
 _SECONDS_TO_SAMPLE: Final = 5
 _log = get_logger("tailrace.spark")
@@ -290,7 +267,7 @@ def cuts(client: MongoClient[Any] | None, start: Offset, end: Offset, parts: int
     """Give positions that cut a range into parts with equally many oplog entries, or else of equal duration.
 
     Writes come in bursts: of a range that ends now, hours after the last write, half the duration may have nothing.
-    Where the one oplog cannot be looked into (it is several, behind a router, or the user may not read `local`), and
+    Where the one oplog cannot be sampled (it is several, behind a router, or the user may not read `local`), and
     where the range is so small a piece of it that few random entries fall inside, the duration is all that is known.
     """
     if parts < 2:

@@ -34,9 +34,9 @@ from tailrace.spark.parts import (
 MOST_BYTES = 16 * MIB
 """Where a batch ends without limits of its own, except for the first, which takes all that was written before."""
 _SECONDS_TO_WAIT = 0.02
-"""How long a look for new events waits for one; Spark looks again at once."""
+"""How long a poll waits for new events; Spark polls again at once."""
 _SECONDS_TO_BEGIN = 10.0
-"""How long the first look waits until the stream is open and has told whether there are events."""
+"""How long the first poll waits until the stream is open and it is known whether there are events."""
 
 
 _UNASKED = Timestamp(0, 0)
@@ -87,8 +87,8 @@ class Planner:
     def _check_trigger(self, start: Offset, end: Offset) -> None:
         """Refuse to go on with AvailableNow and limits: the query would read nothing any more, or go back.
 
-        That trigger asks where everything ends before it tells the position of the checkpoint (by an empty range); all
-        others tell it first. Then a limited end is one behind the first beginning, which may long have been passed.
+        That trigger asks where everything ends before it gives the position of the checkpoint (by an empty range); all
+        others give it first. Then a limited end is one behind the first beginning, which may long have been passed.
         """
         first = self._options.start
         is_late = not self._is_first and start.key == end.key
@@ -104,7 +104,7 @@ class Planner:
         self._waiting.clear()
 
     def _jump(self, end: Offset) -> None:
-        """Go on after a restart: Spark tells the last position of its checkpoint by an empty range there."""
+        """Go on after a restart: Spark gives the last position of its checkpoint as an empty range there."""
         self.close()
         self._position = end
         self._batch = None

@@ -63,11 +63,7 @@ _DELTA: Mapping[str, str] = {
 
 @contextmanager
 def open_session(
-    settings: SparkSettings,
-    *,
-    jars: Sequence[Path] = (),
-    java_home: Path | None = None,
-    table_format: str = "iceberg",
+    settings: SparkSettings, *, jars: Sequence[Path] = (), java_home: Path | None = None, table_format: str = "iceberg"
 ) -> Iterator[SparkSession]:
     """Give a session with the data source `tailrace`, stopped afterwards.
 

@@ -3,7 +3,7 @@
     events = spark.readStream.format("tailrace").option("uri", uri).option("namespaces", "shop.orders").load()
 
 Offsets are positions, so Spark's own checkpoint is the token store. A micro-batch is the closed range (start, end] of
-two positions, and reading it again gives the same events, from the task's parcel or from the server.
+two positions, and reading it again gives the same events, inlined in the task or read from the server.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tailrace.capture.snapshot.reading import watermark
 from tailrace.capture.source.source import captured_collections
 from tailrace.errors import SettingsError
 from tailrace.spark.columns import ENVELOPE, EventColumns
-from tailrace.spark.failures import explained
+from tailrace.spark.failures import explained, task
+from tailrace.spark.handover import hand_over
 from tailrace.spark.inference import inferred_schema
+from tailrace.spark.jvm import PrefetchingReader
 from tailrace.spark.offset import Offset
 from tailrace.spark.options import SourceOptions
 from tailrace.spark.parts import Documents, Inlined, Part, Range, ShardRange, connected, event_source, range_parts
 from tailrace.spark.planner import Planner, newest
-from tailrace.spark.prefetching import PrefetchingReader
 from tailrace.spark.redaction import hide_secrets
-from tailrace.spark.task import task
 
 _EVENTS_PER_ROW_BATCH: Final = 1_000
 """What is made for so many events stays in the processor's caches; ten times as many cost a fifth more each."""
@@ -158,7 +158,12 @@ class StreamReader(PrefetchingReader):
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
         """Give the rows that go along with the parts that were just planned, or None when the tasks read them."""
         sent, self._sent = self._sent, None
-        return None if sent is None else _rows(self._options, self._schema, Inlined(sent))
+        if sent is None:
+            return None
+        folder = self._options.hand_over
+        if folder and sent and hand_over(folder, start, end, _rows(self._options, self._schema, Inlined(sent))):
+            return None
+        return _rows(self._options, self._schema, Inlined(sent))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""

@@ -42,7 +42,7 @@ def drain(
 
 
 def has_done(query: StreamingQuery, until: Offset) -> bool:
-    """Tell whether a query has finished the batch that ends at a position, by Spark's own report.
+    """Return whether a query has finished the batch that ends at a position, by Spark's own report.
 
     Its JSON is read: PySpark's object gives an offset that is a document as the text of a Python dictionary.
     """
@@ -54,10 +54,7 @@ def has_done(query: StreamingQuery, until: Offset) -> bool:
 
 
 def supervise(
-    start: Callable[[], StreamingQuery],
-    *,
-    should_stop: Callable[[], bool] = lambda: False,
-    until: Offset | None = None,
+    start: Callable[[], StreamingQuery], *, should_stop: Callable[[], bool] = lambda: False, until: Offset | None = None
 ) -> None:
     """Run a query until it ends by itself, has come to a position, or `should_stop`; start it again when it fails.
 
