@@ -95,8 +95,8 @@ canary: env      ## Random documents with marked values under random policies; n
 	DOCUMENTS=$(or $(DOCUMENTS),100000) ROUNDS=$(or $(ROUNDS),20) SEED=$(or $(SEED),1) $(BIN)/pytest -m 'long or not long' --timeout 7200 tests/policy/test_canary.py tests/policy/test_canary_line.py tests/policy/test_canary_jobs.py $(ARGS)
 
 .PHONY: access
-access: env      ## Every ACL that the security page lists for Kafka and Redis: they are enough, and none can be left out
-	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/capture/sinks/test_kafka_acls.py tests/features/test_redis_acls.py tests/spark/test_kafka_logins.py $(ARGS)
+access: env      ## Every ACL of the security page is enough, and none can be left out; Spark's logins; certificates that are replaced
+	$(BIN)/pytest -m 'long or not long' --timeout 1800 tests/capture/sinks/test_kafka_acls.py tests/features/test_redis_acls.py tests/spark/test_kafka_logins.py tests/spark/test_mongodb_logins.py tests/cli/test_kafka_renewal.py $(ARGS)
 
 .PHONY: telemetry
 telemetry: env   ## Traces by OpenTelemetry, from a write to features and tables, and lineage of the Spark jobs

@@ -35,6 +35,8 @@ MONGO_BEST = "MongoDB Kafka connector in Kafka Connect, tuned"
 JSON_OWN, BSON_OWN = "producer, json, the collection's own stream", "producer, bson, the collection's own stream"
 JSON, BSON, EXACTLY_ONCE = "producer, json", "producer, bson", "producer, json, exactly-once"
 JSON_OPLOG = "producer, json, oplog"
+AVRO, AVRO_OPLOG = "producer, avro", "producer, avro, oplog"
+POLICY, POLICY_OPLOG = "producer, json, field policy", "producer, json, oplog, field policy"
 OURS = {
     JSON: {},
     BSON: {"format": "bson"},
@@ -46,8 +48,12 @@ OURS = {
     EXACTLY_ONCE: {"delivery": "exactly-once"},
     JSON_OPLOG: {"source": "oplog"},
     "producer, bson, oplog": {"format": "bson", "source": "oplog"},
+    AVRO: {"format": "avro"},
+    AVRO_OPLOG: {"format": "avro", "source": "oplog"},
+    POLICY: {"policy": True},
+    POLICY_OPLOG: {"policy": True, "source": "oplog"},
 }
-ONLY_FULL = {JSON_OWN, BSON_OWN, "producer, canonical", "producer, flat", "producer, bson, oplog"}
+ONLY_FULL = {JSON_OWN, BSON_OWN, "producer, canonical", "producer, flat", "producer, bson, oplog", AVRO, POLICY}
 """Left out of quick runs; what the formats cost is in `bench.parts`."""
 _STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -85,6 +91,16 @@ CLAIMS = [
     Claim(EXACTLY_ONCE, JSON, goal=0.8, group=GROUP),
     Claim(JSON_OPLOG, JSON, goal=1.0, group=GROUP),
     Claim("producer, bson, oplog", BSON, goal=1.0, group=GROUP),
+    *(
+        Claim(ours, plain, metric, goal, GROUP)
+        for ours, plain, goal in (
+            (AVRO, JSON, 0.8),
+            (AVRO_OPLOG, JSON_OPLOG, 0.8),
+            (POLICY, JSON, 0.9),
+            (POLICY_OPLOG, JSON_OPLOG, 0.9),
+        )
+        for metric in ("rate", "tool_us")
+    ),
 ]
 
 
@@ -110,6 +126,9 @@ def body(scenario: Scenario) -> None:
             scenario.interleave(started, meter, group=GROUP)
     scenario.note("the raw loop reads the collection's own stream; the producer's default is the cluster's, filtered")
     scenario.note("producers are measured from their start, connectors from a third on; all after a warm-up")
+    scenario.note(
+        "the policy hashes a field, masks one in an array and cuts one; the registry of Avro is in the process"
+    )
     scenario.note("what a transaction's commit writes is in the time of exactly-once; connectors deliver at least once")
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bson import Timestamp
 from pymongo import MongoClient
@@ -15,6 +18,16 @@ from pymongo import MongoClient
 from bench.child import Marks
 
 _numbers = itertools.count()
+POLICY: Final[Mapping[str, Any]] = {
+    "policy.key": "k" * 32,
+    "policy.rules": (
+        {"namespaces": ("bench.*",), "fields": ("user_id",), "action": "hash"},
+        {"namespaces": ("bench.*",), "fields": ("lines.sku",), "action": "mask"},
+        {"namespaces": ("bench.*",), "fields": ("note",), "action": "truncate", "length": 100},
+        {"fields": ("card",), "action": "drop"},
+    ),
+}
+"""A hash, a value in an array, a long text, and a field that these documents do not have: records stay as long."""
 
 
 def capture(
@@ -28,6 +41,7 @@ def capture(
     source: str = "change-stream",
     delivery: str = "at-least-once",
     scope: str = "cluster",
+    policy: bool = False,
 ) -> None:
     """Our producer, from a stored position to the end of the load, start included; its topic is there already."""
     from tailrace.capture.positions import Position
@@ -39,7 +53,10 @@ def capture(
     with tempfile.TemporaryDirectory() as folder:
         client: MongoClient[Any] = MongoClient(uri)
         choice = {"format": format, "source": source, "delivery": delivery, "scope": scope}
-        settings = capture_settings(uri, servers, name, folder, topic_prefix=prefix, **choice)
+        more = dict(POLICY) if policy else {}
+        if format == "avro":
+            more["registry.url"] = registry_in_memory()
+        settings = capture_settings(uri, servers, name, folder, topic_prefix=prefix, **choice, more=more)
         with client, Capture.open(settings, client) as opened:
             opened.begin_at(Position(None, Timestamp(*start)), reason="bench")
 
@@ -63,6 +80,7 @@ def capture_settings(
     source: str = "change-stream",
     delivery: str = "at-least-once",
     scope: str = "cluster",
+    more: Mapping[str, Any] | None = None,
 ) -> Any:
     """The settings of a producer of one collection, with positions where they suit its guarantee."""
     from tailrace.settings import Settings
@@ -82,8 +100,43 @@ def capture_settings(
             "capture.partitions": 3,
             "capture.namespaces": ("bench.orders",),
             "capture.position_store": f"kafka://{servers}/{name}-positions" if exactly_once else f"file:{folder}",
+            **(more or {}),
         }
     )
+
+
+class _Registry(BaseHTTPRequestHandler):
+    """Knows no schema and takes every one: a registry is asked for new schemas, never for a record."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(404, {})
+
+    def do_PUT(self) -> None:
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        self._answer(200, {"id": 1})
+
+    def _answer(self, status: int, answer: dict[str, Any]) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *words: Any) -> None:
+        """Nothing is told."""
+
+
+@cache
+def registry_in_memory() -> str:
+    """The address of a registry in this process."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Registry)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_address[1]}"
 
 
 def naive(uri: str, servers: str, start: list[int], events: int, marks: Marks, prefix: str) -> None:

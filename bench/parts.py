@@ -143,6 +143,7 @@ def body(scenario: Scenario) -> None:
         scenario.claims += [Claim(name, peer, "tool_us", group=FORMATS) for peer in (name + IN_PYTHON, JSON_UTIL)]
     for name in ("avro", "jsonschema"):
         writers[name] = make_format(name, registry=_RegistryInMemory("http://nowhere", "BACKWARD")).batch
+    scenario.claims.append(Claim("avro", "json", "tool_us", goal=0.8, group=FORMATS))
     scenario.claims.append(Claim("kernel", "record by record", "tool_us", group=HANDOVER))
     scenario.claims.append(Claim(OURS, HEAP, "tool_us", group=MERGE))
     made = [

@@ -13,7 +13,7 @@ import bson
 
 from tailrace.capture.formats import make_format
 from tailrace.capture.positions import open_store
-from tailrace.capture.producer.options import ProducerOptions
+from tailrace.capture.producer.control import ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.record import Record
 from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory
@@ -22,6 +22,7 @@ from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.source import ClusterAccess, Selection, make_source
 from tailrace.errors import Backpressure, EventUnconvertible
 from tailrace.retry import RetryPolicy
+from waiting import SECONDS
 
 QUICK = RetryPolicy(first=0.05, longest=0.5, budget=60)
 
@@ -136,7 +137,7 @@ def run_in_background(producer: Producer) -> Iterator[Producer]:
         yield producer
     finally:
         producer.stop()
-        thread.join(60)
+        thread.join(SECONDS)
         if errors:
             raise errors[0]
     assert not thread.is_alive(), "the producer does not stop"
@@ -157,7 +158,7 @@ def repeated(step: Callable[[], None], pause: float = 0.0) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(SECONDS)
 
 
 def documents_of(collection: Any) -> dict[bytes, Any]:

@@ -13,7 +13,7 @@ import httpx
 
 from tailrace.owned import GuardedProcess
 from tailrace.stand.ports import reserve_port
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 TOKEN = "a-token-for-the-page"
 CONTROL_TOKEN = "a-token-for-producers"
@@ -56,10 +56,10 @@ def running(verb: str, settings: Path, *flags: str) -> Iterator[GuardedProcess[s
     finally:
         process.terminate()
         try:
-            process.wait(timeout=120)
+            process.wait(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(timeout=120)
+            process.wait(timeout=SECONDS)
         log.close()
 
 

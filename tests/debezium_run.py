@@ -31,6 +31,7 @@ from bench.peers import DEBEZIUM  # noqa: E402
 
 import debezium_workload  # noqa: E402 - the path is set above
 from tailrace.capture.formats import snapshot_event  # noqa: E402
+from tailrace.owned import GuardedProcess, run_guarded  # noqa: E402
 from tailrace.stand import ReplicaSet  # noqa: E402
 from tailrace.stand.cache import unpacked_wheel  # noqa: E402
 from tailrace.stand.java import RUNTIME  # noqa: E402
@@ -130,12 +131,12 @@ class _Debezium:
             raise RuntimeError("the program around Debezium has to be compiled: a JDK is needed")
         path = DEBEZIUM.class_path()
         source = str(HERE / "DebeziumRecords.java")
-        subprocess.run([javac, "--release", "17", "-cp", path, "-d", str(folder), source], check=True, timeout=300)
+        run_guarded([javac, "--release", "17", "-cp", path, "-d", str(folder), source], check=True, timeout=300)
         java = unpacked_wheel(RUNTIME) / RUNTIME.name / "java-runtime" / "bin" / "java"
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         command = [str(java), "-Xmx512m", quiet, "-cp", f"{path}:{folder}", "DebeziumRecords"]
         self._log = (folder / "debezium.log").open("w")
-        self._process = subprocess.Popen(
+        self._process = GuardedProcess[str](
             [*command, *(f"{name}={value}" for name, value in settings.items())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip

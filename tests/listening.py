@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from tailrace.owned import OwnedThread
+from waiting import SECONDS
 
 
 class Listening(ABC):
@@ -68,5 +69,5 @@ def serving_http(server: ThreadingHTTPServer, name: str) -> Iterator[None]:
         yield
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join(SECONDS)
         server.server_close()

@@ -11,6 +11,7 @@ from typing import Any
 from bson import MaxKey
 
 from tailrace.stand import ShardedCluster
+from waiting import SECONDS
 
 KEYS = 18
 SHARDS = 3
@@ -58,4 +59,4 @@ class Counters:
             yield
         finally:
             stop.set()
-            thread.join(30)
+            thread.join(SECONDS)

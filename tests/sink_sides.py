@@ -24,6 +24,7 @@ from tailrace.capture.record import Record
 from tailrace.capture.sinks import Sink, SinkOptions, open_sink
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.stand import Kafka, Redis
+from waiting import SECONDS
 
 Message = tuple[Any, Any]
 
@@ -198,7 +199,7 @@ class WebhookSide(OtherSide):
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                side.open.wait(30)
+                side.open.wait(SECONDS)
                 status, headers = side.answers.pop(0) if side.answers else (200, {})
                 if status == 200 and len(body) > 10 * side.largest:
                     status = 413

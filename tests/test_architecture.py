@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 import tailrace
+from waiting import SECONDS
 
 SOURCE = Path(tailrace.__file__).parent
 FLOW = [
@@ -57,7 +59,7 @@ FLOW = [
     "up",
     "cli",
 ]
-INDEPENDENT = {"stand": {"errors", "owned"}}
+INDEPENDENT = {"stand": {"errors", "owned", "retry", "server_codes"}}
 STARTED_ELSEWHERE = {
     "stand/background.py": "a stand in the background stays when the command that started it ends",
 }
@@ -154,8 +156,8 @@ def test_threads_and_processes_have_an_owner(part):
 FORKED = {"crash_process.py", "capture/positions/test_crash.py"}
 """Tests whose processes are forked, with the state of the test in them; they call `end_with_parent`."""
 
-UNGUARDED = {"debezium_run.py", "stand/test_wine.py"}
-"""Tests that still start processes of their own, and end them when they are not killed; the list only gets shorter."""
+UNGUARDED = {"stand/test_wine.py"}
+"""A test of what ends when an owner is killed: the guard of that owner would end it all in place of what is tested."""
 
 
 def test_what_tests_start_ends_with_them():
@@ -170,11 +172,61 @@ def test_what_tests_start_ends_with_them():
             assert not started, f"{name}: use tailrace.owned"
 
 
-PRIVATE_OF_PYSPARK = {
-    "spark/jvm.py": {"_ensure_initialized", "_jdf", "_jsparkSession", "_jvm"},
-    "spark/prefetching.py": {"datasource_internal"},
+_SHORT = 2.5
+"""Seconds up to which a wait is a pause between two polls, or expected to end without what it waits for."""
+_WAITS = {"wait", "join", "result", "communicate", "run_guarded", "wait_for", "settimeout"}
+MEASURED = {"losses", "load", "nemesis", "newcomer"}
+"""Tests that measure, or have limits of their own in their make target."""
+
+
+def limits_in(text: str) -> list[tuple[int, float]]:
+    """Waits for what has to happen that end after a fixed number of seconds, with their lines."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
+        if isinstance(node.func, ast.Attribute) and len(node.args) == (2 if name == "wait_for" else 1):
+            given.append(node.args[-1])
+        for value in given if name in _WAITS else ():
+            if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
+                found.append((node.lineno, float(value.value)))
+    return found
+
+
+def test_what_tests_wait_for_may_take_as_long_as_a_busy_machine_needs():
+    """A short limit tests the machine: all have that of `waiting`, which is just below the limit of a test."""
+    here = Path(__file__).parent
+    for file in sorted(here.rglob("*.py")):
+        name = file.relative_to(here)
+        short = [limit for limit in limits_in(file.read_text()) if _SHORT <= limit[1] < SECONDS]
+        assert name.parts[0] in MEASURED or not short, f"{name}: use waiting.SECONDS, not {short}"
+
+
+def test_a_short_limit_is_found():
+    text = "assert done.wait(30)\nrun_guarded(['x'], timeout=60)\nwait_for(x, 5)\nstop.wait(0.05)\n', '.join(names)"
+    assert limits_in(text) == [(1, 30.0), (2, 60.0), (4, 0.05)]
+
+
+OPENS_HTTP = {
+    "http_client.py": "the one client",
+    "monitor/alerts.py": "alerts go through the proxy of the environment, which urllib knows",
 }
-"""The modules that use what PySpark does not promise, each with another way for releases that lack it."""
+
+
+def test_there_is_one_http_client():
+    opens = re.compile(
+        r"HTTPS?Connection\(|urlopen\(|build_opener\(|^(import|from) (httpx|requests|aiohttp)\b", re.MULTILINE
+    )
+    found = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py") if opens.search(file.read_text())}
+    assert found == OPENS_HTTP.keys()
+
+
+PRIVATE_OF_PYSPARK = {
+    "spark/jvm.py": {"_ensure_initialized", "_jdf", "_jsparkSession", "_jsq", "_jvm", "datasource_internal"},
+}
+"""The module that uses what PySpark does not promise, with another way for releases that lack it."""
 _JAVA = (
     "_jvm",
     "_jsc",

@@ -30,7 +30,13 @@ OTHERS = {
 def unconfigured() -> Iterator[None]:
     config = structlog.get_config() if structlog.is_configured() else None
     structlog.reset_defaults()
+    root = logging.getLogger()
+    bridges = [handler for handler in root.handlers if type(handler).__module__.startswith("tailrace")]
+    for bridge in bridges:  # what the command line of another test set up
+        root.removeHandler(bridge)
     yield
+    for bridge in bridges:
+        root.addHandler(bridge)
     structlog.reset_defaults()
     if config is not None:
         structlog.configure(**config)

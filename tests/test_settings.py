@@ -182,3 +182,8 @@ def test_a_file_that_holds_no_secret_is_refused(tmp_path, text, complaint):
     (tmp_path / "tailrace.toml").write_text(text)
     with pytest.raises(SettingsError, match=complaint):
         Settings.load()
+
+
+def test_a_file_may_be_named_by_a_text(tmp_path):
+    (tmp_path / "other.toml").write_text("[capture]\nname = 'orders'\n")
+    assert Settings.load(str(tmp_path / "other.toml")).capture.name == "orders"

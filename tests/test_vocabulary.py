@@ -85,6 +85,13 @@ NOT_IN_DOCS = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+NOT_IN_SOURCE = re.compile(
+    rf"""{NOT_IN_DOCS.pattern}|\b(puts?\ aside|going\ round|between\ two\ looks|(is|no|old|pass|for)\ news|
+    (is|are|was|were|be)\ told(?!\ apart))\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""What docstrings, comments and messages do not say either."""
+
 
 def names_in(path: Path) -> Iterator[tuple[str, int]]:
     """Whatever a module gives a name to."""
@@ -133,5 +140,20 @@ def test_documentation(page: Path) -> None:
         f"{number}: {line.strip()}"
         for number, line in enumerate(page.read_text().splitlines(), 1)
         if NOT_IN_DOCS.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["# a parcel", "it is told of each", "no news", "runs ahead", "put aside"])
+def test_an_unusual_word_is_found_in_a_text(text: str) -> None:
+    assert NOT_IN_SOURCE.search(text)
+
+
+def test_docstrings_comments_and_messages() -> None:
+    found = [
+        f"{path.relative_to(SOURCE)}:{number}: {line.strip()}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if NOT_IN_SOURCE.search(line) and not line.startswith("_RENAMED")
     ]
     assert not found, "\n".join(found)

@@ -105,13 +105,13 @@ class Pipeline:
     def interrupt(self) -> int:
         """Press Ctrl-C, and give the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(60)
+        return self.process.wait(SECONDS)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(30)
-        self._reader.join(30)
+        self.process.wait(SECONDS)
+        self._reader.join(SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

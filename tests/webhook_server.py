@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from waiting import SECONDS
+
 
 class Hook:
     """What the server answers, in order, what it got, and what it does meanwhile."""
@@ -42,4 +44,4 @@ def serving(hook: Hook) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=120)
+        thread.join(timeout=SECONDS)

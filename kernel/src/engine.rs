@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
 use crate::engine_event::{Form, Known, Maker, Namespace, Outcome, Prefilter};
+use crate::reply::Documents;
 
 /// More collections than these are learned anew.
 const MAX_KNOWN: usize = 100_000;
@@ -115,14 +116,21 @@ impl Engine {
     /// The events are columns: their bytes, and packed their times (u64), the numbers of their namespaces in the order
     /// in which these were learned (u32), and of their types (u8). Each of `declined` is the number of events before
     /// it, and the position of the entry. It stops before an entry whose namespace or shard key has to be learned,
-    /// otherwise at the end.
+    /// otherwise at the end. Entries are a list of `bytes`, or `Documents`.
     fn events<'py>(
         &self,
         py: Python<'py>,
-        entries: Vec<Bound<'py, PyBytes>>,
+        entries: &Bound<'py, PyAny>,
         start: usize,
     ) -> PyResult<(Columns<'py>, Declined, usize)> {
-        let slices: Vec<&[u8]> = entries.iter().map(|entry| entry.as_bytes()).collect();
+        let listed: Vec<Bound<'py, PyBytes>>;
+        let slices: Vec<&[u8]> = match entries.cast::<Documents>() {
+            Ok(documents) => documents.get().slices(py),
+            Err(_) => {
+                listed = entries.extract()?;
+                listed.iter().map(|entry| entry.as_bytes()).collect()
+            }
+        };
         let (form, known) = (&self.form, &self.known);
         let buffer = self.buffer.lock().map_or_else(|_| Vec::new(), |mut kept| std::mem::take(&mut *kept));
         let made = py.detach(|| make(form, known, buffer, &slices, start));

@@ -6,12 +6,13 @@ nobody initiated, a set without a primary, a mongos where the oplog of a shard i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace import server_codes
 from tailrace.errors import DeploymentUnsuitable, NotReplicaSet, OplogUnreadable
@@ -67,6 +68,30 @@ class Deployment:
             )
         if self.kind is Kind.REPLICA_SET:
             _read_oplog(client)
+
+
+def missing_namespaces(client: MongoClient[Any], names: Sequence[str]) -> list[str]:
+    """List the databases and collections among these that do not exist: a misspelt one only ever gives silence.
+
+    Patterns are left out, and whatever cannot be listed: this only warns, and nothing may fail by it. Config servers do
+    not know the collections of their shards.
+    """
+    if not names or Deployment.of(client).kind is Kind.CONFIG_SERVERS:
+        return []
+    known: dict[str, set[str]] = {}
+    missing: list[str] = []
+    for name in names:
+        database, _, collection = name.partition(".")
+        if name.startswith("/") or not database:
+            continue
+        if database not in known:
+            try:
+                known[database] = set(client[database].list_collection_names(authorizedCollections=True))
+            except PyMongoError:
+                return missing
+        if collection not in known[database] if collection else not known[database]:
+            missing.append(name)
+    return missing
 
 
 def _read_oplog(client: MongoClient[Any]) -> None:

@@ -20,8 +20,8 @@ from urllib.parse import unquote
 from pymongo import MongoClient
 
 from tailrace import __version__
-from tailrace.deployment import Deployment, Kind
-from tailrace.errors import MissingExtra, OplogUnreadable, SettingsError, TailraceError
+from tailrace.deployment import Deployment, Kind, missing_namespaces
+from tailrace.errors import AuditUnavailable, MissingExtra, OplogUnreadable, SettingsError, TailraceError
 from tailrace.extras import EXTRA_OF, require_client
 from tailrace.masking import masked, shown
 from tailrace.settings import Settings
@@ -57,9 +57,6 @@ class Finding:
         return asdict(self)
 
 
-Check = Callable[[Settings], Iterator[Finding]]
-
-
 def examine(settings: Settings, explain: Callable[[BaseException], TailraceError | None]) -> Iterator[Finding]:
     """Make all checks, one after the other; what a library raises is explained by `explain`."""
     yield Finding(
@@ -70,6 +67,8 @@ def examine(settings: Settings, explain: Callable[[BaseException], TailraceError
     yield from _mongodb(settings, explain)
     yield from _guarded("position store", lambda: _store(settings), explain)
     yield from _guarded("sink", lambda: _sink(settings), explain)
+    if settings.capture.format in ("avro", "jsonschema"):
+        yield from _guarded("registry", lambda: _registry(settings), explain)
 
 
 def _guarded(
@@ -114,12 +113,11 @@ def _settings(settings: Settings, explain: Callable[[BaseException], TailraceErr
 
     What an extra is missing for, the check of the extras has said.
     """
-    from tailrace.audit import open_audit
     from tailrace.capture.producer.parts import checks_of
 
     checks = {
         **checks_of(settings),
-        "audit.log": lambda: open_audit(settings).close(),
+        "audit.log": lambda: _audit(settings),
         "monitor.metrics_address": lambda: _listen(settings),
     }
     failed = False
@@ -138,6 +136,16 @@ def _made(make: Callable[[], object]) -> Iterator[Finding]:
     """Find nothing, unless it cannot be made."""
     make()
     yield from ()
+
+
+def _audit(settings: Settings) -> None:
+    """Raise what would keep entries from being written; a broker is not asked, and no file is made."""
+    from tailrace.audit import open_audit
+
+    open_audit(settings).close()
+    url = settings.audit.log.get_secret_value() if settings.audit.log else ""
+    if url.startswith("file:") and (folder := _unwritable(url)) is not None:
+        raise AuditUnavailable(f"{folder} may not be written")
 
 
 def _listen(settings: Settings) -> None:
@@ -204,16 +212,12 @@ def _privileges(settings: Settings) -> Iterator[Finding]:
 
 
 def _namespaces(settings: Settings) -> Iterator[Finding]:
-    from tailrace.capture.source.namespaces import Namespaces
-
     with _client(settings) as client:
-        databases = set(client.list_database_names())
-        for name in Namespaces.parse(settings.capture.namespaces).collections:
-            database, _, collection = name.partition(".")
-            if database not in databases or collection not in client[database].list_collection_names():
-                advice = "Check the spelling; it is captured as soon as somebody writes to it."
-                yield Finding("namespaces", Level.WARNING, f"{name} does not exist", advice)
-                return
+        missing = missing_namespaces(client, settings.capture.namespaces)
+    if missing:
+        advice = "Check the spelling; it is captured as soon as somebody writes to it."
+        yield Finding("namespaces", Level.WARNING, f"{', '.join(missing)} does not exist", advice)
+        return
     chosen = ", ".join(settings.capture.namespaces) or "everything"
     yield Finding("namespaces", Level.OK, f"captured: {chosen}")
 
@@ -282,6 +286,15 @@ def _sink(settings: Settings) -> Iterator[Finding]:
             yield Finding("sink", Level.OK, f"{at}: may be written")
         else:
             yield Finding("sink", Level.SKIPPED, f"{at} is only known when records are sent")
+
+
+def _registry(settings: Settings) -> Iterator[Finding]:
+    from tailrace.capture.producer.parts import registry_of
+
+    registry = registry_of(settings.registry)
+    if registry is not None:  # the check of the settings has said so
+        registry.check()
+        yield Finding("registry", Level.OK, f"{shown(settings.registry.url, 'url')} answers")
 
 
 def _unwritable(url: str) -> Path | None:

@@ -76,7 +76,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from tailrace.server_codes import name_of
+from tailrace import server_codes
 
 __all__ = [
     "AlertUndelivered",
@@ -320,7 +320,7 @@ class ChangeStreamError(TailraceError):
     @property
     def server_code_name(self) -> str:
         """Give the name MongoDB has for the code; codes without a name are `Location<code>`."""
-        return self._server_code_name or name_of(self.server_code)
+        return self._server_code_name or server_codes.name_of(self.server_code)
 
 
 class StreamRefused(ChangeStreamError):
@@ -341,7 +341,7 @@ class InvalidResumeToken(ChangeStreamError):
     """A resume token is invalid, or cannot be used this way."""
 
     code = "resume-token-invalid"
-    server_code = 260
+    server_code = server_codes.INVALID_RESUME_TOKEN
     default_hint = "A token is the `_id` of an event, in hexadecimal digits; after an invalidate event use startAfter."
 
 
@@ -350,7 +350,7 @@ class HistoryLost(ChangeStreamError):
 
     code = "history-lost"
     outcome = Outcome.RECOVER
-    server_code = 286
+    server_code = server_codes.CHANGE_STREAM_HISTORY_LOST
     labels = ("NonResumableChangeStreamError",)
     default_hint = "Events are missing from here on: take a snapshot, and enlarge the oplog."
 
@@ -359,7 +359,7 @@ class StreamFatal(ChangeStreamError):
     """The position is not in the stream, or the pipeline destroyed the positions."""
 
     code = "stream-fatal"
-    server_code = 280
+    server_code = server_codes.CHANGE_STREAM_FATAL_ERROR
     labels = ("NonResumableChangeStreamError",)
     default_hint = "Check that the token comes from this namespace, and that no stage changes `_id`."
 
@@ -375,7 +375,7 @@ class ImageMissing(ChangeStreamError):
     """A pre- or post-image is required but does not exist."""
 
     code = "image-missing"
-    server_code = 47
+    server_code = server_codes.NO_MATCHING_DOCUMENT
     default_hint = "Enable changeStreamPreAndPostImages, or ask for `whenAvailable`."
 
 
@@ -383,7 +383,7 @@ class EventTooLarge(ChangeStreamError):
     """An event, or a part of one that cannot be split, is over 16 MB."""
 
     code = "event-too-large"
-    server_code = 10334
+    server_code = server_codes.BSON_OBJECT_TOO_LARGE
     default_hint = "Project out the large fields, or add $changeStreamSplitLargeEvent (6.0.9 and later)."
 
 

@@ -6,7 +6,8 @@ documentation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol
 
@@ -207,6 +208,22 @@ class EventStream(Protocol):
 
     def close(self) -> None:
         """Free the cursor on the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOf:
+    """A stream made from another source of batches, and what frees that."""
+
+    make_batches: Callable[[], Iterator[EventBatch]]
+    free: Callable[[], None]
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Give batch after batch."""
+        return self.make_batches()
+
+    def close(self) -> None:
+        """Free the cursor on the server."""
+        self.free()
 
 
 def _parts_of_namespace(ns: bytes) -> tuple[str | None, str | None]:

@@ -35,7 +35,7 @@ class Family(StrEnum):
 
 
 def family_of(client: MongoClient[Any], chosen: str = "auto") -> Family:
-    """Tell whose server it is: as the setting says, else by the host's name, else by what the server says of itself."""
+    """Find out whose server it is: by the setting, else by the host's name, else by what the server says of itself."""
     if chosen != "auto":
         return Family(chosen)
     hosts = [host for host, _ in client.topology_description.server_descriptions()]

@@ -525,7 +525,7 @@ class Settings(BaseSettings):
     up: UpSettings = UpSettings()
 
     @classmethod
-    def load(cls, file: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    def load(cls, file: Path | str | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
         """Read the file and the environment and lay the flags (`{"mongodb.uri": ...}`) over both.
 
         A flag that is None was not given. A file that was named must exist; the default one may be missing.
@@ -534,7 +534,7 @@ class Settings(BaseSettings):
         environment = with_secrets_of_files(cls, _Environment(cls)(), Path())
         _refuse_unknown_variables()
         given = _nested({key: value for key, value in (flags or {}).items() if value is not None})
-        read, folder = _read_file(file)
+        read, folder = _read_file(Path(file) if file else None)
         merged = _merge(_merge(read, environment), given)
         merged, defaults = located_defaults(cls, merged, folder) if folder != Path.cwd() else (merged, [])
         try:
@@ -544,6 +544,15 @@ class Settings(BaseSettings):
         for section, name in defaults:
             getattr(loaded, section).model_fields_set.discard(name)  # it was only moved to where it begins
         return loaded
+
+    def addresses(self) -> Iterator[str]:
+        """Give the texts of all settings that may be addresses, with the secrets and files that these name."""
+        for key in file_keys(type(self)):
+            section, name = key.split(".")
+            value = getattr(getattr(self, section), name)
+            for each in value.values() if isinstance(value, Mapping) else [value]:
+                if isinstance(each, str | SecretStr):
+                    yield each if isinstance(each, str) else each.get_secret_value()
 
     def renewed(self) -> Settings | None:
         """Give these settings with the secrets whose files have changed; None when none has.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
@@ -111,3 +112,11 @@ def _name_of(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return "tables"
     return " or ".join(map(_name_of, arguments)) if arguments else str(kind)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import bson
+from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
-from tailrace.durable.consuming import Handler
+from tailrace.driver.options import refuse_unknown
+from tailrace.durable.consuming import HANDLER_OPTIONS, Handler
 from tailrace.durable.handling import Handling
 from tailrace.errors import HandlerFailed
 from tailrace.token import ResumeToken
@@ -34,12 +36,15 @@ _numbers = itertools.count(1)
 
 
 def insert(namespace: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the event of an insert; the document needs an `_id`."""
-    return _event("insert", namespace, document["_id"], {"fullDocument": dict(document)})
+    """Make the event of an insert; a document without an `_id` gets one, as the driver would give it."""
+    whole = {"_id": document.get("_id", ObjectId()), **document}
+    return _event("insert", namespace, whole["_id"], {"fullDocument": whole})
 
 
 def replace(namespace: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Make the event of a replacement."""
+    if "_id" not in document:
+        raise ValueError("the document that replaces another needs the `_id` of both")
     return _event("replace", namespace, document["_id"], {"fullDocument": dict(document)})
 
 
@@ -87,6 +92,9 @@ def deliver(
     dead letters an event that fails for good raises HandlerFailed. After `crash_after` events all are delivered again
     from the first on, as after a crash before the position was saved.
     """
+    if not callable(handle):
+        raise TypeError(f"the handler is no function: {handle!r}")
+    refuse_unknown("deliver()", options, HANDLER_OPTIONS)
     declared = dict(handle.options) if isinstance(handle, Handler) else {}
     chosen = {**declared, **options}
     function = handle.function if isinstance(handle, Handler) else handle
@@ -126,6 +134,8 @@ def _call(handling: Handling, function: Callable[[Any], Any], step: list[bytes],
 
 def _event(operation: str, namespace: str, id_: Any, more: Mapping[str, Any]) -> dict[str, Any]:
     database, _, collection = namespace.partition(".")
+    if not database or not collection:
+        raise ValueError(f"{namespace!r} is no namespace; write db.collection")
     time = Timestamp(_FIRST_SECOND, next(_numbers))
     return {
         "_id": ResumeToken.high_water_mark(time).to_document(),

@@ -47,7 +47,7 @@ def watch(
         return driver.watch(target, pipeline, **options)
     from tailrace.durable import AsyncDurableStream, DurableOptions, DurableStream
 
-    chosen = DurableOptions(store=store, pipeline=tuple(pipeline or ()), **options)
+    chosen = DurableOptions.of("watch() with a store", {"store": store, "pipeline": tuple(pipeline or ()), **options})
     if isinstance(target, ASYNCHRONOUS):
         return AsyncDurableStream(target, chosen)
     return DurableStream(target, chosen)

@@ -91,7 +91,7 @@ def test_verbs_write_down_what_they_do_and_changed_policies(
         assert run(["--config", str(file), *words]) == 0
 
     verb("produce", "--until-idle", policy="")
-    assert not log.exists()
+    assert log.read_text() == ""
     verb("produce", "--until-idle", policy=rule.format("mask"))
     verb("produce", "--until-idle", policy=rule.format("mask"))
     verb("produce", "--until-idle", policy="")

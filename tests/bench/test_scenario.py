@@ -18,6 +18,7 @@ from bench.scenario import Claim, OutOfTime, Scenario, carry_out
 from bench_results import sample_result
 from processes import is_running
 from tailrace.owned import GuardedProcess, run_guarded
+from waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -192,7 +193,7 @@ def test_contestants_end_with_their_parent(tmp_path: Path) -> None:
     assert parent.stdout
     pid = int(parent.stdout.readline())
     parent.kill()
-    parent.communicate(timeout=120)
+    parent.communicate(timeout=SECONDS)
     deadline = time.monotonic() + 200
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.05)

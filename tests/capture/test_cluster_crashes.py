@@ -14,6 +14,7 @@ from crash_process import start_capture
 from sharded_counters import KEYS, Counters
 from tailrace.capture.positions import open_store
 from tailrace.stand import Kafka, ShardedCluster
+from waiting import SECONDS
 
 _POINTS = {"at-least-once": ("added", "after-save"), "exactly-once": ("before-commit", "after-commit")}
 
@@ -50,13 +51,13 @@ def kill(flags: dict[str, Any], counters: Counters, points: tuple[str, ...], at_
     with counters.counting():
         for point in points:
             process = start_capture(flags, die_at=(point, 3))
-            process.join(60)
+            process.join(SECONDS)
             assert process.exitcode == -9, f"it did not come to {point}"
         for _ in range(at_random):
             process = start_capture(flags)
             time.sleep(chance.uniform(0.3, 2.0))
             process.kill()
-            process.join(30)
+            process.join(SECONDS)
     finish(flags)
 
 

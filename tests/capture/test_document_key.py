@@ -12,7 +12,7 @@ import pytest
 from capture_harness import Harness
 from tailrace.capture.formats import decoder_of
 from tailrace.capture.formats.made_events import BY_ID, KeyFields, key_fields
-from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.control import FirstStep
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
 from tailrace.event import ChangeEvent
 from tailrace.fold import moment_of

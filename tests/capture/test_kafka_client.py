@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tailrace.capture.kafka_client import KafkaAddress, bounds_of
 from tailrace.stand import Kafka
+from waiting import SECONDS
 
 
 class _BeforeTheLeader(Consumer):  # type: ignore[misc]
@@ -30,7 +31,7 @@ def topic(kafka: Kafka) -> str:
     name = f"settling-{uuid.uuid4().hex[:8]}"
     brokers = {"bootstrap.servers": kafka.bootstrap_servers}
     admin = AdminClient(brokers)
-    admin.create_topics([NewTopic(name, 1, 1)], request_timeout=60)[name].result(60)
+    admin.create_topics([NewTopic(name, 1, 1)], request_timeout=60)[name].result(SECONDS)
     producer = Producer(brokers)
     producer.produce(name, b"value")
     producer.flush(60)

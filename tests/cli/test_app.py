@@ -20,6 +20,7 @@ from typer.main import get_command
 from tailrace.cli.app import app, run
 from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.settings import describe
+from waiting import SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,10 @@ def test_the_stand_comes_up_shows_itself_and_goes_down(tmp_path, monkeypatch, ca
 
 def test_the_demo_shows_events_and_ends_by_itself():
     ended = run_guarded(
-        [sys.executable, "-m", "tailrace.cli.app", "demo", "--seconds=3"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "tailrace.cli.app", "demo", "--seconds=3"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
     assert ended.returncode == 0, ended.stderr
     assert "insert" in ended.stdout.splitlines()[-1]
@@ -159,7 +163,7 @@ def test_ctrl_c_ends_the_demo_cleanly():
     while "events/s" not in (line := demo.stdout.readline()):
         assert line, demo.stderr.read()
     demo.send_signal(signal.SIGINT)
-    printed, complaints = demo.communicate(timeout=120)
+    printed, complaints = demo.communicate(timeout=SECONDS)
     assert demo.returncode == 0
     assert complaints == ""
     assert "events in" in printed

@@ -17,6 +17,7 @@ from tailrace.cli.app import run
 from tailrace.monitor import serve_endpoint
 from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.stand import Kafka, ReplicaSet
+from waiting import SECONDS
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_ctrl_c_ends_a_producer_cleanly(database: Database[dict[str, Any]], tmp_
         if json.loads(line)["events"] == 1:
             break
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=120)
+    _, complaint = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     assert "Traceback" not in complaint
     with open_store(f"file:{tmp_path / 'positions'}") as store:
@@ -142,7 +143,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(database: Database[dict[str,
     database.orders.insert_one({"_id": 1})
     command = [sys.executable, "-m", "tailrace.cli.app", "produce", f"{database.name}.orders", *flags, "--json"]
     with open("/dev/full", "w") as full:
-        ended = run_guarded([*command, "--until-idle"], stdout=full, stderr=full, timeout=60)
+        ended = run_guarded([*command, "--until-idle"], stdout=full, stderr=full, timeout=SECONDS)
     assert ended.returncode == 0
 
 

@@ -18,6 +18,7 @@ from tailrace.cli.app import run
 from tailrace.stand import ReplicaSet
 from tailrace.stand.ports import reserve_port
 from tailrace.token import ResumeToken
+from waiting import SECONDS
 from webhook_server import Hook, serving
 
 
@@ -147,7 +148,7 @@ def test_over_some_seconds_a_trend_is_seen(
         _, (report,) = checked(capsys, "orders", "--uri", mongodb.uri, "--store", store_url, "--over", "4")
     finally:
         stop.set()
-        writer.join(timeout=120)
+        writer.join(timeout=SECONDS)
     assert report["written_bytes_per_second"] > 10_000
     assert report["consumer_speed"] == 0
     assert report["seconds_until_history_lost"] > 0

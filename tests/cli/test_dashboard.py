@@ -13,6 +13,7 @@ import trustme
 
 from dashboard_site import TOKEN, free_port, running, write_settings
 from tailrace.cli.app import EXIT_INTERRUPTED, EXIT_USAGE, run
+from waiting import SECONDS
 
 
 def settings_without_servers(folder: Path, **dashboard: object) -> Path:
@@ -36,7 +37,7 @@ def test_it_serves_until_it_is_told_to_stop_also_while_somebody_looks(
         with urllib.request.urlopen(f"{url}api/stream", timeout=120) as stream:
             assert stream.readline() == b"event: state\n"
             process.send_signal(number)
-            assert process.wait(timeout=120) == code
+            assert process.wait(timeout=SECONDS) == code
         assert not (tmp_path / "positions").exists(), "looking must not make anything"
 
 
@@ -65,6 +66,13 @@ def test_it_is_not_opened_to_everybody(tmp_path: Path, capsys: pytest.CaptureFix
     settings = str(settings_without_servers(tmp_path))
     assert run(["--config", settings, "dashboard", "--address", "0.0.0.0"]) == EXIT_USAGE
     assert "dashboard.token" in capsys.readouterr().err
+
+
+def test_an_address_that_nobody_knows_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = str(settings_without_servers(tmp_path, token=TOKEN, behind_proxy=True))
+    for address in ("nonsense", "a" * 400):
+        assert run(["--config", settings, "dashboard", "--port", "0", "--address", address]) == EXIT_USAGE
+        assert "cannot listen at" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_certificate_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -128,3 +129,14 @@ def test_lines_are_json_where_nobody_reads_them_at_a_terminal(
     line = capsys.readouterr().err
     assert line.startswith("{") == is_json
     assert "orders" in line
+
+
+def test_what_libraries_log_has_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a handler, Python would print their warnings as bare text between lines of JSON."""
+    configure_log(LogSettings(json_lines=True))
+    configure_log(LogSettings(json_lines=True))
+    logging.getLogger("opentelemetry.sdk").warning("no answer from http://ann:hunter2@127.0.0.1:1")
+    [line] = logged(capsys)
+    assert line["logger"] == "opentelemetry.sdk"
+    assert line["level"] == "warning"
+    assert "hunter2" not in line["event"]

@@ -20,7 +20,7 @@ from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 TOKEN = "known to the operator alone"
 
@@ -90,7 +90,7 @@ def running(mongodb: ReplicaSet, tmp_path_factory: pytest.TempPathFactory) -> It
             yield producer
         finally:
             producer.process.terminate()
-            _, complaint = producer.process.communicate(timeout=60)
+            _, complaint = producer.process.communicate(timeout=SECONDS)
             client.drop_database(database)
     assert producer.process.returncode == 0, complaint
     assert TOKEN not in complaint

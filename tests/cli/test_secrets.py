@@ -20,6 +20,7 @@ from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.settings import Settings
 from tailrace.settings_source import file_keys, secret_keys
 from tailrace.stand import Kafka, ReplicaSet
+from waiting import SECONDS
 from waiting import wait_until as until
 
 MARK = "Hunter2-Hunter2-Hunter2"
@@ -150,7 +151,7 @@ def test_secrets_of_files_are_not_shown_either(tmp_path: Path) -> None:
     (tmp_path / "sink").write_text(f"kafka://h?sasl.password={MARK}\n")
     file = write(tmp_path / "tailrace.toml", {"capture.sink_file": "sink"})
     command = [sys.executable, "-m", "tailrace.cli.app", "--config", str(file), "settings", "--json"]
-    printed = run_guarded(command, capture_output=True, text=True, check=True, cwd="/", timeout=60).stdout
+    printed = run_guarded(command, capture_output=True, text=True, check=True, cwd="/", timeout=SECONDS).stdout
     assert "sasl.password=***" in printed
     assert MARK not in printed
 

@@ -15,9 +15,10 @@ from pymongo import MongoClient
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
 from tailrace.stand.ports import reserve_port
+from waiting import SECONDS
 
 
-@pytest.mark.parametrize("flags", [[], ["--watch-only"]], ids=["all", "watch-only"])
+@pytest.mark.parametrize("flags", [[], ["--watch-only", "--address", "localhost"]], ids=["all", "watch-only"])
 def test_it_serves_until_it_is_told_to_stop(mongodb: ReplicaSet, tmp_path: Path, flags: list[str]) -> None:
     port = reserve_port()
     command = [sys.executable, "-m", "tailrace.cli.app", "serve", "--uri", mongodb.uri, "--port", "0"]
@@ -39,7 +40,7 @@ def test_it_serves_until_it_is_told_to_stop(mongodb: ReplicaSet, tmp_path: Path,
             with urllib.request.urlopen(f"http://127.0.0.1:{port.number}/metrics", timeout=120) as response:
                 assert 'tailrace_hub_upstream_cursors{shard="rs0"} 1.0' in response.read().decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=SECONDS) == 0
     finally:
         process.kill()
-        process.wait(timeout=120)
+        process.wait(timeout=SECONDS)

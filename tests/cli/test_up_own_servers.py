@@ -42,7 +42,7 @@ def own_servers(folder: Path, mongodb: Any, kafka: Any, redis_server: Any) -> It
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(SECONDS)
 
 
 def wait_for(process: GuardedProcess[bytes], folder: Path, words: str) -> str:
@@ -63,7 +63,7 @@ def test_named_servers_are_used_and_sigterm_stops_the_rest(mongodb, kafka, redis
         below = descendants(process.program_pid)
         assert len(alive(below)) > len(started)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(SECONDS) == 0
         wait_gone(below)
     printed = (tmp_path / "printed.log").read_text()
     assert {line.split()[2] for line in printed.splitlines() if line.endswith("stopped")} == started
@@ -75,6 +75,6 @@ def test_a_closed_terminal_stops_a_run_that_is_still_starting(mongodb, kafka, re
         below = descendants(process.program_pid)
         assert alive(below)
         process.send_signal(signal.SIGHUP)
-        assert process.wait(60) == 0
+        assert process.wait(SECONDS) == 0
         wait_gone(below)
     assert not (tmp_path / ".tailrace" / "up" / "tmp").exists()

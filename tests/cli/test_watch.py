@@ -18,6 +18,7 @@ from bson.int64 import Int64
 from tailrace.cli.app import run
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 PROGRAM = [sys.executable, "-m", "tailrace.cli.app"]
 
@@ -96,7 +97,7 @@ def test_it_goes_on_after_a_saved_token(
         ([], 64, "--all"),
         (["a.b", "--all"], 64, "--all"),
         (["a.b", "--pipeline", "{"], 64, "--pipeline"),
-        (["a.b", "--pipeline", "{}"], 64, "array"),
+        (["a.b", "--pipeline", "{}"], 64, "--pipeline is not a list of stages"),
         (["a.b", "--start-at", "soon"], 64, "soon"),
         (["a.b", "--resume-after", "{"], 70, "resume-token-invalid"),
         (["a.b", "--resume-after", "xyz"], 70, "error["),
@@ -129,7 +130,7 @@ def test_ctrl_c_ends_it_without_a_traceback(mongodb: ReplicaSet, orders: Any, st
     assert program.stdout is not None
     assert json.loads(program.stdout.readline())["documentKey"] == {"_id": 0}
     program.send_signal(signal.SIGINT)
-    _, complaints = program.communicate(timeout=60)
+    _, complaints = program.communicate(timeout=SECONDS)
     assert program.returncode == 130
     assert complaints == ""
 
@@ -146,7 +147,7 @@ def test_on_a_terminal_it_is_pretty_and_coloured(mongodb: ReplicaSet, orders: An
             shown += part
     except OSError:  # how a pseudo-terminal says that nobody writes any more
         pass
-    program.communicate(timeout=60)
+    program.communicate(timeout=SECONDS)
     assert program.returncode == 0
     assert shown.count(b"\n") > 5
     assert b"\x1b[" in shown

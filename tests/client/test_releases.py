@@ -14,6 +14,7 @@ import pytest
 from tailrace.owned import run_guarded
 from tailrace.stand.cache import made_once
 from tailrace.stand.replica_set import ReplicaSet
+from waiting import SECONDS
 
 OLDEST, NEWEST = "4.9", "4.19.0"
 CONTRACT = Path(__file__).with_name("contract.py")
@@ -39,7 +40,7 @@ def kept(uri: str, folder: Path | None, *words: str) -> dict[str, object]:
         env={**os.environ, **path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        timeout=120,
+        timeout=SECONDS,
     )
     assert ran.returncode == 0, ran.stderr.decode()
     result: dict[str, object] = json.loads(ran.stdout)

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from tailrace.dashboard.web.broadcast import Broadcaster, Client, EventStream, encode
 from tailrace.errors import ControlRefused
 from tailrace.monitor import REGISTRY, DashboardMetrics
+from waiting import SECONDS
 
 KILOBYTE = 1024
 
@@ -71,7 +72,7 @@ async def served(broadcaster: Broadcaster) -> AsyncIterator[int]:
     finally:
         broadcaster.close()
         server.should_exit = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             await task
         listener.close()
 
@@ -79,13 +80,13 @@ async def served(broadcaster: Broadcaster) -> AsyncIterator[int]:
 async def begin(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=8 * KILOBYTE)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         await reader.readuntil(b"data: {}\n\n")
     return reader, writer
 
 
 async def until(broadcaster: Broadcaster, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while broadcaster.count != count:
             await asyncio.sleep(0.01)
 
@@ -99,7 +100,7 @@ def test_a_browser_that_does_not_read_is_dropped_and_the_others_get_everything()
             assert broadcaster.count == 2
             message = encode("state", b"x" * 64 * KILOBYTE)
             received, sent = 0, 0
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(SECONDS):
                 while broadcaster.count == 2 or sent < 20:
                     broadcaster.publish(message)
                     sent += 1
@@ -133,7 +134,7 @@ def test_the_end_of_the_dashboard_ends_the_answers() -> None:
         async with served(broadcaster) as port:
             reader, writer = await begin(port)
             broadcaster.close()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(SECONDS):
                 await reader.readuntil(b"0\r\n\r\n")
             with pytest.raises(ControlRefused):
                 broadcaster.join()

@@ -161,7 +161,7 @@ def test_the_charts_are_read_with_the_keyboard(page: Browser) -> None:
     page.until(lambda: page.run("return !!document.querySelector('.chart .crosshair')"), "the crosshair")
 
 
-def test_a_capture_that_is_behind_and_one_that_is_stalled(
+def test_captures_that_are_behind_and_stalled_and_stopped(
     browser: Browser, pipeline: Any, shared_replica_sets: Any, tmp_path: Path
 ) -> None:
     """Positions in the store are as old as those of a slow and of a dead producer; nobody else is needed."""
@@ -183,14 +183,23 @@ def test_a_capture_that_is_behind_and_one_that_is_stalled(
         browser.until(lambda: "Problem" in browser.text("#overall"), "the alarm")
         assert "problem" in browser.text("#box-capture")
         browser.picture("stalled")
+        keep(tmp_path / "positions", "ended", behind=1, saved=0, lease_seconds=0.001)
+        browser.until(
+            lambda: "stopped: nobody runs this stream" in browser.text("#captures-list [data-key=ended] .hint"),
+            "one that ended",
+        )
+        assert browser.text("#captures-list [data-key=ended] .badge") == "stopped"
+        for name in ("dead", "ended"):
+            assert f"{name} does not move; " in browser.text(f".forecasts [data-key={name}]")
+        browser.picture("stopped")
         pipeline.orders.insert_one({"_id": "without Kafka"})
         browser.until(lambda: "without Kafka" in browser.text("#event-list"), "an event of the change stream")
 
 
-def keep(folder: Path, name: str, *, behind: float, saved: float) -> None:
+def keep(folder: Path, name: str, *, behind: float, saved: float, lease_seconds: float = 3_600) -> None:
     """Save a position that is so many seconds behind, as if that had been so many seconds ago."""
     store = PositionStore(FileCells(folder), clock=lambda: time.time() - saved)
-    lease = store.acquire(name, "another machine/0/1/2", seconds=3_600)
+    lease = store.acquire(name, "another machine/0/1/2", seconds=lease_seconds)
     store.save(Position(None, Timestamp(int(time.time() - behind), 1)), lease)
 
 
@@ -238,5 +247,8 @@ def test_nothing_can_be_reached(browser: Browser, tmp_path: Path) -> None:
         assert "hunter2" not in site.http.get("/api/state").text
         browser.until(lambda: "no server answers" in browser.text("#looks-list"), "the reasons")
         assert "hunter2" not in browser.run("return document.documentElement.innerHTML")
+        for panel in ("captures", "shards", "gaps", "letters"):
+            shown = browser.text(f"#{panel}-list")
+            assert "Not known: " in shown, "it says that there is nothing, where nothing could be read"
         browser.picture("nothing-reachable")
         assert browser.run(LONG_REASON), "a reason below two facts is cut through its third line"

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from tailrace.dashboard.sources import PolledSource, polling, reason_of
 from tailrace.errors import ServerUnreachable
+from waiting import SECONDS
 from waiting import wait_until as until
 
 
@@ -25,7 +26,7 @@ class Moody:
 
     def poll(self) -> int:
         self.looks += 1
-        self.go_on.wait(30)
+        self.go_on.wait(SECONDS)
         if self.error is not None:
             raise self.error
         return self.looks
@@ -50,7 +51,7 @@ def test_a_failure_keeps_the_last_value_and_the_next_good_look_clears_it() -> No
         until(lambda: looking.reading().is_good, "a good look again")
     finally:
         looking.stop()
-        looking.join(5)
+        looking.join(SECONDS)
 
 
 def test_an_outage_is_logged_once_and_its_end_too() -> None:
@@ -67,7 +68,7 @@ def test_an_outage_is_logged_once_and_its_end_too() -> None:
             until(lambda: looking.reading().is_good, "a good look again")
         finally:
             looking.stop()
-            looking.join(5)
+            looking.join(SECONDS)
     shown = [(line["event"], line.get("reason")) for line in logs if line["log_level"] == "info"]
     assert shown == [("source_failed", "no answer in 0 s"), ("source_recovered", None)]
 
@@ -84,7 +85,7 @@ def test_a_source_that_fails_for_days_is_still_looked_at() -> None:
         assert looking._thread.deaths == 0
     finally:
         looking.stop()
-        looking.join(5)
+        looking.join(SECONDS)
 
 
 def test_a_look_that_hangs_is_reported(monkeypatch) -> None:
@@ -99,7 +100,7 @@ def test_a_look_that_hangs_is_reported(monkeypatch) -> None:
     finally:
         source.go_on.set()
         looking.stop()
-        looking.join(5)
+        looking.join(SECONDS)
 
 
 def test_a_reason_is_one_short_line_without_secrets() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -10,14 +12,23 @@ from bson import Timestamp
 
 from tailrace.capture.positions import Counts, Position
 from tailrace.dashboard.sources import Reading
+from tailrace.dashboard.sources.features import FeaturesProgress
 from tailrace.dashboard.sources.metrics_text import Metrics, Rates
 from tailrace.dashboard.sources.positions import PositionsReading, StoredStream
 from tailrace.dashboard.sources.producers import ProducerReading
-from tailrace.dashboard.values import Colour
+from tailrace.dashboard.values import Colour, Stream
 from tailrace.dashboard.view.flow import Parts, flow_of
-from tailrace.dashboard.view.job_view import TOKEN_PROPERTY, drift_of, gateways_of, newest_time, tables_of
+from tailrace.dashboard.view.job_view import (
+    TOKEN_PROPERTY,
+    drift_of,
+    feature_sets_of,
+    gateways_of,
+    newest_time,
+    tables_of,
+)
 from tailrace.dashboard.view.observed import Observed
 from tailrace.dashboard.view.stream_view import shards_of, streams_of, windows_of
+from tailrace.features.declaration import parse_definition
 from tailrace.monitor import Consumer, Observer, Oplog, Report, Thresholds
 from tailrace.policy.configured import policy_of
 from tailrace.settings import Settings
@@ -25,6 +36,7 @@ from tailrace.token import ResumeToken, TokenData
 from tailrace.warehouse import Column, Drift, Snapshot, TableKind, TableState
 
 NOW = 1_700_010_000.0
+FRAUD = Path(__file__).parents[2] / "examples" / "fraud_signals" / "features.toml"
 GATEWAY = """# TYPE tailrace_gateway_connections gauge
 tailrace_gateway_connections{listener="127.0.0.1:27117"} 9
 # TYPE tailrace_hub_subscribers gauge
@@ -73,12 +85,16 @@ def reports(**ages: int) -> list[Report]:
     found = []
     for shard, age in ages.items():
         oplog = Oplog(shard, Timestamp(end - 3_600, 1), Timestamp(end, 1), 500_000, 1_000_000)
-        found.append(observer.judge(Consumer("orders", Timestamp(end - age, 1)), oplog, NOW))
+        found.append(observer.judge(Consumer("orders", Timestamp(end - age, 1), saved_at=NOW - age), oplog, NOW))
     return found
 
 
-def stored(writer: str | None) -> PositionsReading:
-    position = Position(None, Timestamp(int(NOW) - 5, 1), counts=Counts(events=7, bytes=70, batches=3))
+def parts_of(*streams: Stream) -> Parts:
+    return Parts(streams, [], [], [], [], None, None, None)
+
+
+def stored(writer: str | None, age: int = 5) -> PositionsReading:
+    position = Position(None, Timestamp(int(NOW) - age, 1), counts=Counts(events=7, bytes=70, batches=3))
     return PositionsReading([StoredStream(Consumer("orders", position.cluster_time), position, writer)], [])
 
 
@@ -115,13 +131,46 @@ def test_everybody_has_a_place_in_the_oplog() -> None:
     assert (window.free_ratio, window.half_ratio, window.critical_ratio) == (0.5, 0.5, 0.25)
 
 
-def test_a_stream_that_nobody_runs_is_no_healthy_one() -> None:
+def test_a_stream_that_nobody_runs_is_stopped_however_fresh_its_position_is() -> None:
+    """It said "live" beside "nobody runs this stream", and the box of its sink that capture delivers to it."""
     (orphan,) = streams_of(observed(oplog=good(reports(s0=5)), positions=good(stored(None))), Rates())
-    assert orphan.condition.colour is Colour.AMBER
-    assert "nobody runs" in orphan.condition.reason
+    assert (orphan.state, orphan.condition.colour) == ("stopped", Colour.AMBER)
+    assert orphan.condition.reason.startswith("stopped: nobody runs this stream")
+    boxes = {box.id: box for box in flow_of(observed(), parts_of(orphan), Settings()).boxes}
+    assert boxes["sink"].condition.colour is Colour.GREY
+    assert "nothing delivers to it" in boxes["sink"].condition.reason
+    assert [fact.value for fact in boxes["capture"].facts] == ["stopped", "5 s"]
+    (old,) = streams_of(observed(oplog=good(reports(s0=500)), positions=good(stored(None, age=500))), Rates())
+    assert (old.state, old.condition.colour) == ("stopped", Colour.RED)
+    (alone,) = streams_of(observed(oplog=bad("away"), positions=good(stored(None))), Rates())
+    assert alone.state == "stopped"
     (held,) = streams_of(observed(oplog=good(reports(s0=5)), positions=good(stored("a/1/2"))), Rates())
     assert held.condition.colour is Colour.GREEN
     assert (held.events, held.writer) == (7, "a/1/2")
+
+
+def test_a_sink_that_takes_nothing_is_not_said_to_be_delivered_to() -> None:
+    proof = "no server answers at https://hook.example; for 40 s nothing was read"
+    for state, colour, reason in (
+        ("live", Colour.GREEN, "capture delivers to it"),
+        ("behind", Colour.AMBER, f"orders is behind: {proof}"),
+        ("paused", Colour.GREY, "it cannot be looked into, and nothing delivers to it"),
+        ("stalled", Colour.GREY, "it cannot be looked into, and nothing delivers to it"),
+    ):
+        reported = ProducerReading("http://p", {"name": "orders", "state": state, "proof": proof}, Metrics())
+        (stream,) = streams_of(observed(producers={"http://p": good(reported)}), Rates())
+        box = {box.id: box for box in flow_of(observed(), parts_of(stream), Settings()).boxes}["sink"]
+        assert (box.condition.colour, box.condition.reason) == (colour, reason)
+
+
+def test_features_are_not_up_to_date_when_their_redis_is_away() -> None:
+    definition = parse_definition(tomllib.loads(FRAUD.read_text()))
+    progress = FeaturesProgress(definition, 7, int(NOW), NOW, None)
+    (there,) = feature_sets_of(observed(features=good([progress])), Settings().monitor, {})
+    assert there.condition.colour is Colour.GREEN
+    silent = Reading([progress], "no Redis answers", NOW, 0.01, NOW - 60)
+    (away,) = feature_sets_of(observed(features=silent), Settings().monitor, {})
+    assert (away.condition.colour, away.condition.reason) == (Colour.RED, "no Redis answers")
 
 
 def test_a_position_is_shown_without_the_key_of_its_event_where_there_is_a_policy() -> None:

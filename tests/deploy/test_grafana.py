@@ -14,6 +14,7 @@ import yaml
 
 from deploy.exposed import labels_by_metric
 from tailrace.owned import run_guarded
+from waiting import SECONDS
 
 BOARD = json.loads((Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "tailrace.json").read_text())
 PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
@@ -77,5 +78,5 @@ def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
     ]
     file = tmp_path / "board.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
-    done = run_guarded(["promtool", "check", "rules", str(file)], capture_output=True, text=True, timeout=60)
+    done = run_guarded(["promtool", "check", "rules", str(file)], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -19,6 +19,7 @@ from tailrace.monitor import Site, serve_endpoint
 from tailrace.owned import run_guarded
 from tailrace.settings import ENVIRONMENT_PREFIX, Settings
 from tailrace.settings_source import file_keys
+from waiting import SECONDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 DOCUMENTS: list[dict[str, Any]] = [
@@ -196,7 +197,7 @@ def test_services_and_budgets_select_pods_that_there_are() -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to put them together")
 def test_kustomize_puts_them_together() -> None:
-    done = run_guarded(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=60)
+    done = run_guarded(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     made = list(yaml.safe_load_all(done.stdout))
     assert {each["kind"] for each in made} == {each["kind"] for each in DOCUMENTS} - {"Kustomization"} | {"Secret"}

@@ -59,7 +59,7 @@ def api_server() -> Iterator[tuple[str, list[dict[str, Any]]]]:
             yield f"k8s://http://127.0.0.1:{server.server_port}", made
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(SECONDS)
 
 
 @pytest.mark.parametrize("job", ["features", "warehouse"])
@@ -103,6 +103,6 @@ def test_without_an_image_or_a_job_nothing_is_submitted():
         (["no-such"], "no job no-such"),
         ([], "features or warehouse"),
     ):
-        ended = run_guarded([str(SUBMIT), *arguments], env=variables, capture_output=True, text=True, timeout=30)
+        ended = run_guarded([str(SUBMIT), *arguments], env=variables, capture_output=True, text=True, timeout=SECONDS)
         assert ended.returncode != 0
         assert complaint in ended.stderr

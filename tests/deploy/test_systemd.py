@@ -13,6 +13,7 @@ import pytest
 from command_lines import complaint_about_words
 from tailrace.cli.app import EXIT_HISTORY_LOST, EXIT_USAGE
 from tailrace.owned import run_guarded
+from waiting import SECONDS
 
 UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "systemd").glob("*.service"))
 PROGRAM = "/opt/tailrace/bin/tailrace"
@@ -67,7 +68,9 @@ def test_limits_and_restarts_are_set(file: Path) -> None:
 def test_systemd_reads_them_without_complaint(file: Path, tmp_path: Path) -> None:
     copy = tmp_path / file.name.replace("@", "@orders")
     copy.write_text(file.read_text().replace(PROGRAM, str(Path(sys.executable).with_name("tailrace"))))
-    done = run_guarded(["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60)
+    done = run_guarded(
+        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=SECONDS
+    )
     complaints = [line for line in done.stderr.splitlines() if copy.name in line]
     assert done.returncode == 0, done.stderr
     assert not complaints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import threading
@@ -12,12 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
+from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from pymongo.collection import Collection
 
 import tailrace
-from docs.pages import blocks
+from docs.pages import ROOT, blocks, read
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 URI = "mongodb://localhost:27017/?replicaSet=rs0"
 
@@ -46,7 +50,7 @@ def orders_written(orders: Collection[Any]) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        writer.join(timeout=120)
+        writer.join(timeout=SECONDS)
 
 
 @pytest.fixture
@@ -140,3 +144,24 @@ def test_tables_are_read_without_spark(
     assert "32.5" in shown
     assert "20.0" in shown
     assert "│      3 │" in shown
+
+
+def test_delta_tables_are_read_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders = pa.table({"status": ["paid", "paid", "placed"], "amount": [20.0, 7.5, 5.0]})
+    write_deltalake(str(tmp_path / "warehouse" / "shop" / "orders"), orders)
+    monkeypatch.chdir(tmp_path)
+    exec(program("howto/engines.md", 1), {})
+    shown = capsys.readouterr().out
+    assert "paid" in shown
+    assert "placed" in shown
+
+
+def test_prometheus_is_set_up_with_ports_and_rules_that_there_are() -> None:
+    (block,) = [block.text for block in blocks("howto/observe.md") if block.language == "yaml"]
+    written = yaml.safe_load(block)
+    assert all((ROOT / file).exists() for file in written["rule_files"])
+    (job,) = written["scrape_configs"]
+    ports = {target.rpartition(":")[2] for each in job["static_configs"] for target in each["targets"]}
+    assert ports <= set(re.findall(r"\b(?:84|94)\d\d\b", read("reference/deploy.md")))

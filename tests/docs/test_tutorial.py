@@ -51,7 +51,7 @@ def run(clone: Path, home: Path) -> str:
         output, _ = process.communicate(timeout=SECONDS)
     finally:
         process.kill()  # what the script put into the background ends with it
-        run_guarded([sys.executable, "-m", "tailrace.cli.app", "stand", "down"], env=environment, timeout=90)
+        run_guarded([sys.executable, "-m", "tailrace.cli.app", "stand", "down"], env=environment, timeout=SECONDS)
     assert process.returncode == 0, output[-4000:] + "".join(
         f"\n--- {log.name}\n{log.read_text()[-2000:]}" for log in (clone / "tutorial").glob("*.log")
     )

@@ -16,6 +16,7 @@ from pymongo import AsyncMongoClient
 from tailrace.client import AsyncRawCursor, RawCursor
 from tailrace.driver import watch
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 
 @pytest.fixture
@@ -177,5 +178,5 @@ async def _close_while_waiting(mongodb: ReplicaSet, backlog: Any) -> None:
         await asyncio.sleep(0)
         await stream.close()
         with pytest.raises(StopAsyncIteration):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(SECONDS):
                 await waiting

@@ -24,6 +24,7 @@ from driver.shells import Recorder, Shell
 from fault_proxies import FaultProxy
 from tailrace.driver import token_of, watch
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 Connect = Callable[..., tuple[Any, Recorder]]
 
@@ -285,7 +286,7 @@ def test_close_ends_an_iteration_in_another_thread(mongodb: ReplicaSet, orders: 
     threading.Thread(target=iterate, daemon=True).start()
     time.sleep(0.2)
     stream.close()
-    assert ended.wait(30)
+    assert ended.wait(SECONDS)
 
 
 def test_a_cancelled_call_loses_nothing(mongodb: ReplicaSet, orders: Any) -> None:
@@ -296,7 +297,7 @@ def test_a_cancelled_call_loses_nothing(mongodb: ReplicaSet, orders: Any) -> Non
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(stream.next(), 0.05)
                 orders.insert_one({"n": n})
-                event = await asyncio.wait_for(stream.next(), 30)
+                event = await asyncio.wait_for(stream.next(), SECONDS)
                 seen.append(event["fullDocument"]["n"])
         return seen
 

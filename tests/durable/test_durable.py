@@ -23,6 +23,7 @@ from tailrace.capture.positions import open_store
 from tailrace.errors import GapOpen, HandlerFailed, LeaseHeld, SettingsError
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 NOW = {"until_idle": True, "commit_interval": 0.0}
 PROGRAM = """
@@ -231,14 +232,55 @@ def test_lost_history_ends_it_and_nothing_is_skipped(start_mongodb: Callable[...
             tailrace.consume(orders, print, store=store, **NOW)
 
 
-def test_wrong_options_are_refused(database: Database[Any], store: str) -> None:
-    for wrong in ({"start": "later"}, {"batch_size": 0}, {"recover": True}):
-        with pytest.raises(SettingsError):
-            tailrace.watch(database.orders, store=store, **wrong)
-    with pytest.raises(SettingsError):
-        tailrace.consume(database.orders, print, store=store, dead_letters="nowhere")
-    with pytest.raises(SettingsError):
-        tailrace.consume(database.orders, print, store=store, retries=-1)
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"start": "later"}, SettingsError),
+        ({"recover": True}, SettingsError),
+        *[({name: value}, SettingsError)
+          for name in ("batch_size", "buffer_mb", "commit_interval", "lease_seconds", "lease_timeout", "retry_seconds")
+          for value in ("x", None, -1, float("nan"), True)],
+        *[({"name": name}, SettingsError) for name in ("", "~gaps", 5)],
+        *[({"store": store}, SettingsError) for store in (5, Path("folder"), "nowhere", "")],
+        ({"nonsense": 1}, TypeError),
+        ({"resume_after": "x"}, TypeError),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_options_are_refused(wrong: dict[str, Any], error: type, database: Database[Any], store: str) -> None:
+    """Before anything is opened: a name with a tilde would have been taken for the ledger's."""
+    (name,) = wrong
+    for call in (tailrace.watch, lambda target, **options: tailrace.consume(target, print, **options)):
+        with pytest.raises(error, match=name):
+            call(database.orders, **{"store": store, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        *[({"dead_letters": value}, SettingsError) for value in ("nowhere", 5)],
+        *[({"retries": value}, SettingsError) for value in (-1, "x", 1.5, None)],
+        *[({"metrics_port": value}, SettingsError) for value in (-1, "x", 99999)],
+        *[({"handle": value}, TypeError) for value in (None, "x", 5)],
+        ({"store": None}, SettingsError),
+    ],
+    ids=str,
+)
+def test_wrong_handlers_are_refused(wrong: dict[str, Any], error: type, database: Database[Any], store: str) -> None:
+    """A handler that is no function waited for the first event to fail on it."""
+    with pytest.raises(error):
+        tailrace.consume(database.orders, **{"handle": print, "store": store, **wrong})
+
+
+def test_mistakes_of_a_call_are_said_in_its_own_words(database: Database[Any], store: str) -> None:
+    with pytest.raises(TypeError, match=r"consume\(\) needs a store for its position, such as store='file:orders.pos'"):
+        tailrace.consume(database.orders, print)
+    with pytest.raises(TypeError, match=r"@tailrace\.handler\(store="):
+        tailrace.handler(print)  # as a decorator without parentheses
+    with pytest.raises(TypeError, match=r"@handler has no option 'retires'; it has batch_size, .*retries"):
+        tailrace.handler(store=store, retires=3)
+    with pytest.raises(TypeError, match=r"watch\(\) without a store has no option 'name'"):
+        tailrace.watch(database.orders, name="orders")
 
     async def handle(event: Any) -> None: ...
 
@@ -302,11 +344,11 @@ def test_killed_again_and_again_it_handles_every_event(
         process = started(mongodb, database, store, out)
         _wait(lambda target=target: len(set(handled(out))) > target)  # type: ignore[misc]
         process.kill()
-        process.wait(30)
+        process.wait(SECONDS)
     process = started(mongodb, database, store, out)
     _wait(lambda: len(set(handled(out))) == 1_000)
     process.send_signal(signal.SIGTERM)
-    _, complaint = process.communicate(timeout=120)
+    _, complaint = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, complaint
     assert list(dict.fromkeys(handled(out))) == list(range(1_000)), "the first time in order"
     assert len(handled(out)) < 2_000, "a restart repeats what was not committed, not everything"

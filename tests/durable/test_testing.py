@@ -81,3 +81,21 @@ def test_batches_and_coroutines() -> None:
 
     deliver(handle, [insert(NS, {"_id": number}) for number in range(5)], batch_size=2)
     assert sizes == [2, 2, 1]
+
+
+def test_an_inserted_document_gets_its_id_as_from_the_driver() -> None:
+    event = insert(NS, {"total": 5})
+    assert event["fullDocument"] == {"_id": event["documentKey"]["_id"], "total": 5}
+    assert insert(NS, {})["documentKey"] != insert(NS, {})["documentKey"]
+
+
+def test_what_no_server_would_send_is_refused() -> None:
+    for wrong in ("shop", "shop.", ".orders"):
+        with pytest.raises(ValueError, match=r"db\.collection"):
+            delete(wrong, 1)
+    with pytest.raises(ValueError, match="_id"):
+        replace(NS, {"total": 5})
+    with pytest.raises(TypeError, match="no function"):
+        deliver(None, [])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"deliver\(\) has no option 'retires'"):
+        deliver(print, [], retires=5)

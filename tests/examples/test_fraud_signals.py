@@ -17,6 +17,7 @@ from pymongo import DeleteOne, InsertOne, UpdateOne
 from tailrace.features import load_definition
 from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.up import demo
+from waiting import SECONDS
 
 REPOSITORY = Path(__file__).parents[2]
 LOAD = REPOSITORY / "examples" / "fraud_signals" / "load.py"
@@ -88,7 +89,7 @@ def test_the_load_writes_to_a_real_server_at_its_rate_and_by_hand(mongodb):
             [sys.executable, str(LOAD), "--uri", mongodb.uri, "--pay", "7", "19.99"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=SECONDS,
             check=True,
         )
         assert "user 7 paid 19.99" in paid.stdout
@@ -98,7 +99,7 @@ def test_the_load_writes_to_a_real_server_at_its_rate_and_by_hand(mongodb):
                 assert refunds.next()["ns"] == {"db": "shop", "coll": "transactions"}
         finally:
             running.terminate()
-            assert running.wait(30) == 0
+            assert running.wait(SECONDS) == 0
         assert client.shop.transactions.count_documents({"status": "captured"}) > 0
         client.drop_database("shop")
 
@@ -106,7 +107,7 @@ def test_the_load_writes_to_a_real_server_at_its_rate_and_by_hand(mongodb):
 def test_a_wheel_carries_the_example(tmp_path):
     """As it stands in the archive, `tailrace.up.demo` finds it beside itself."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    run_guarded(build, cwd=REPOSITORY, capture_output=True, timeout=120, check=True)
+    run_guarded(build, cwd=REPOSITORY, capture_output=True, timeout=SECONDS, check=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
@@ -117,7 +118,7 @@ def test_a_wheel_carries_the_example(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
         check=True,
     ).stdout
     assert all(path.startswith(str(tmp_path / "installed")) for path in printed.split())

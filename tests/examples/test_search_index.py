@@ -19,6 +19,7 @@ from command_lines import complaint_about
 from tailrace.owned import GuardedProcess
 from tailrace.stand import Redis, ReplicaSet
 from tailrace.testing import delete, deliver, insert, update
+from waiting import SECONDS
 
 SYNC = Path(__file__).parents[2] / "examples" / "search_index" / "sync.py"
 
@@ -58,7 +59,7 @@ def test_index_and_cache_follow_the_collection_over_a_kill(
     first = GuardedProcess(command)
     wait(lambda: index.search("kettle") == ["1"])
     first.kill()
-    first.wait(30)
+    first.wait(SECONDS)
     products.insert_one({"_id": 2, "name": "blue kettle"})
     with redis.Redis.from_url(redis_server.url) as cache:
         cache.set("product:1", "<html>")
@@ -69,7 +70,7 @@ def test_index_and_cache_follow_the_collection_over_a_kill(
             wait(lambda: cache.get("product:1") is None)
         finally:
             second.terminate()
-            second.wait(30)
+            second.wait(SECONDS)
     assert second.returncode == 0
 
 

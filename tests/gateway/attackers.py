@@ -20,6 +20,7 @@ import bson
 from gateway.frame_mutations import OP_MSG, Mutations, frame
 from gateway.wire_client import WireClient
 from tailrace import raw
+from waiting import SECONDS
 
 USERS: Final = (None, "ann") * 4
 BURST: Final = 40
@@ -80,7 +81,7 @@ class Attacker(threading.Thread):
     def _connected(self) -> WireClient:
         if self._client is None:
             self._client = WireClient(self._port)
-            self._client.socket.settimeout(30)
+            self._client.socket.settimeout(SECONDS)
             if self._user is not None:
                 self._client.authenticate(self._user, "secret")
             self._client.socket.settimeout(SECONDS_TO_ANSWER)
@@ -128,7 +129,7 @@ def _main(port: int, seed: int, is_open: bool) -> None:
     for attacker in attackers:
         attacker.is_done.set()
     for attacker in attackers:
-        attacker.join(60)
+        attacker.join(SECONDS)
     print(json.dumps(totals(attackers) | {"alive": sum(each.is_alive() for each in attackers)}), flush=True)
 
 

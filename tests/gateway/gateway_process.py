@@ -11,6 +11,7 @@ from typing import Any
 
 from tailrace.owned import GuardedProcess
 from tailrace.stand.ports import reserve_port
+from waiting import SECONDS
 
 
 class GatewayProcess:
@@ -53,7 +54,7 @@ class GatewayProcess:
         """Stop as SIGTERM does."""
         self._process.terminate()
         try:
-            self._process.wait(30)
+            self._process.wait(SECONDS)
         finally:
             self._process.kill()
             self._metrics.release()

@@ -15,6 +15,7 @@ from tailrace.gateway import Gateway, GatewayOptions, engine_proof
 from tailrace.hub import Hub
 from tailrace.oplog.tail import LiveOplog
 from tailrace.settings import EngineSettings
+from waiting import SECONDS
 
 _SECONDS_TO_START = 30
 
@@ -60,7 +61,7 @@ class RunningGateway:
         """Stop gracefully; a second call does nothing."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(30)
+            self._thread.join(SECONDS)
             self.hub.close()
             self._client.close()
 

@@ -19,6 +19,7 @@ from tailrace.errors import BadFrame
 from tailrace.gateway import fairness
 from tailrace.gateway.fairness import ClientShare, Fairness, SlowLane, Strangers, TokenBucket, TurnsByIteration
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 PING = {"ping": 1, "$db": "admin"}
 
@@ -87,10 +88,10 @@ def test_one_is_in_the_slow_lane_at_a_time_and_nobody_keeps_it(monkeypatch: pyte
         assert order == ["first"]
         others[0].cancel()
         done.set()
-        await asyncio.wait_for(others[1], 20)
+        await asyncio.wait_for(others[1], SECONDS)
         assert order == ["first", "second"]
         keeper = asyncio.create_task(client("keeps it", forever))
-        await asyncio.wait_for(client("next"), 20)
+        await asyncio.wait_for(client("next"), SECONDS)
         assert order[2:] == ["keeps it", "next"]
         forever.set()
         await asyncio.wait([first, keeper])

@@ -38,6 +38,7 @@ from gateway import attackers
 from gateway.gateway_process import GatewayProcess
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS as LIMIT
 from waiting import wait_until
 
 FRAMES: Final = int(os.environ.get("FRAMES", "1000000"))
@@ -156,10 +157,10 @@ def attacked(port: int, seed: int, *kind: str) -> Iterator[dict[str, int]]:
         assert process.stdout is not None
         assert process.stdout.readline() == "attacking\n"
         yield became
-        became |= json.loads(process.communicate(timeout=120)[0])
+        became |= json.loads(process.communicate(timeout=LIMIT)[0])
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(LIMIT)
 
 
 def _watch_both(flooded: Watched, spared: Watched) -> None:

@@ -17,6 +17,7 @@ from gateway.attackers import USERS, Attacker
 from gateway.running_gateway import RunningGateway
 from gateway.test_many_watchers import resident_bytes
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 FRAMES = 3_000
 SEED = 1
@@ -73,10 +74,10 @@ def test_mutated_frames_cost_nobody_else_anything(
     for attacker in attackers:
         attacker.is_done.set()
     for attacker in attackers:
-        attacker.join(60)
+        attacker.join(SECONDS)
     assert not any(attacker.died for attacker in attackers)
     watcher.is_done.set()
-    watcher.join(60)
+    watcher.join(SECONDS)
     gc.collect()
     grown = resident_bytes() - (before or resident_bytes())
     written = "".join(capfd.readouterr())

@@ -27,7 +27,7 @@ from tailrace import raw
 from tailrace.gateway import conversation
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 Document = dict[str, Any]
 
@@ -77,7 +77,7 @@ def test_idle_clients_stay_and_too_many_are_refused(
     with ExitStack() as stack:
         peers = [stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port))) for _ in range(300)]
         for peer in (peers[0], peers[299]):
-            peer.settimeout(20)
+            peer.settimeout(SECONDS)
             peer.sendall(frame)
             assert peer.recv(4)
         assert is_dropped(gateway.port, b"")

@@ -15,6 +15,7 @@ from pymongo.database import Database
 
 from gateway.running_gateway import RunningGateway
 from tailrace.stand import ReplicaSet
+from waiting import SECONDS
 
 COLLECTIONS = 10
 
@@ -62,7 +63,7 @@ def test_each_watcher_gets_exactly_its_events(
             sizes.append(resident_bytes())
         done.set()
         for thread in threads:
-            thread.join(120)
+            thread.join(SECONDS)
         for stream in streams:
             stream.close()
     assert [len(mine) for mine in seen] == [len(written[number % COLLECTIONS]) for number in range(watchers)]

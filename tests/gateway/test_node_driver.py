@@ -13,6 +13,7 @@ from pymongo.database import Database
 from gateway.running_gateway import RunningGateway
 from tailrace.owned import run_guarded
 from tailrace.stand.cache import made_once
+from waiting import SECONDS
 
 SCRIPT = Path(__file__).with_name("watch.cjs")
 DRIVER = "mongodb@6.12.0"
@@ -36,7 +37,7 @@ def driver() -> Path:
 
 def test_the_nodejs_driver_watches(gateway: RunningGateway, database: Database[dict[str, Any]], driver: Path) -> None:
     command = ["node", str(SCRIPT), str(driver), gateway.uri, database.name]
-    done = run_guarded(command, capture_output=True, text=True, timeout=120)
+    done = run_guarded(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "topology": "Sharded",

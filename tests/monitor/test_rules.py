@@ -16,6 +16,7 @@ from tailrace.monitor.liveness import State
 from tailrace.monitor.metrics import REGISTRY
 from tailrace.owned import run_guarded
 from tailrace.settings import MonitorSettings
+from waiting import SECONDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
 RULES: list[dict[str, Any]] = [
@@ -55,7 +56,7 @@ def test_each_alert_is_seen_to_fire_and_not_to_fire(rule: dict[str, Any]) -> Non
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH; the rules are tried without it")
 @pytest.mark.parametrize("command", [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]])
 def test_prometheus_agrees(command: list[str]) -> None:
-    done = run_guarded(["promtool", *command], cwd=FOLDER, capture_output=True, text=True, timeout=60)
+    done = run_guarded(["promtool", *command], cwd=FOLDER, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -15,9 +15,10 @@ from tailrace.errors import QueryFailed
 from tailrace.settings import describe
 from tailrace.stand import ReplicaSet
 
+FRAUD = Path(__file__).parents[2] / "examples" / "fraud_signals" / "features.toml"
 TYPED = ("integer", "number", "true or false", "|", "table", "list")
 FREE = {
-    "capture.sink": ["nowhere", "kafka://", "kafka://127.0.0.1:1?acks=maybe", "kafka://127.0.0.1:1?no.such.option=1",
+    "capture.sink": ["nowhere", "kafka://", "kafka://127.0.0.1:1?acks=maybe", "kafka://h?y", "kafka://127.0.0.1:1?no.such.option=1",
                      "http://", "http://[", "kafka://[::1", "redis://[x]",
                      "redis://", "json:dumps", "no_such_module:Sink", "file:/proc/nothing/x"],
     "capture.format": ["xml", "json:no_such", "no_such_module:f", "math:pi", "flat"],
@@ -33,13 +34,18 @@ FREE = {
     "mongodb.uri": ["", "nowhere", "mongodb://", "mongodb://h:99999/", "mongodb://h/?w=x&replicaSet=",
                     "mongodb+srv://nowhere.invalid/"],
     "gateway.certificate": ["/no/such/file"],
-    "monitor.metrics_address": ["256.0.0.1"],
+    "gateway.address": ["nonsense", " ", "", "[", "a" * 400, "256.0.0.1"],
+    "monitor.metrics_address": ["256.0.0.1", "a" * 400],
+    "dashboard.address": ["nonsense", "", "[", "a" * 400],
+    "dashboard.certificate": ["/no/such/file"],
+    "dashboard.key": ["/no/such/file", ""],
     "monitor.webhook_url": ["nowhere", "http://["],
     "registry.url": ["http://["],
-    "audit.log": ["kafka://[", "nowhere"],
+    "audit.log": ["kafka://[", "kafka://h?y", "nowhere"],
     "telemetry.endpoint": ["http://["],
 }  # fmt: skip
 """Values that have the right type and are wrong all the same."""
+VERB_OF = {"gateway": ["serve", "--port", "0"], "dashboard": ["dashboard", "--port", "0"]}
 HUGE = ("inf", "nan", "1e12", "99999999999999999999", "-70000")
 """The last one is no port."""
 SHOWN_ON_THE_PAGE = {"uri", "sink", "store", "redis", "warehouse", "address"}
@@ -91,7 +97,7 @@ def test_a_text_that_means_nothing_is_no_unexpected_error(
     if key.startswith("monitor"):
         monkeypatch.setenv("TAILRACE_MONITOR__METRICS_PORT", "0")
     monkeypatch.setenv(variable(key), value)
-    verb = ["serve", "--port", "0"] if key.startswith("gateway") else ["produce", "--until-idle"]
+    verb = VERB_OF.get(key.partition(".")[0], ["produce", "--until-idle"])
     code = run(verb)
     complaint = capsys.readouterr().err.splitlines()[-1:]
     assert code in (0, 64, 69, 70), complaint
@@ -172,6 +178,8 @@ def test_a_bad_flag_is_no_unexpected_error(
         (["settings"], {"TAILRACE_WAREHOUSE__CATALOG": "my lake"}),
         (["settings"], {"TAILRACE_DASHBOARD__PRODUCERS": "127.0.0.1:9464"}),
         (["watch", "a.b", "--save-token", "/no/such/folder/x"], {}),
+        (["features", "export", str(FRAUD), "--as-of", "1h", "-o", "/no/such/folder/x.parquet"], {}),
+        (["features", "export", str(FRAUD), "--as-of", "1h", "-o", "."], {}),
         (["watch", "a.b", "--log-level", "loud"], {}),
         (["check", "--watch", "--metrics-port", "99999"], {}),
     ],
@@ -187,3 +195,36 @@ def test_known_bad_lines(
     assert "error[unexpected]" not in complaint
     for internal in ("pattern", "Input should", "Value error", "unable to parse"):
         assert internal not in complaint
+
+
+@pytest.mark.parametrize("sink", ["file:.", "file:/etc/passwd/x"])
+def test_a_sink_that_cannot_be_a_file_is_not_waited_for(
+    sink: str, mongodb: ReplicaSet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was tried again for ten minutes, as a disk that is full would be."""
+    monkeypatch.setenv("TAILRACE_CAPTURE__RETRY_SECONDS", "600")
+    assert run(["produce", "nothing.there", "--until-idle", "--uri", mongodb.uri, "--sink", sink]) == 64
+    assert "error[settings-invalid]: capture.sink: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "store"),
+    [
+        (["position", "show"], "file:/etc/passwd"),
+        (["gaps"], "file:/etc/passwd"),
+        (["produce", "--until-idle", "--sink", "file:out.jsonl"], "file:/etc/passwd"),
+        (["produce", "--until-idle", "--sink", "file:out.jsonl"], "file:/etc/passwd/x"),
+    ],
+)
+def test_positions_are_not_looked_for_in_a_file(
+    verb: list[str],
+    store: str,
+    mongodb: ReplicaSet,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`position show` showed nothing, `gaps` said that there are none, and `produce` tried for ten minutes."""
+    monkeypatch.setenv("TAILRACE_CAPTURE__RETRY_SECONDS", "600")
+    monkeypatch.setenv("TAILRACE_MONGODB__URI", mongodb.uri)
+    assert run([*verb, "--store", store]) == 64
+    assert "error[settings-invalid]: capture.position_store: " in capsys.readouterr().err

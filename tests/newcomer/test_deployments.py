@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
 from tailrace.cli.app import run
+from tailrace.deployment import missing_namespaces
 from tailrace.stand import ReplicaSet
 from tailrace.stand.mongod_binary import MongodBinary
 from tailrace.stand.ports import reserve_port
@@ -150,3 +154,61 @@ def test_a_set_whose_primary_nobody_finds(
     for verb in ("watch", "produce", "serve"):
         assert run([*VERBS[verb], "--uri", uri]) == 69
         assert "error[server-unreachable]" in capsys.readouterr().err
+
+
+def test_a_misspelt_namespace_is_said(
+    mongodb: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing came, for ever, and no line said that there is no such collection."""
+    database.orders.insert_one({})
+    uri, there, absent = ["--uri", mongodb.uri], f"{database.name}.orders", f"{database.name}.ordres"
+    produce = ["produce", there, absent, "nowhere", f"/{database.name}[.].*/", "--until-idle", *uri]
+    assert run([*produce, "--sink", "file:out.jsonl"]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "namespaces_missing" in line]
+    assert f'"namespaces": ["{absent}", "nowhere"]' in line
+    looked = set_after(monkeypatch, "tailrace.cli.watch.say_missing")
+
+    def write() -> None:
+        assert looked.wait(60)
+        while not ended.wait(0.1):
+            database.ordres.insert_one({})
+
+    ended = threading.Event()
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert run(["watch", absent, "--count", "1", *uri]) == 0
+    assert f"{absent} does not exist yet" in capsys.readouterr().err
+    assert run(["watch", absent, "--count", "1", *uri]) == 0
+    assert "not exist" not in capsys.readouterr().err
+    ended.set()
+    writer.join(timeout=60)
+    monkeypatch.setattr("tailrace.cli.spark_session.spark_session", lambda *_, **__: pytest.fail("it starts Spark"))
+    with pytest.raises(pytest.fail.Exception):
+        run(["warehouse", "run", f"{database.name}.odrers", *uri])
+    assert f"{database.name}.odrers does not exist yet" in capsys.readouterr().err
+
+
+def set_after(monkeypatch: pytest.MonkeyPatch, name: str) -> threading.Event:
+    """Give an event that is set once the function of this name was called for the first time."""
+    called = threading.Event()
+    module, _, function = name.rpartition(".")
+    original = getattr(import_module(module), function)
+
+    def call(*arguments: Any) -> Any:
+        answer = original(*arguments)
+        called.set()
+        return answer
+
+    monkeypatch.setattr(import_module(module), function, call)
+    return called
+
+
+def test_a_user_who_may_list_nothing_is_told_of_no_missing_namespace(guarded: ReplicaSet) -> None:
+    with guarded.client() as client:
+        client.shop.orders.insert_one({})
+        role = {"resource": {"db": "shop", "collection": "orders"}, "actions": ["find", "changeStream"]}
+        client.admin.command("createRole", "narrow", privileges=[role], roles=[])
+    user = guarded.add_user("narrow", "secret", [{"role": "narrow", "db": "admin"}])
+    host = guarded.uri.partition("@")[2].partition("/")[0]
+    with MongoClient[Any](f"mongodb://{user.uri_part}{host}/?authSource=admin&replicaSet=rs0") as client:
+        assert missing_namespaces(client, ["shop.orders", "shop", "/shop[.].*/"]) == []

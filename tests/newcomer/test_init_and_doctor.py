@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
+from listening import serving_http
 from tailrace.cli.app import run
 from tailrace.stand import Kafka, ReplicaSet
 
@@ -122,3 +124,55 @@ def test_init_looks_at_the_server_of_the_settings(
     monkeypatch.setenv("TAILRACE_MONGODB__URI", mongodb.uri)
     assert run(["init", "--yes", "--sink", "file:out.jsonl"]) == 0
     assert tomllib.loads(Path("tailrace.toml").read_text())["mongodb"]["uri"] == mongodb.uri
+
+
+class _NoRegistry(BaseHTTPRequestHandler):
+    """Answers as a registry does at a path that is not that of its API."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *words: Any) -> None:
+        pass
+
+
+def test_doctor_asks_the_schema_registry(
+    mongodb: ReplicaSet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TAILRACE_CAPTURE__FORMAT", "avro")
+    monkeypatch.setenv("TAILRACE_CAPTURE__SINK", "stdout:")
+    monkeypatch.setenv("TAILRACE_REGISTRY__URL", "http://ann:hunter2@127.0.0.1:1")
+    assert run(["doctor", "--json", "--uri", mongodb.uri]) == 2
+    printed = capsys.readouterr().out
+    found = {each["check"]: each for each in json.loads(printed)}
+    assert "does not answer" in found["registry"]["found"]
+    assert "hunter2" not in printed
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _NoRegistry)
+    with serving_http(server, "no-registry"):
+        monkeypatch.setenv("TAILRACE_REGISTRY__URL", f"http://127.0.0.1:{server.server_port}")
+        assert run(["doctor", "--json", "--uri", mongodb.uri]) == 2
+    found = findings(capsys)
+    assert "not the API of a schema registry" in found["registry"]["found"]
+    assert "/apis/ccompat" in found["registry"]["advice"]
+
+
+def test_an_audit_log_that_cannot_be_written_shows_before_anything_runs(
+    mongodb: ReplicaSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("taken").write_text("a file where a folder would have to be")
+    monkeypatch.setenv("TAILRACE_AUDIT__LOG", f"file:{tmp_path}/taken/audit.jsonl")
+    assert run(["doctor", "--json", "--uri", mongodb.uri, "--sink", "stdout:"]) == 2
+    assert "audit-unavailable" in capsys.readouterr().out
+    flags = ["--uri", mongodb.uri, "--sink", f"file:{tmp_path}/out", "--store", f"file:{tmp_path}/positions"]
+    assert run(["produce", "--until-idle", *flags]) == 70
+    assert "audit-unavailable" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_settings_shows_tables_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tailrace.toml").write_text('[[policy.rules]]\nfields = ["card"]\naction = "drop"\n')
+    assert run(["settings", "--json"]) == 0
+    values = {each["key"]: each["value"] for each in json.loads(capsys.readouterr().out)}
+    assert values["policy.rules"] == [{"namespaces": ["*"], "fields": ["card"], "action": "drop"}]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from odd_events import mutated
 from tailrace.errors import BsonMalformed
 from tailrace.oplog.tail import read_batch
-from tailrace.raw import cut_documents
+from tailrace.raw import cut_documents, documents_in
 
 
 def reply_of(count: int, size: int) -> bytes:
@@ -33,6 +33,27 @@ def test_documents_come_in_order(use: str, count: int, monkeypatch: pytest.Monke
     assert read.cursor_id == 5
 
 
+@pytest.mark.parametrize("use", ["on", "off"])
+def test_documents_that_stay_in_their_reply_are_a_sequence_of_bytes(use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if use == "on":
+        pytest.importorskip("tailrace_kernel")
+    monkeypatch.setenv("TAILRACE_KERNEL", use)
+    array = bson.encode({str(number): {"a": number} for number in range(12)})
+    cut = cut_documents(array, 0)
+    left = documents_in(b"xy" + array, 2)
+    assert (len(left), list(left), left[-1], left[3]) == (12, cut, cut[11], cut[3])
+    for chosen in (slice(1, None), slice(2, 9, 3), slice(None, None, -1), slice(20, 30), slice(-3, None)):
+        assert left[chosen] == cut[chosen]
+    for place in (12, -13, 2**40):
+        with pytest.raises(IndexError):
+            left[place]
+    with pytest.raises(TypeError):
+        left["a"]  # type: ignore[call-overload]
+    for start in (3, len(array) + 2, len(array) + 50):
+        with pytest.raises(BsonMalformed):
+            documents_in(b"xy" + array, start)
+
+
 @given(st.data())
 def test_damaged_replies_give_the_same(data: st.DataObject) -> None:
     pytest.importorskip("tailrace_kernel")
@@ -46,7 +67,7 @@ def test_damaged_replies_give_the_same(data: st.DataObject) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TAILRACE_KERNEL", use)
             try:
-                return cut_documents(damaged, start)
+                return list(documents_in(damaged, start)), cut_documents(damaged, start)
             except BsonMalformed as error:
                 return error.message
 
@@ -64,5 +85,7 @@ def test_mutated_replies(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             found = compiled.slice_documents(damaged, 0)
         except compiled.KernelError:
+            with pytest.raises(compiled.KernelError):
+                compiled.Documents(damaged, 0)
             continue
-        assert found == cut_documents(damaged, 0)
+        assert found == cut_documents(damaged, 0) == list(compiled.Documents(damaged, 0))

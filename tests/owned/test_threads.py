@@ -9,9 +9,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tailrace.owned import OwnedThread, run_together
-
-SECONDS = 60.0
+from tailrace.owned import OwnedThread, repeated, run_together
+from waiting import SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +110,29 @@ def test_calls_are_made_together_and_failures_given_back() -> None:
 
     assert run_together([meet, meet_and_fail], name="pair") == [failure]
     assert run_together([], name="nobody") == []
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_repeated_call_goes_on_after_one_that_failed(at_once: bool) -> None:
+    calls: list[int] = []
+    again = threading.Event()
+
+    def call() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError
+        again.set()
+
+    with capture_logs() as logged, repeated(call, 0.001, name="poll", at_once=at_once):
+        assert again.wait(SECONDS)
+    assert [line["event"] for line in logged] == ["thread_died"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "poll"]
+
+
+def test_the_first_repeated_call_comes_at_once_or_after_the_time() -> None:
+    called = threading.Event()
+    with repeated(called.set, 3600, name="poll"):
+        assert not called.is_set()
+    assert not called.is_set()
+    with repeated(called.set, 3600, name="poll", at_once=True):
+        assert called.wait(SECONDS)

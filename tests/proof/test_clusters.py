@@ -13,8 +13,7 @@ from pymongo import MongoClient
 from typer.testing import CliRunner
 
 from tailrace.capture.source.cluster import ClusterStream
-from tailrace.capture.source.proving import SAMPLE, ProofOptions, Side
-from tailrace.capture.source.proving_source import ProvingSource
+from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingSource, Side
 from tailrace.capture.source.source import ClusterAccess, Selection, Start
 from tailrace.cli.app import app
 from tailrace.errors import ChangeStreamError, HistoryLost, StreamRefused

@@ -18,8 +18,7 @@ from proof.mutations import OUTPUT
 from tailrace.capture.positions import open_store
 from tailrace.capture.producer.assembly import Capture
 from tailrace.capture.source.oplog import OplogSource
-from tailrace.capture.source.proving import Side
-from tailrace.capture.source.proving_source import ProvingSource
+from tailrace.capture.source.proving import ProvingSource, Side
 from tailrace.capture.source.source import Start
 from tailrace.cli.app import app
 from tailrace.driver import Batch

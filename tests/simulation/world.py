@@ -54,7 +54,7 @@ from tailrace.capture.positions import PositionStore
 from tailrace.capture.positions.leader import Leader, margin_of
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Lease
-from tailrace.capture.producer.options import ProducerOptions
+from tailrace.capture.producer.control import ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.record import Record
 from tailrace.capture.recovery.gaps import GapLedger
@@ -65,8 +65,7 @@ from tailrace.capture.snapshot import SnapshotProgress
 from tailrace.capture.source.namespaces import Namespaces
 from tailrace.capture.source.source import EventSource, Selection, Start
 from tailrace.client.commands import Aggregate, GetMore, Reply
-from tailrace.driver.batch import Batch
-from tailrace.driver.commands import Scope, Step
+from tailrace.driver.commands import Batch, Scope, Step
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.resume import ResumableStream, ResumeBudget, Steps, proceed
 from tailrace.errors import Backpressure, SinkUnavailable

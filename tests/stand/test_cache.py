@@ -10,6 +10,7 @@ import pytest
 from tailrace.errors import ChecksumMismatch, DownloadFailed
 from tailrace.stand import cache
 from tailrace.stand.cache import SourceDistribution, Wheel, cache_folder, made_once, unpacked_source, unpacked_wheel
+from waiting import SECONDS
 
 SMALL = Wheel("iniconfig", "2.1.0", "9deba5723312380e77435581c6bf4935c94cbfab9b1ed33ef8d238ea168eb760", platform="any")
 
@@ -67,5 +68,5 @@ def test_two_who_ask_at_once_make_it_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(SECONDS)
     assert len(made) == 1

@@ -13,6 +13,7 @@ import trustme
 
 from tailrace.owned import run_guarded
 from tailrace.stand import java
+from waiting import SECONDS
 
 Program = Callable[[str], Path]
 
@@ -41,7 +42,7 @@ def answering(release: str, home: Path) -> str:
 
 def run_java(home: Path, *arguments: str) -> str:
     result = run_guarded(
-        [str(home / "bin" / "java"), *arguments], capture_output=True, text=True, timeout=60, check=True
+        [str(home / "bin" / "java"), *arguments], capture_output=True, text=True, timeout=SECONDS, check=True
     )
     return result.stdout + result.stderr
 
@@ -80,7 +81,7 @@ def test_the_fetched_runtime_trusts_what_the_machine_trusts(tmp_path: Path, monk
             [keytool, "-list", "-v", "-keystore", store, "-storepass", java.TRUST_STORE_PASSWORD],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=SECONDS,
             check=True,
         ).stdout
         assert "Your keystore contains 1 entry" in listed

@@ -13,6 +13,7 @@ import pytest
 from tailrace.errors import ServerDidNotStart
 from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.stand.process import ServerProcess
+from waiting import SECONDS
 
 OWNER = """
 import sys, time
@@ -27,7 +28,9 @@ time.sleep(600)
 
 def members_of_session(pid: int) -> list[int]:
     """The processes that the server started, itself included."""
-    listed = run_guarded(["ps", "-e", "-o", "pid=,sid="], capture_output=True, text=True, check=True, timeout=60).stdout
+    listed = run_guarded(
+        ["ps", "-e", "-o", "pid=,sid="], capture_output=True, text=True, check=True, timeout=SECONDS
+    ).stdout
     return [int(line.split()[0]) for line in listed.splitlines() if int(line.split()[1]) == pid]
 
 
@@ -44,7 +47,7 @@ def test_no_process_outlives_its_owner(tmp_path, how):
     server = int(owner.stdout.readline())
     wait_until(lambda: len(members_of_session(server)) >= 3)
     owner.send_signal(how)
-    owner.wait(20)
+    owner.wait(SECONDS)
     owner.stdout.close()
     wait_until(lambda: members_of_session(server) == [])
 
@@ -52,7 +55,9 @@ def test_no_process_outlives_its_owner(tmp_path, how):
 def test_a_killed_guardian_takes_the_server_with_it(tmp_path):
     server = ServerProcess("sleeper", ["sleep", "600"], log=tmp_path / "log")
     server.start(lambda: True)
-    guardian = int(run_guarded(["ps", "-o", "ppid=", "-p", str(server.pid)], capture_output=True, timeout=60).stdout)
+    guardian = int(
+        run_guarded(["ps", "-o", "ppid=", "-p", str(server.pid)], capture_output=True, timeout=SECONDS).stdout
+    )
     os.kill(guardian, signal.SIGKILL)
     wait_until(lambda: members_of_session(server.pid) == [])
     wait_until(lambda: not server.alive)

@@ -15,6 +15,7 @@ import redis
 
 from fault_proxies import Direction, FaultProxy
 from tailrace.stand import Redis
+from waiting import SECONDS
 
 NEVER = 3600.0
 SILENCE = 0.3
@@ -50,7 +51,7 @@ class RawClient:
         except TimeoutError:
             return True
         finally:
-            self.socket.settimeout(30)
+            self.socket.settimeout(SECONDS)
         return False
 
 

@@ -53,5 +53,5 @@ def test_a_job_whose_jvm_is_killed_comes_back(pipeline, number, part):
 def test_killing_the_command_itself_leaves_no_process(pipeline):
     started = pipeline.processes()
     pipeline.process.kill()
-    pipeline.process.wait(30)
+    pipeline.process.wait(SECONDS)
     wait_gone(started)

@@ -129,7 +129,9 @@ def test_out_in_a_chosen_database_leaves_no_mirror_of_the_temporary_collection(s
     database.seed.insert_many([{"_id": key} for key in range(4)])
     database.seed.aggregate([{"$out": "target"}])
     job = WarehouseJob(settings, EVERYTHING, uri=mongodb.uri)
-    for number, event in enumerate(told(database, start)):
-        job.write(frame(spark, [event]), Commit("q", number))
+    events = told(database, start)
+    # The seed in one batch, and what `$out` does one event at a time.
+    for number, batch in enumerate([events[:4], *([event] for event in events[4:])]):
+        job.write(frame(spark, batch), Commit("q", number))
     assert mirrors(settings) == {f"{database.name}.seed", f"{database.name}.target"}
     assert len(mirrored(rows_of(spark, settings, database, "target"))) == 4

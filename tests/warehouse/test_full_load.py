@@ -57,7 +57,7 @@ def test_a_load_is_exact_under_writes_and_kills(spark: Any, mongodb: Any, databa
                     assert time.monotonic() < deadline
                     time.sleep(0.005)
                 driver.kill()
-                driver.wait(60)
+                driver.wait(SECONDS)
     finally:
         stopped.set()
         writer.join()

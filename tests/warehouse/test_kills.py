@@ -96,7 +96,7 @@ class Pipeline:
     def kill(self, name: str) -> None:
         """Kill a process, and wait for its end."""
         self._running[name].kill()
-        self._running[name].wait(30)
+        self._running[name].wait(SECONDS)
 
     def kill_worker(self, name: str, chance: random.Random) -> None:
         """Kill one of the Python processes under the JVM of a job."""
@@ -120,7 +120,7 @@ class Pipeline:
     def stop(self, name: str) -> None:
         """Let a process end in order."""
         self._running[name].send_signal(signal.SIGTERM)
-        self._running[name].wait(60)
+        self._running[name].wait(SECONDS)
 
     def close(self) -> None:
         for name in self._running:
@@ -191,7 +191,7 @@ def killing(pipeline: Pipeline, loads: list[Any], victims: list[str], strike: St
             strike(victim, chance)
             pipeline.start_all()
         writer.enough.set()
-        writer.join(60)
+        writer.join(SECONDS)
         pipeline.finish()
         yield
     finally:

@@ -95,6 +95,9 @@ class AuditLog(Closeable):
     def _write(self, line: bytes) -> None:
         """Append a line; it is durable when this returns."""
 
+    def prepare(self) -> None:
+        """Raise AuditUnavailable if it is known already that no entry can be written."""
+
     def close(self) -> None:
         """Give connections back."""
 
@@ -112,13 +115,23 @@ class AuditFile(AuditLog):
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def prepare(self) -> None:
+        """Make the file."""
+        with self._opened():
+            pass
+
     def _write(self, line: bytes) -> None:
+        with self._opened() as descriptor:
+            os.write(descriptor, line + b"\n")  # one call: lines of several processes do not mix
+            os.fsync(descriptor)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(descriptor, line + b"\n")  # one call: lines of several processes do not mix
-                os.fsync(descriptor)
+                yield descriptor
             finally:
                 os.close(descriptor)
         except OSError as error:

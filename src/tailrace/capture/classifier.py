@@ -73,7 +73,7 @@ SERVER_RULES: tuple[Rule, ...] = (
     _server(
         Outcome.RESUME,
         "one event is over 16 MB: it is read again without its images",
-        {10334},
+        {server_codes.BSON_OBJECT_TOO_LARGE},
         Remedy.READ_SMALLER,
     ),
     _server(Outcome.RESUME, "the cursor is gone, the position is not", server_codes.CURSOR_GONE),
@@ -86,7 +86,7 @@ TOKEN_NOT_FOUND = Rule(
     ("ChangeStreamFatalError, token not found",),
     Outcome.RECOVER,
     "the token's event is not in the stream any more: what came after it is unknown",
-    codes=(280,),
+    codes=(server_codes.CHANGE_STREAM_FATAL_ERROR,),
 )
 RESUMABLE_LABEL = Rule(
     "MongoDB",

@@ -39,7 +39,11 @@ class KafkaAddress:
         if parts.scheme != "kafka" or not parts.netloc:
             raise SettingsError(f"{masked(url)} is not a Kafka URL", hint="It looks like kafka://host:9092/topic.")
         credentials, _, servers = parts.netloc.rpartition("@")
-        options = dict(parse_qsl(parts.query, strict_parsing=True) if parts.query else [])
+        try:
+            options = dict(parse_qsl(parts.query, strict_parsing=True) if parts.query else [])
+        except ValueError:
+            hint = "Options look like kafka://host:9092?compression.type=zstd&linger.ms=20."
+            raise SettingsError(f"{masked(url)} has an option without a value", hint=hint) from None
         if credentials:
             user, _, password = credentials.partition(":")
             options = {

@@ -14,11 +14,7 @@ from tailrace.errors import NotAuthorized, SinkUnavailable
 from tailrace.retry import RetryPolicy, retried
 
 SECONDS_TO_ANSWER = 10.0
-_FENCED = {
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-}
+_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.RECORD_LIST_TOO_LARGE,
@@ -95,7 +91,7 @@ def lacking(address: KafkaAddress, needed: str, why: str) -> NotAuthorized:
 
 
 def is_fatal(code: object) -> bool:
-    """Whether a producer cannot go on, for a reason that the code does not tell.
+    """Whether a producer cannot go on, for a reason that the code does not show.
 
     A broker gives no producer id to somebody who may write to no topic at all, which the library calls fatal.
     """

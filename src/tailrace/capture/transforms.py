@@ -34,7 +34,7 @@ DDL: Final = "~ddl"
 """The namespace of copies that go to the topic of DDL events."""
 DOCUMENT_OPERATIONS: Final = frozenset({"insert", "update", "replace", "delete", "read"})
 ALWAYS_REPORTED: Final = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
-"""What is told of collections without being asked for: it also stays in the topics, because states depend on it."""
+"""Events about collections that every stream has: they also stay in the topics, because states depend on them."""
 
 
 def keep(match: str) -> EventChange:

@@ -149,7 +149,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output went away: nothing to complain about
+        sys.stderr.close()  # whoever read our output went away: that is no error
         return 0
     except Exception as error:
         if session.debug:

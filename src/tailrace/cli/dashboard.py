@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from tailrace.cli.flags import REDIS, SINK, STORE, URI, Flag, with_settings
+from tailrace.cli.renewal import Renewal, run_renewed
 from tailrace.extras import missing_extra
 from tailrace.settings import Settings
 
@@ -33,6 +34,9 @@ def dashboard(settings: Settings) -> None:
         from tailrace.dashboard import serve
     except ModuleNotFoundError as error:
         raise missing_extra(error, "the dashboard") from None
-    interrupted = serve(settings, lambda url: typer.echo(f"dashboard at {url}"))
-    if interrupted:
-        raise KeyboardInterrupt
+
+    def run(settings: Settings, renewal: Renewal) -> None:
+        if serve(settings, lambda url: typer.echo(f"dashboard at {url}"), renewal.poll):
+            raise KeyboardInterrupt
+
+    run_renewed(settings, run)

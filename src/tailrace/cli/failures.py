@@ -23,11 +23,10 @@ from tailrace.errors import (
 from tailrace.extras import extra_of, missing_extra
 from tailrace.masking import masked, shown_failure
 
-_ONLY_ON_REPLICA_SETS = 40573
 _BY_CODE: dict[int | None, type[ChangeStreamError]] = {
     **dict.fromkeys(server_codes.HISTORY_LOST, HistoryLost),
     **dict.fromkeys(server_codes.TOKEN_NOT_UNDERSTOOD, InvalidResumeToken),
-    280: StreamFatal,
+    server_codes.CHANGE_STREAM_FATAL_ERROR: StreamFatal,
 }
 
 
@@ -75,7 +74,7 @@ def _of_server(error: OperationFailure) -> TailraceError:
     if error.code == server_codes.AUTHENTICATION_FAILED:
         hint = "Check the user, the password and authSource in mongodb.uri."
         return SettingsError(f"MongoDB refused the user: {reason}", hint=hint)
-    if error.code == _ONLY_ON_REPLICA_SETS:
+    if error.code == server_codes.ONLY_ON_REPLICA_SETS:
         return NotReplicaSet(reason)
     if error.code in server_codes.PASSING:
         return ServerUnreachable(f"MongoDB cannot answer now: {reason}")

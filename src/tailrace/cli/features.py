@@ -23,6 +23,7 @@ from tailrace.cli.flags import (
     Topics,
     with_settings,
 )
+from tailrace.cli.renewal import Renewal, run_renewed
 from tailrace.cli.spark_session import check_mongodb, check_topics
 from tailrace.extras import require_modules
 from tailrace.settings import Settings
@@ -86,16 +87,8 @@ def features(
     if topics:
         check_topics(settings.features.kafka_servers, "features.kafka_servers", format or settings.capture.format)
     else:
-        check_mongodb(settings, settings.features)
-    job = FeatureJob(
-        declared,
-        settings.features.redis_url.get_secret_value(),
-        settings.features.dead_letters,
-        in_driver=settings.spark.master.startswith("local") and not is_submitted(),
-        format=(format or settings.capture.format) if topics else None,
-        uri=settings.mongodb.uri.get_secret_value(),
-    )
-    location = checkpoint or f"{settings.spark.checkpoints}/features-{job.definition.name}"
+        check_mongodb(settings, settings.features, declared.namespaces)
+    location = checkpoint or f"{settings.spark.checkpoints}/features-{declared.name}"
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
         spark = opened.enter_context(spark_session(settings.spark))
@@ -107,28 +100,45 @@ def features(
                 else collection_datasets(settings.mongodb.uri.get_secret_value(), declared.namespaces),
                 [redis_dataset(settings.features.redis_url.get_secret_value(), declared.name)],
             )
-        job = replace(job, tracing=tracing)
-        until = None
-        if topics:
-            events = _topic_events(job, spark, settings, topics)
-        else:
-            kept, uri = QueryCheckpoint(spark, location), settings.mongodb.uri.get_secret_value()
-            fill = (lambda: job.backfill(spark, uri)) if backfill else None
-            start = first_position(kept, backfill=fill, recorded=job.recorded, resume=resume)
-            options = {**own_options(uri), "source": settings.features.source, **start}
-            if once:
-                until, options = available_now(options, EVENTS_PER_BATCH)
-                if until is None:
-                    job = replace(job, in_driver=False)  # its one batch may be large
-                elif kept.has_done(until):
-                    return
-            events = job.events(spark, uri, options)
-        typer.echo(
-            f"features {job.definition.name} of {', '.join(job.definition.namespaces)}, checkpoint {location}", err=True
-        )
-        trigger: dict[str, Any] = {"availableNow": True} if once and until is None else {}
-        with stoppable() as should_stop:
-            supervise(lambda: job.start(events, location, **trigger), should_stop=should_stop, until=until)
+
+        def run(settings: Settings, renewal: Renewal) -> None:
+            job = FeatureJob(
+                declared,
+                settings.features.redis_url.get_secret_value(),
+                settings.features.dead_letters,
+                in_driver=settings.spark.master.startswith("local") and not is_submitted(),
+                format=(format or settings.capture.format) if topics else None,
+                uri=settings.mongodb.uri.get_secret_value(),
+                tracing=tracing,
+            )
+            until = None
+            kept = QueryCheckpoint(spark, location)
+            kept.require_source(topics=bool(topics))
+            if topics:
+                events = _topic_events(job, spark, settings, topics)
+            else:
+                uri = settings.mongodb.uri.get_secret_value()
+                fill = (lambda: job.backfill(spark, uri)) if backfill else None
+                start = first_position(kept, backfill=fill, recorded=job.recorded, resume=resume)
+                options = {**own_options(uri), "source": settings.features.source, **start}
+                if once:
+                    until, options = available_now(options, EVENTS_PER_BATCH)
+                    if until is None:
+                        job = replace(job, in_driver=False)  # its one batch may be large
+                    elif kept.has_done(until):
+                        return
+                events = job.events(spark, uri, options)
+            names = ", ".join(declared.namespaces)
+            typer.echo(f"features {declared.name} of {names}, checkpoint {location}", err=True)
+            trigger: dict[str, Any] = {"availableNow": True} if once and until is None else {}
+            with stoppable() as is_stopped:
+                supervise(
+                    lambda: job.start(events, location, **trigger),
+                    should_stop=lambda: is_stopped() or renewal.poll(),
+                    until=until,
+                )
+
+        run_renewed(settings, run)
 
 
 @app.command("replay-dead-letters")

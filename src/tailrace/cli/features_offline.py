@@ -12,7 +12,7 @@ import typer
 from tailrace.cli.answers import print_json, print_rows
 from tailrace.cli.flags import FOLDER, URI, with_settings
 from tailrace.cli.sql import parse_moment
-from tailrace.errors import SettingsError
+from tailrace.errors import FileUnusable, SettingsError
 from tailrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def export(
 
     if (as_of is None) == (spine is None):
         raise typer.BadParameter("name the moments with --as-of, or entities and moments with --spine")
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise FileUnusable(f"cannot write {output}: it is a folder, or in none", hint="Name another with --output.")
     replay = Replay(load_definition(definition))
     wanted = _moments(as_of or ()) if spine is None else _wanted(replay.definition, spine)
     with _history(settings, replay.definition) as events:

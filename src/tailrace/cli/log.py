@@ -38,7 +38,9 @@ def configure_log(settings: LogSettings) -> None:
 
 
 def _bridge(level: str) -> None:
-    """Bring what libraries log, librdkafka's client among them, into the same form."""
+    """Bring what libraries log, librdkafka's client and OpenTelemetry among them, into the same form."""
+    root = logging.getLogger()
+    root.handlers = [*(each for each in root.handlers if not isinstance(each, _Bridge)), _Bridge()]
     ours = logging.getLogger("tailrace")
     ours.handlers = [_Bridge()]
     ours.propagate = False

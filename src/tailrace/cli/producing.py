@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,11 +19,12 @@ from rich.text import Text
 from tailrace import __version__
 from tailrace.cli.failures import error_for
 from tailrace.cli.log import configure_log
+from tailrace.cli.renewal import Renewal
 from tailrace.cli.session import connected
 from tailrace.cli.units import shown_time
-from tailrace.errors import SettingsError
+from tailrace.deployment import missing_namespaces
 from tailrace.logs import get_logger
-from tailrace.owned import OwnedThread
+from tailrace.owned import repeated
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
     from tailrace.audit import AuditLog
     from tailrace.capture.producer.assembly import Capture
-    from tailrace.capture.producer.options import FirstStep
+    from tailrace.capture.producer.control import FirstStep
     from tailrace.capture.producer.producer import Producer
     from tailrace.capture.producer.status import ProducerStatus
     from tailrace.settings import Settings
 
 _log = get_logger("tailrace.cli")
+_MISSING = "check the spelling; they are captured as soon as somebody writes to them"
 _SECONDS_BETWEEN_LINES = 1.0
 _SOCKET_TIMEOUT_MS = 20_000
 """A network that swallows packets is noticed by this; the server answers an idle stream every second."""
@@ -52,7 +53,7 @@ def run_producer(
     first_step: FirstStep | None = None,
     metrics_port: int | None = None,
 ) -> None:
-    """Run a producer until it ends or is told to; Ctrl-C is exit code 130, SIGTERM 0.
+    """Run a producer until it ends or is stopped; Ctrl-C is exit code 130, SIGTERM 0.
 
     Only the verb that stays answers over HTTP: a snapshot or a recovery by hand may run beside it. When the file of a
     secret changes, everything is opened anew with the new one, from the position that was just saved.
@@ -72,11 +73,12 @@ def _run(
     """Run a producer with the settings to go on with; gives why it ended. A pause outlives a renewal."""
     from tailrace.audit import open_audit
     from tailrace.capture.producer.assembly import Capture
-    from tailrace.capture.producer.options import FirstStep
+    from tailrace.capture.producer.control import FirstStep
     from tailrace.telemetry.tracing import telemetry_of
 
     settings = before.renewed
     assert settings is not None
+    renewal = Renewal(settings)
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
         needs_oplog = settings.capture.source == "oplog"
@@ -85,6 +87,7 @@ def _run(
         )
         capture = opened.enter_context(Capture.open(settings, client))
         audit = opened.enter_context(open_audit(settings))
+        audit.prepare()
         _record_intent(audit, capture, settings, first_step)
         producer = capture.producer(
             stop_when_idle=stop_when_idle, first_step=first_step or FirstStep.GO_ON, tracing=tracing
@@ -92,10 +95,12 @@ def _run(
         if before.is_paused:
             producer.pause()
         reason = opened.enter_context(_signals(producer))
-        opened.enter_context(_renewing(settings, producer, reason))
+        opened.enter_context(renewal.watching(lambda: reason.renew(renewal, producer)))
         opened.enter_context(_observed(settings, client, producer, metrics_port, audit))
         opened.enter_context(_shown(producer.status, as_json=as_json))
         _log_start(settings)
+        if missing := missing_namespaces(client, settings.capture.namespaces):
+            _log.warning("namespaces_missing", namespaces=missing, hint=_MISSING)
         with _log_stop(producer.status, reason):
             producer.run()
     if reason.signal == signal.SIGINT:
@@ -106,7 +111,7 @@ def _run(
 def _record_intent(audit: AuditLog, capture: Capture, settings: Settings, first_step: FirstStep | None) -> None:
     """Write down what somebody asks for with a verb, and that the policy is another one than last time."""
     from tailrace.audit import Actor, record_policy_change
-    from tailrace.capture.producer.options import FirstStep
+    from tailrace.capture.producer.control import FirstStep
 
     actor = Actor.of_this_process()
     if first_step is not None:
@@ -123,6 +128,11 @@ class _StopRequest:
     renewed: Settings | None = None
     is_paused: bool = False
     """Whether somebody has paused the producer, in this process."""
+
+    def renew(self, renewal: Renewal, producer: Producer) -> None:
+        """Stop the producer, to go on with what is new."""
+        self.renewed, self.is_paused = renewal.settings, producer.is_paused
+        producer.stop()
 
 
 @contextmanager
@@ -142,33 +152,6 @@ def _signals(producer: Producer) -> Iterator[_StopRequest]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-@contextmanager
-def _renewing(settings: Settings, producer: Producer, request: _StopRequest) -> Iterator[None]:
-    """Stop the producer when the file of a secret changes; one that cannot be used is reported, and changes nothing."""
-    stop = threading.Event()
-
-    def poll() -> None:
-        while not stop.wait(_SECONDS_BETWEEN_LINES):
-            try:
-                renewed = settings.renewed()
-            except SettingsError as error:
-                _log.warning("secret_unusable", error=error.message)
-                continue
-            if renewed is not None:
-                _log.info("secrets_renewed", stream=settings.capture.name)
-                request.renewed, request.is_paused = renewed, producer.is_paused
-                producer.stop()
-                return
-
-    thread = OwnedThread(poll, name="tailrace-secrets", on_death=lambda _: _SECONDS_BETWEEN_LINES)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=5)
 
 
 def _log_start(settings: Settings) -> None:
@@ -241,38 +224,31 @@ def _shown(status: ProducerStatus, *, as_json: bool) -> Iterator[None]:
     from tailrace.capture.producer.state_document import brief_state
 
     console = Console(stderr=True)
-    stop = threading.Event()
     rate = _Rate(status)
 
     def print_line(rate_now: float) -> None:
         with suppress(OSError):  # nobody reads any more, or the disk is full: no reason to stop a stream
             typer.echo(json.dumps(brief_state(status, rate_now)))
 
-    def print_json() -> None:
-        while not stop.wait(_SECONDS_BETWEEN_LINES):
-            print_line(rate.events_per_second())
-
-    def draw() -> None:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            while not stop.wait(_SECONDS_BETWEEN_LINES / 4):
-                live.update(_line(status, rate.events_per_second()), refresh=True)
-
-    show = print_json if as_json else draw if console.is_terminal else None
-    thread = OwnedThread(show, name="tailrace-status", on_death=lambda _: _SECONDS_BETWEEN_LINES) if show else None
-    if thread:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        if thread:
-            thread.join(timeout=5)
+    with ExitStack() as shown:
         if as_json:
-            print_line(0.0)
+            shown.callback(print_line, 0.0)
+            every = _SECONDS_BETWEEN_LINES
+            shown.enter_context(repeated(lambda: print_line(rate.events_per_second()), every, name="tailrace-status"))
+        elif console.is_terminal:
+            live = shown.enter_context(Live(console=console, auto_refresh=False, transient=True))
+            shown.enter_context(
+                repeated(
+                    lambda: live.update(_line(status, rate.events_per_second()), refresh=True),
+                    _SECONDS_BETWEEN_LINES / 4,
+                    name="tailrace-status",
+                )
+            )
+        yield
 
 
 class _Rate:
-    """Events per second between two looks."""
+    """Events per second between two samples."""
 
     def __init__(self, status: ProducerStatus) -> None:
         self._status = status

@@ -36,7 +36,7 @@ def recover(
 
     The gap is recorded in the ledger first (`tailrace gaps`), so an interrupted recovery can be continued.
     """
-    from tailrace.capture.producer.options import FirstStep
+    from tailrace.capture.producer.control import FirstStep
     from tailrace.cli.producing import run_producer
 
     if dry_run:

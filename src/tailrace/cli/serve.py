@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tailrace.cli.flags import Flag, with_settings
+from tailrace.cli.renewal import Renewal, run_renewed
 from tailrace.cli.session import connected
 from tailrace.logs import get_logger
 from tailrace.settings import Settings
@@ -61,17 +62,24 @@ def serve(settings: Settings) -> None:
     forwarded to the upstream. Needs the role `read` on the database `local`. On Ctrl-C or SIGTERM, clients get a
     resumable error and continue at another gateway.
     """
+    from tailrace.cli.log import configure_log
+
+    configure_log(settings.log)
+    run_renewed(settings, _run)
+    get_logger("tailrace.cli").info("stopped", reason="signal")
+
+
+def _run(settings: Settings, renewal: Renewal) -> None:
+    """Serve until a signal, or until there are new secrets to log in with upstream."""
     import asyncio
     from contextlib import ExitStack
 
     from tailrace import __version__
-    from tailrace.cli.log import configure_log
     from tailrace.gateway import engine_proof
     from tailrace.monitor import serve_endpoint
     from tailrace.policy.configured import policy_of
     from tailrace.telemetry.tracing import telemetry_of
 
-    configure_log(settings.log)
     policy = policy_of(settings)
     with ExitStack() as opened:
         if settings.gateway.metrics_port is not None:
@@ -81,11 +89,11 @@ def serve(settings: Settings) -> None:
         upstream = settings.mongodb.uri.get_secret_value()
         hub = _hub(client, upstream, settings.gateway)
         opened.callback(hub.close)
-        log = get_logger("tailrace.cli")
-        log.info("starting", version=__version__, mongodb=settings.mongodb.uri, port=settings.gateway.port)
+        get_logger("tailrace.cli").info(
+            "starting", version=__version__, mongodb=settings.mongodb.uri, port=settings.gateway.port
+        )
         proof = engine_proof(hub, client, settings.engine, policy)
-        asyncio.run(_serve(hub, client, upstream, _options(settings.gateway), proof))
-        log.info("stopped", reason="signal")
+        asyncio.run(_serve(hub, client, upstream, _options(settings.gateway), proof, renewal))
 
 
 def _hub(client: MongoClient[Any], uri: str, settings: GatewaySettings) -> Hub | ClusterHub:
@@ -140,7 +148,12 @@ def _options(settings: GatewaySettings) -> GatewayOptions:
 
 
 async def _serve(
-    hub: Hub | ClusterHub, client: MongoClient[Any], uri: str, options: GatewayOptions, proof: EngineProof
+    hub: Hub | ClusterHub,
+    client: MongoClient[Any],
+    uri: str,
+    options: GatewayOptions,
+    proof: EngineProof,
+    renewal: Renewal,
 ) -> None:
     import asyncio
     import signal
@@ -159,11 +172,11 @@ async def _serve(
         listener = f"{options.address}:{gateway.port}"
         typer.echo(f"serving change streams of {masked(uri)} at mongodb://{listener}/")
         name = client.topology_description.replica_set_name or "upstream"
-        await _report(gateway, name, GatewayMetrics(listener), stop, proof)
+        await _report(gateway, name, GatewayMetrics(listener), stop, proof, renewal)
 
 
 async def _report(
-    gateway: Gateway, name: str, metrics: GatewayMetrics, stop: asyncio.Event, proof: EngineProof
+    gateway: Gateway, name: str, metrics: GatewayMetrics, stop: asyncio.Event, proof: EngineProof, renewal: Renewal
 ) -> None:
     """Show the numbers every second, until it is time to stop."""
     import asyncio
@@ -171,7 +184,7 @@ async def _report(
     from tailrace.monitor.metrics import ProofMetrics
 
     proved = ProofMetrics(metrics.listener)
-    while not stop.is_set():
+    while not (stop.is_set() or await asyncio.to_thread(renewal.poll)):
         _show(gateway, name, metrics)
         if proof is not None:
             proved.show(proof.counts(), proof.by_trust())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
 from pymongo import MongoClient
 from pymongo.errors import ConfigurationError, InvalidURI, OperationFailure, ServerSelectionTimeoutError
 
-from tailrace.deployment import Deployment
+from tailrace.deployment import Deployment, missing_namespaces
 from tailrace.errors import ServerUnreachable, SettingsError
 from tailrace.extras import require_client
 from tailrace.families import family_of, refuse_engine
@@ -80,3 +81,13 @@ def connected(
         else:
             deployment.require_change_streams(masked(uri))
         yield client
+
+
+def say_missing(client: MongoClient[dict[str, Any]], names: Sequence[str]) -> None:
+    """Say on stderr which databases and collections do not exist, or not yet."""
+    missing = missing_namespaces(client, names)
+    if missing:
+        verb = "does" if len(missing) == 1 else "do"
+        typer.echo(
+            f"{', '.join(missing)} {verb} not exist yet: check the spelling, or wait for the first write", err=True
+        )

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import typer
+from pydantic import BaseModel
 from rich.table import Table
 
 from tailrace.cli import answers
@@ -40,4 +41,6 @@ def _value(loaded: Settings, key: str) -> Any:
     value: Any = loaded
     for part in key.split("."):
         value = getattr(value, part)
+    if isinstance(value, tuple):  # of tables, such as the rules of the policy
+        value = [each.model_dump(exclude_none=True) if isinstance(each, BaseModel) else each for each in value]
     return shown(value, part)

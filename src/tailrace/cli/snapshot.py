@@ -25,7 +25,7 @@ def snapshot(
     An interrupted snapshot resumes after its last finished chunk. Nothing is written to the source. Changes made in the
     meantime are delivered too, in order, and the position is saved after them, where `tailrace produce` continues.
     """
-    from tailrace.capture.producer.options import FirstStep
+    from tailrace.capture.producer.control import FirstStep
     from tailrace.cli.producing import run_producer
 
     run_producer(settings, as_json=as_json, stop_when_idle=True, first_step=FirstStep.SNAPSHOT)

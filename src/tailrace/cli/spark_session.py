@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,7 @@ import typer
 
 from tailrace.capture.formats import event_decoder_of
 from tailrace.capture.kafka_address import KafkaAddress
-from tailrace.cli.session import connected
+from tailrace.cli.session import connected, say_missing
 from tailrace.errors import MissingExtra, ServerUnreachable, SettingsError
 from tailrace.settings import FeaturesSettings, Settings, SparkSettings, WarehouseSettings
 
@@ -58,7 +58,7 @@ def spark_session(
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C and SIGTERM end a job between two looks at it; Ctrl-C shows in the exit code.
+    """Let Ctrl-C and SIGTERM end a job between two polls of it; Ctrl-C shows in the exit code.
 
     Spark's own handler calls the JVM in the middle of another call, and what that breaks hides the reason of the end.
     A second Ctrl-C ends everything at once.
@@ -135,10 +135,10 @@ def first_position(
 _SECONDS_TO_ANSWER = 5.0
 
 
-def check_mongodb(settings: Settings, section: FeaturesSettings | WarehouseSettings) -> None:
+def check_mongodb(settings: Settings, section: FeaturesSettings | WarehouseSettings, namespaces: Sequence[str]) -> None:
     """Raise if MongoDB does not answer, or has no change streams or no oplog where the job needs them."""
-    with connected(settings, needs_oplog=section.source == "oplog"):
-        pass
+    with connected(settings, needs_oplog=section.source == "oplog") as client:
+        say_missing(client, namespaces)
 
 
 def check_topics(servers: str, key: str, format: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,18 +54,11 @@ def encode(
 
 def parse_time(text: str) -> Timestamp:
     """Read a time as people write it; a date without a zone is UTC."""
-    from bson.timestamp import Timestamp
+    from tailrace.raw.cluster_time import ClusterTime
 
-    seconds, comma, increment = text.partition(",")
     try:
-        if comma:
-            return Timestamp(int(seconds), int(increment))
-        if seconds.isdecimal():
-            return Timestamp(int(seconds), 0)
-        moment = datetime.fromisoformat(text)
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return Timestamp(int(zoned.timestamp()), 0)
-    except (ValueError, OverflowError):
+        return ClusterTime.parse(text).timestamp
+    except ValueError:
         raise typer.BadParameter(
             f"{text!r} is not a time; write it like 2026-05-01T12:00:00Z, 1777636800 or 1777636800,7"
         ) from None

@@ -1,4 +1,4 @@
-"""`tailrace verify`: whether a topic tells the same documents as the collection it came from."""
+"""`tailrace verify`: whether a topic has the same documents as the collection it came from."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from tailrace.cli.flags import (
     Topics,
     with_settings,
 )
+from tailrace.cli.renewal import Renewal, run_renewed
 from tailrace.cli.spark_session import check_mongodb, check_topics
 from tailrace.cli.units import size
 from tailrace.errors import MissingExtra, SettingsError
@@ -72,45 +73,56 @@ def run(
     from tailrace.telemetry.tracing import telemetry_of
     from tailrace.warehouse.job import WarehouseJob
 
-    source = None if topics else settings.mongodb.uri.get_secret_value()
     chosen = (format or settings.capture.format) if topics else None
     selection = Selection.parse(namespaces or ())
     if chosen is not None:
         check_topics(settings.warehouse.kafka_servers, "warehouse.kafka_servers", chosen)
     else:
-        check_mongodb(settings, settings.warehouse)
+        check_mongodb(settings, settings.warehouse, namespaces or ())
     location = checkpoint or f"{settings.spark.checkpoints}/warehouse"
-    until = None
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
         spark = opened.enter_context(spark_session(settings.spark, table_format=settings.warehouse.format))
         lineage = opened.enter_context(lineage_of(spark, "tailrace.tables"))
-        job = WarehouseJob(settings.warehouse, selection, uri=source, format=chosen, tracing=tracing, lineage=lineage)
-        if topics:
-            if lineage.is_on:
-                lineage.uses(topic_datasets(settings.warehouse.kafka_servers, topics))
-            events = topic_records(spark, settings.warehouse, topics, chosen or "")
-        else:
-            kept = QueryCheckpoint(spark, location)
-            start = first_position(
-                kept,
-                backfill=(lambda: job.backfill(spark, source or "", namespaces or ())) if backfill else None,
-                recorded=lambda: job.recorded(spark),
-                resume=resume,
+        if topics and lineage.is_on:
+            lineage.uses(topic_datasets(settings.warehouse.kafka_servers, topics))
+
+        def run(settings: Settings, renewal: Renewal) -> None:
+            source = None if topics else settings.mongodb.uri.get_secret_value()
+            job = WarehouseJob(
+                settings.warehouse, selection, uri=source, format=chosen, tracing=tracing, lineage=lineage
             )
-            options = _direct_options(settings, namespaces, start)
+            until = None
+            kept = QueryCheckpoint(spark, location)
+            kept.require_source(topics=bool(topics))
+            if topics:
+                events = topic_records(spark, settings.warehouse, topics, chosen or "")
+            else:
+                start = first_position(
+                    kept,
+                    backfill=(lambda: job.backfill(spark, source or "", namespaces or ())) if backfill else None,
+                    recorded=lambda: job.recorded(spark),
+                    resume=resume,
+                )
+                options = _direct_options(settings, namespaces, start)
+                if once:
+                    until, options = available_now(options, settings.warehouse.events_per_batch)
+                    if until is not None and kept.has_done(until):
+                        return
+                events = _direct_events(spark, options)
+            typer.echo(f"warehouse {settings.warehouse.folder}, checkpoint {location}", err=True)
+            pace = f"{settings.warehouse.every_seconds} seconds"
+            trigger: dict[str, Any] = {"processingTime": pace}
             if once:
-                until, options = available_now(options, settings.warehouse.events_per_batch)
-                if until is not None and kept.has_done(until):
-                    return
-            events = _direct_events(spark, options)
-        typer.echo(f"warehouse {settings.warehouse.folder}, checkpoint {location}", err=True)
-        pace = f"{settings.warehouse.every_seconds} seconds"
-        trigger: dict[str, Any] = {"processingTime": pace}
-        if once:
-            trigger = {"availableNow": True} if until is None else {}
-        with stoppable() as should_stop:
-            supervise(lambda: job.start(events, location, **trigger), should_stop=should_stop, until=until)
+                trigger = {"availableNow": True} if until is None else {}
+            with stoppable() as is_stopped:
+                supervise(
+                    lambda: job.start(events, location, **trigger),
+                    should_stop=lambda: is_stopped() or renewal.poll(),
+                    until=until,
+                )
+
+        run_renewed(settings, run)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.cli.flags import URI, with_settings
-from tailrace.cli.session import connected
+from tailrace.cli.session import connected, say_missing
 from tailrace.cli.token import parse_time
 from tailrace.errors import InvalidResumeToken
 from tailrace.settings import Settings
@@ -45,6 +45,7 @@ def watch(
     from pymongo.errors import OperationFailure
 
     from tailrace.capture.source.documentdb import translated
+    from tailrace.capture.source.source import read_pipeline
     from tailrace.driver import watch as open_stream
     from tailrace.driver.cosmos import cosmos_event, cosmos_watch
     from tailrace.families import Family, check_documentdb, family_of
@@ -63,7 +64,7 @@ def watch(
         "show_expanded_events": show_expanded_events or None,
         "resume_for": timedelta(seconds=resume_for) if resume_for else None,
     }
-    stages = _read_pipeline(pipeline)
+    stages = read_pipeline(pipeline, "--pipeline")
     policy = policy_of(settings, stages)
     show = _printer(canonical)
     with connected(settings) as client:
@@ -80,6 +81,7 @@ def watch(
             as_event = lambda event: policy.event(cosmos_event(event, marker))  # noqa: E731
         try:
             with open_stream(target, stages, **options) as stream:
+                say_missing(client, [namespace] if namespace else [])
                 for events, token in _up_to(count, stream.batches()):
                     show([as_event(event) for event in events])
                     # Only what was printed counts as seen.
@@ -126,18 +128,6 @@ def _printer(canonical: bool) -> Callable[[list[bytes]], None]:
         sys.stdout.flush()
 
     return show
-
-
-def _read_pipeline(text: str) -> list[dict[str, Any]]:
-    from bson import json_util
-
-    try:
-        stages = json_util.loads(text)
-    except (ValueError, TypeError) as error:
-        raise typer.BadParameter(f"--pipeline is not JSON: {error}") from None
-    if not isinstance(stages, list):
-        raise typer.BadParameter("--pipeline is not a JSON array of stages")
-    return stages
 
 
 def _read_token(text: str | None) -> dict[str, Any] | None:

@@ -52,7 +52,7 @@ _CURSOR_FIRST: Final = b"\x03cursor\x00"
 _ErrorHandler: Final[Any] = getattr(mongo_client, "_MongoClientErrorHandler", None) or getattr(
     mongo_client, "_ClientCheckout", None
 )
-"""What tells the client of errors on a connection; it has another name since 4.19."""
+"""What reports errors on a connection to the client; it has another name since 4.19."""
 _METHODS: Final[dict[type, set[str]]] = {
     CommandCursor: {"_send_message", "_unpack_response", "_die_no_lock", "_maybe_pin_connection"},
     MongoClient: {"_retryable_read", "_select_server", "_checkout", "_start_session", "_close_cursor_soon"},
@@ -391,7 +391,7 @@ class CursorConnection:
             pool.active_contexts.discard(self._connection.cancel_context)
 
     def _report(self, error: BaseException) -> None:
-        """Let the client know what its monitors have not noticed yet; the end of this connection is no news."""
+        """Report an error to the client, whose monitors may not have noticed it; not after `close`."""
         if not self._is_closed:
             handler = _ErrorHandler(self._client, self._server, None)
             handler.contribute_socket(self._connection)

@@ -174,7 +174,7 @@ class ClusterHub(Closeable):
     def latest(self) -> int:
         """Give a time between everything that was written before this call and all that will be after it.
 
-        That is the newest time that any shard knows; the others are told, so that they write later ones.
+        That is the newest time that any shard knows; it is sent to the others, so that they write later ones.
         """
         parts = tuple(self._parts.values())
         try:
@@ -263,12 +263,7 @@ class ClusterHub(Closeable):
 
     def _open(self, name: str, uri: str) -> None:
         part = ShardHub(
-            name,
-            uri,
-            self._options,
-            images=self._images(name),
-            newest_time=self._newest_time,
-            unproved=self._unproved,
+            name, uri, self._options, images=self._images(name), newest_time=self._newest_time, unproved=self._unproved
         )
         part.hub.on_data(self._on_data)
         part.hub.on_progress(self._on_progress)
@@ -290,7 +285,7 @@ class ClusterHub(Closeable):
         return make
 
     def open_part(self, shard: str, spec: StreamSpec, latest: int, now: datetime) -> ShardPart:
-        """Open one shard's part of a merged stream; what the config servers tell is always read by the engine."""
+        """Open one shard's part of a merged stream; that of the config servers is always read by the engine."""
         if spec.served_by_shards:
             return ShardStreamPart(self.client(shard), self.hub(shard), spec)
         return self.hub(shard).subscribe(spec, latest=latest, now=now)
@@ -311,13 +306,13 @@ class ClusterHub(Closeable):
         self._notify({*channels, *_channels_of(each for each in tuple(self._merges) if each.is_served_by_shards)})
 
     def _on_progress(self) -> None:
-        """Wake those for whom it may be news that a shard has come further."""
+        """Wake those who may wait for a shard to come further."""
         waiting = _channels_of(each for each in tuple(self._merges) if each.has_buffered or each.is_served_by_shards)
         if waiting:
             self._notify(waiting)
 
     def _notify(self, channels: AbstractSet[EventLog]) -> None:
-        """Pass news of shards on, and as news of what is merged from them."""
+        """Notify the readers of these channels, and of the channels merged from them."""
         merged = [each for each in tuple(self._channels.values()) if not channels.isdisjoint(each.merge.channels)]
         for listener in tuple(self._listeners):
             listener({*channels, *merged})
@@ -349,7 +344,7 @@ class ClusterHub(Closeable):
             return
         for name in names & self._listed_at.keys():
             if any(
-                each.position_time > self._listed_at[name] and name not in each.shards for each in tuple(self._merges)
+                each.position.time > self._listed_at[name] and name not in each.shards for each in tuple(self._merges)
             ):
                 self.error = HistoryLost(f"shard {name} was added, and the stream has come further without its events")
         self._listed_at = {name: self._listed_at.get(name, now) for name in names}

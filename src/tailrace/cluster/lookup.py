@@ -2,7 +2,7 @@
 
 The shard that logged an update may have given the document away since, and may even still have a copy that it does
 not own any more. So the shard is asked that owns the shard key, with its shard version: it refuses when it knows
-better who owns what. When the key does not tell, all are asked, and each leaves out what it does not own.
+better who owns what. When the key does not decide, all are asked, and each leaves out what it does not own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from tailrace.raw.cluster_time import ClusterTime
 from tailrace.retry import RetryPolicy, retried
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
-_STALE: Final = frozenset({63, 150, 249, 13388})
-"""StaleShardVersion (4.2), StaleEpoch, StaleDbVersion, StaleConfig."""
 _POLICY: Final = RetryPolicy(first=0.05, longest=0.5, budget=60.0)
 
 Client = Callable[[str], MongoClient[Any]]
@@ -60,7 +58,7 @@ class ShardedImages:
             try:
                 return self._find(self._placements.of(namespace.decode()), namespace, uuid, key, since)
             except OperationFailure as error:
-                if error.code in _STALE:
+                if error.code in server_codes.STALE_VERSIONS:
                     self._placements.forget(namespace.decode())
                 raise
 
@@ -98,7 +96,7 @@ class ShardedImages:
         return [owner]
 
     def _first(self, shard: str, database: str, command: dict[str, Any], since: int) -> bytes | None:
-        """Ask a shard, once it has come to the time of the change, which others than the own one must be told."""
+        """Ask a shard, once it has come to the time of the change; any other than the event's own is sent that time."""
         client = self._client(shard)
         concern = {"level": "majority", "afterClusterTime": ClusterTime(since).timestamp}
         with client.start_session(causal_consistency=False) as session:
@@ -109,6 +107,6 @@ class ShardedImages:
 
 
 def _may_succeed_later(error: Exception) -> bool:
-    if isinstance(error, OperationFailure) and error.code in _STALE:
+    if isinstance(error, OperationFailure) and error.code in server_codes.STALE_VERSIONS:
         return True
     return isinstance(error, PyMongoError) and is_passing(error)

@@ -21,7 +21,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from tailrace.token.resume_token import ResumeToken
 
 MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024
-"""How much one shard may run ahead of the others before it has to wait."""
+"""How many bytes of one shard may wait for the others before it is not read on."""
 
 
 class Sortable(Protocol):

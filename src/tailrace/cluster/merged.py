@@ -43,10 +43,6 @@ class ShardPart(Protocol):
         """Behind the last event that was given, or further."""
 
     @property
-    def position_time(self) -> ClusterTime:
-        """The cluster time of the position."""
-
-    @property
     def high_water_mark(self) -> ResumeToken:
         """Nothing below it will come any more."""
 
@@ -83,7 +79,7 @@ class MergedStream:
         self._parts: dict[str, ShardPart] = {}
         self._ready: list[Event] = []
         self._topology_changes: deque[Event] = deque()
-        """What the config servers told and the merge has not come to yet; the first one is in the merge."""
+        """Changes of `config.shards` that the merge has not come to yet; the first one is in the merge."""
         self.is_closed = False
         self.has_buffered = False
         """Whether events of some shards wait for others."""
@@ -106,11 +102,6 @@ class MergedStream:
     def is_served_by_shards(self) -> bool:
         """Whether the shards' own streams are merged."""
         return self._spec.served_by_shards
-
-    @property
-    def position_time(self) -> ClusterTime:
-        """The cluster time of the position."""
-        return _time_of(self.position)
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -204,7 +195,7 @@ class MergedStream:
     def _read_shards(self) -> None:
         for name, part in list(self._parts.items()):
             removed_by = self._cluster.removed_by(name)
-            if removed_by is not None and _time_of(part.high_water_mark) > removed_by:
+            if removed_by is not None and part.high_water_mark.time > removed_by:
                 self._remove(name)
                 continue
             if not self._may_read(name):
@@ -213,7 +204,7 @@ class MergedStream:
                 batch = part.poll(self.polled_events)
             except ServerUnreachable:
                 # A shard that is away stalls the others: its subscription is opened again where it stood.
-                self._parts[name] = self._subscribe(name, part.position_time, part.position)
+                self._parts[name] = self._subscribe(name, part.position.time, part.position)
                 continue
             if name == CONFIG and batch.events and self._cluster.follows_config:
                 self._topology_changes.extend(batch.events)
@@ -232,7 +223,7 @@ class MergedStream:
         self.has_buffered = waiting is not None
         if waiting is not None:
             # A shard's own stream stands at its newest entry, not behind it.
-            self._cluster.advance_to(_time_of(waiting) + self.is_served_by_shards)
+            self._cluster.advance_to(waiting.time + self.is_served_by_shards)
 
     def _feed_topology_change(self) -> None:
         """Let the next change in, and come no further than that: what lies behind it may need another shard."""
@@ -304,10 +295,6 @@ class MergedStream:
         part = self._cluster.open_part(name, shard_spec, self._latest, self._now)
         self._sequencer.opened(name, after or part.position)
         return part
-
-
-def _time_of(position: ResumeToken) -> ClusterTime:
-    return ClusterTime.from_timestamp(position.cluster_time)
 
 
 def _start_time(spec: StreamSpec, latest: int) -> ClusterTime:

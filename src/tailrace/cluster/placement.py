@@ -56,7 +56,7 @@ class Placements:
         self._known: dict[str, Placement] = {}
 
     def of(self, namespace: str) -> Placement:
-        """Tell where a collection is."""
+        """Give the placement of a collection."""
         with self._lock:
             known = self._known.get(namespace)
         if known is None:
@@ -67,7 +67,7 @@ class Placements:
         return known
 
     def owner(self, placed: Placement, document_key: Mapping[str, Any]) -> str | None:
-        """Name the shard that owns a document; None when its key does not tell, and each may have it.
+        """Name the shard that owns a document; None when its key does not decide, and each may have it.
 
         Servers compare the bounds. A shard that is asked for a whole shard key does not look whether it owns that:
         6.0.5 then gives what another shard owns now and it has not removed yet.

@@ -1,9 +1,9 @@
 """In which order events of shards leave a merged stream, and which position stands behind them.
 
-Strict order is that of the resume tokens: one token tells where the stream stands. Order per key lets each shard's
-events leave at once, since a document is on one shard at a time. One token then does not tell where the stream stands,
-for the shards are at different places. The tokens therefore carry the position of each shard in a field `shards`,
-which servers leave aside as they do with every field of a token that they do not know. Where a token is used without
+Strict order is that of the resume tokens: one token is the position of the stream. Order per key lets each shard's
+events leave at once, since a document is on one shard at a time. One token is then no position of the stream,
+for the shards have different ones. The tokens therefore carry the position of each shard in a field `shards`,
+which servers ignore, as every field of a token that they do not know. Where a token is used without
 that field, the stream goes on behind that token on each shard.
 
 A watcher gets one token with each event. A producer saves a position with each batch: for it the position of every
@@ -51,7 +51,7 @@ class ByToken:
 
     order = Order.STRICT
     has_positions = False
-    """Whether each shard is told where it stood, so that nothing has to be searched on the merged stream."""
+    """Whether each shard has its own start position, so that nothing has to be searched on the merged stream."""
     is_shareable = True
     """Whether what leaves is the same for all who ask for the same."""
 
@@ -66,7 +66,7 @@ class ByToken:
         """Note that a shard has left."""
 
     def passed(self, shard: str, events: list[Event], position: ResumeToken) -> list[Event]:
-        """Note what a shard has given up to a position, and give what of it goes into the merge."""
+        """Note the events of a shard before a position, and give those that go into the merge."""
         return events
 
     def cut(self, ready: list[Event], limits: Limits, before: ResumeToken, merged: ResumeToken) -> Cut:

@@ -23,7 +23,6 @@ from tailrace.hub.batch import Batch
 from tailrace.hub.event_log import EventLog
 from tailrace.hub.hub import Hub
 from tailrace.oplog.tail import is_passing
-from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token.resume_token import ResumeToken
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
@@ -114,11 +113,6 @@ class ServersPart:
         self.position = after or ResumeToken.high_water_mark(since)  # type: ignore[arg-type]
 
     @property
-    def position_time(self) -> ClusterTime:
-        """The cluster time of the position."""
-        return ClusterTime.from_timestamp(self.position.cluster_time)
-
-    @property
     def high_water_mark(self) -> ResumeToken:
         """The position."""
         return self.position
@@ -175,7 +169,7 @@ class _Wakes(EventLog):
     has_data = False
 
     def __init__(self, position: ResumeToken) -> None:
-        super().__init__(ClusterTime.from_timestamp(position.cluster_time), 0)
+        super().__init__(position.time, 0)
         self._position = position
 
     @property

@@ -100,7 +100,7 @@ class MergedChannel(EventLog):
     """All events behind the place where a merged stream stood when it began to be read by many."""
 
     def __init__(self, merge: MergedStream, max_bytes: int) -> None:
-        super().__init__(merge.position_time, max_bytes)
+        super().__init__(merge.position.time, max_bytes)
         self.merge = merge
         self.is_costly = merge.is_costly
         self._end_position = merge.reached
@@ -133,7 +133,7 @@ class MergedChannel(EventLog):
         except TailraceError as error:
             self.error = error
             return True
-        self._append(events, self.merge.position_time, is_ended=self.merge.is_closed)
+        self._append(events, self.merge.position.time, is_ended=self.merge.is_closed)
         return True
 
     def _append(self, events: list[Event], reached: int, *, is_ended: bool) -> None:

@@ -1,10 +1,10 @@
 """Which shards a cluster has, and how a shard that is idle is brought up to the others.
 
 An idle shard writes nothing, so its oplog does not say that time has passed. That cannot be asked for either: a time
-that a node was only told lives in its memory. Seen on 6.0.5: a node that knew of a time, was killed and restarted
-began again at the time of its last entry, and wrote smaller ones than it had been told. So the shard is made to write:
+that a node has only received lives in its memory. Seen on 6.0.5: a node that knew of a time, was killed and restarted
+began again at the time of its last entry, and wrote smaller ones than it had received. So the shard is made to write:
 
-1. The primary is told the newest cluster time and writes a note (`appendOplogNote`, 80 bytes), whose time is later.
+1. The primary is sent the newest cluster time and writes a note (`appendOplogNote`, 80 bytes), whose time is later.
    It is asked to have it on a majority: nobody sees an entry before it is in the journal, and a write that does not
    ask for that gets there up to 100 ms later (seen on 4.2.6 and 6.0.5: 86 ms against 1.5 ms).
 2. The tail reads the note with read concern "majority". What a majority has is never rolled back, whoever is elected
@@ -36,11 +36,10 @@ from tailrace.raw.cluster_time import ClusterTime
 Document = Mapping[str, Any]
 
 CONFIG: Final = "config"
-"""The name under which the config servers take part in a merge: their oplog tells which shards come and go."""
+"""The name under which the config servers take part in a merge: their oplog has which shards come and go."""
 _NOTE: Final = {"tailrace": "idle"}
 _GRANT: Final = "Grant the action appendOplogNote on the cluster; idle shards are asked in a slower way until then."
 _MAJORITY: Final = {"w": "majority", "wtimeout": 1_000}
-_STALE_CLUSTER_TIME: Final = 209
 _TIMEOUTS: Final[dict[str, Any]] = {
     "serverSelectionTimeoutMS": 2_000,
     "connectTimeoutMS": 2_000,
@@ -100,7 +99,7 @@ def config_uri(client: MongoClient[Any], uri: str) -> str | None:
 
 
 class ShardClock:
-    """Tells one shard the time, and has it write that time down."""
+    """Sends one shard the cluster time, and has it write an entry behind it."""
 
     def __init__(self, uri: str) -> None:
         self._client: MongoClient[Any] = MongoClient(uri, **_TIMEOUTS)
@@ -111,9 +110,9 @@ class ShardClock:
         self._client.close()
 
     def now(self, cluster_time: Document | None = None) -> Document:
-        """Give the `$clusterTime` of the shard, signed as its servers sign it; it may be told another first.
+        """Give the `$clusterTime` of the shard, signed as its servers sign it; another may be sent to it first.
 
-        What is written to the shard from then on is later than the time it was told.
+        What is written to the shard from then on is later than the time it was sent.
         """
         with _session_at(self._client, cluster_time) as session:
             self._client.admin.command("ping", session=session)
@@ -124,7 +123,7 @@ class ShardClock:
         return _shards(self._client)
 
     def write_note(self, cluster_time: Document, until: int, *, in_any_case: bool = False) -> bool:
-        """Have the shard write an entry behind a cluster time, and tell whether it did.
+        """Have the shard write an entry behind a cluster time, and give whether it did.
 
         It does not when it has an entry behind `until`, unless told to: a majority has that entry only when somebody
         sees to it, as a write does that asks for a majority.
@@ -139,7 +138,7 @@ class ShardClock:
                         raise WTimeoutError("no majority has the note")
                     return True
             except OperationFailure as error:
-                if error.code == _STALE_CLUSTER_TIME:
+                if error.code == server_codes.STALE_CLUSTER_TIME:
                     return False
                 if error.code != server_codes.UNAUTHORIZED:
                     raise

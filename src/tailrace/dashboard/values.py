@@ -294,7 +294,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """How many dead letters a part of the pipeline has put aside, and the newest."""
+    """How many dead letters a part of the pipeline has, and the newest."""
 
     part: str
     """capture, features or warehouse."""

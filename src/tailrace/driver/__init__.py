@@ -6,7 +6,7 @@
 """
 
 from tailrace.driver.async_stream import AsyncChangeStream
-from tailrace.driver.batch import Batch
+from tailrace.driver.commands import Batch
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.rules import ResumeRules
 from tailrace.driver.stream import ChangeStream

@@ -12,8 +12,7 @@ from pymongo.errors import PyMongoError
 
 from tailrace.client import AsyncRawCursor, open_async_cursor
 from tailrace.client.commands import Aggregate, GetMore, Reply
-from tailrace.driver.batch import Batch
-from tailrace.driver.commands import Step
+from tailrace.driver.commands import Batch, Step
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.resume import Steps, proceed
@@ -126,7 +125,7 @@ class AsyncChangeStream(Shell[D, AsyncRawCursor]):
         await self._perform(self._stream.advance())
 
     async def _announce(self) -> None:
-        """Tell the user's callback of a token that is new."""
+        """Call the user's callback with a token that is new."""
         callback = self._options.on_resume_token
         if callback is None:
             return

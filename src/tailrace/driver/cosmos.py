@@ -1,8 +1,9 @@
-"""Change streams of Azure Cosmos DB for MongoDB (request units), as its documentation tells of them.
+"""Change streams of Azure Cosmos DB for MongoDB (request units), as its documentation describes them.
 
-A stream is of one collection and begins with a `$match` and a `$project` of its own, with `updateLookup`. It tells of
+A stream is of one collection and begins with a `$match` and a `$project` of its own, with `updateLookup`. It has
 no deletes: by convention a document is marked with a field and left to a TTL index; that change is a delete here. An
-insert is not told from an update; both come as `replace`, with the whole document. Tokens are continuation tokens.
+insert cannot be distinguished from an update; both come as `replace`, with the whole document. Tokens are
+continuation tokens.
 """
 
 from __future__ import annotations

@@ -130,3 +130,10 @@ def aggregate(
 def as_document(token: Any) -> Any:
     """Wrap a token's bytes so that they encode unchanged; leave everything else to the server."""
     return RawBSONDocument(token) if isinstance(token, bytes) else token
+
+
+def refuse_unknown(call: str, options: Mapping[str, Any], known: set[str]) -> None:
+    """Raise for the first option that a call does not have."""
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise TypeError(f"{call} has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")

@@ -18,8 +18,7 @@ from pymongo.errors import PyMongoError
 
 from tailrace import server_codes
 from tailrace.client.commands import Aggregate, DecodedBatch, GetMore, Reply
-from tailrace.driver.batch import Batch
-from tailrace.driver.commands import Pause, Scope, Step
+from tailrace.driver.commands import Batch, Pause, Scope, Step
 from tailrace.driver.fragments import FragmentAssembler
 from tailrace.driver.options import Token, WatchOptions, aggregate, as_document, original_position
 from tailrace.driver.rules import WIRE_VERSION_4_4, Failure
@@ -56,7 +55,7 @@ class ResumeBudget:
         self._failures = 0
 
     def spent(self) -> None:
-        """Note that the user was told of the outage: the next call begins a new budget."""
+        """Note that the outage was raised to the user: the next call begins a new budget."""
         self.succeeded()
 
     @property
@@ -101,11 +100,7 @@ class ResumableStream:
     """The state of one change stream."""
 
     def __init__(
-        self,
-        scope: Scope,
-        pipeline: Sequence[Mapping[str, Any]],
-        options: WatchOptions,
-        budget: ResumeBudget,
+        self, scope: Scope, pipeline: Sequence[Mapping[str, Any]], options: WatchOptions, budget: ResumeBudget
     ) -> None:
         self._scope = scope
         self._pipeline = deepcopy(list(pipeline))  # a resume sends what the user gave, not what became of it

@@ -10,8 +10,7 @@ from pymongo.errors import PyMongoError
 
 from tailrace.client import RawCursor, open_cursor
 from tailrace.client.commands import Aggregate, GetMore, Reply
-from tailrace.driver.batch import Batch
-from tailrace.driver.commands import Step
+from tailrace.driver.commands import Batch, Step
 from tailrace.driver.fragments import splits_large_events
 from tailrace.driver.options import WatchOptions
 from tailrace.driver.resume import Steps, proceed

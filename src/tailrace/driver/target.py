@@ -33,10 +33,7 @@ class Watched:
     @classmethod
     def of(cls, target: Target | AsyncTarget, options: WatchOptions) -> Watched:
         """Describe one of pymongo's objects, with the options' read preference and concern."""
-        chosen: dict[str, Any] = {
-            "read_preference": options.read_preference,
-            "read_concern": options.read_concern,
-        }
+        chosen: dict[str, Any] = {"read_preference": options.read_preference, "read_concern": options.read_concern}
         if isinstance(target, Collection | AsyncCollection):
             scope = Scope.of_collection(target.database.name, target.name)
             return cls(scope, target.with_options(**chosen), target.database.client, target.codec_options)

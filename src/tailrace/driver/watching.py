@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, overload
 
 from tailrace.driver.async_stream import AsyncChangeStream
-from tailrace.driver.options import WatchOptions
+from tailrace.driver.options import WatchOptions, refuse_unknown
 from tailrace.driver.stream import ChangeStream
 from tailrace.driver.target import ASYNCHRONOUS, AsyncTarget, Target
 
@@ -30,6 +31,7 @@ def watch(
     used with `async with` or awaited.
     """
     stages = [] if pipeline is None else pipeline
+    refuse_unknown("watch() without a store", options, {field.name for field in fields(WatchOptions)})
     chosen = WatchOptions(**options)
     if isinstance(target, ASYNCHRONOUS):
         return AsyncChangeStream(target, stages, chosen)

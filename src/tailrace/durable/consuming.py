@@ -8,14 +8,15 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
 from functools import update_wrapper
 from typing import Any, overload
 
+from tailrace.driver.options import refuse_unknown
 from tailrace.driver.target import ASYNCHRONOUS, AsyncTarget, Target
 from tailrace.durable.handling import DeadLetterFunction, Handling, dead_letters_of
-from tailrace.durable.options import DurableOptions
+from tailrace.durable.options import DurableOptions, refuse_number
 from tailrace.durable.stream import AsyncDurableStream, DurableStream
-from tailrace.errors import SettingsError
 from tailrace.monitor import serve_endpoint
 
 
@@ -58,9 +59,12 @@ def consume(
     `options` are those of `DurableOptions`; `store` is required. `metrics_port` serves Prometheus metrics. An
     asynchronous target takes a coroutine function and gives a coroutine, whose cancellation ends it as well.
     """
-    if retries < 0:
-        raise SettingsError(f"retries is at least 0, not {retries}", hint="0 calls the handler once.")
-    chosen = DurableOptions(**options)
+    refuse_number("retries", retries, 0, int)
+    if metrics_port is not None:
+        refuse_number("metrics_port", metrics_port, 0, int)
+    if not callable(handle):
+        raise TypeError(f"the handler is no function: {handle!r}")
+    chosen = DurableOptions.of("consume()", options)
     kept = dead_letters_of(dead_letters)
     is_async = isinstance(target, ASYNCHRONOUS)
     if is_async != inspect.iscoroutinefunction(getattr(handle, "function", handle)):
@@ -123,6 +127,9 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+HANDLER_OPTIONS = {"retries", "dead_letters", "metrics_port", *(field.name for field in fields(DurableOptions))}
+
+
 class Handler:
     """A function that handles events, and the options to consume with. Called, it is the function itself.
 
@@ -143,8 +150,11 @@ class Handler:
         return consume(target, self.function, **{**self.options, **options})
 
 
-def handler(**options: Any) -> Callable[[Callable[[Any], Any]], Handler]:
+def handler(*wrong: Any, **options: Any) -> Callable[[Callable[[Any], Any]], Handler]:
     """Declare a handler with the options of `consume`: store, name, retries, dead_letters, batch_size and others."""
+    if wrong:
+        raise TypeError("@handler takes options by name, such as @tailrace.handler(store='file:orders.pos')")
+    refuse_unknown("@handler", options, HANDLER_OPTIONS)
 
     def declare(function: Callable[[Any], Any]) -> Handler:
         return Handler(function, options)

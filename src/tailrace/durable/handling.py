@@ -21,7 +21,7 @@ def dead_letters_of(setting: str | DeadLetterFunction | None) -> DeadLetterFunct
     """Read `dead_letters`: a folder as `file:folder`, a function of your own, or None to stop instead."""
     if setting is None or callable(setting):
         return setting
-    if not setting.startswith("file:") or setting == "file:":
+    if not isinstance(setting, str) or not setting.startswith("file:") or setting == "file:":
         hint = "Use file:folder, a function of (event, error), or leave it out to stop at the event."
         raise SettingsError(f"there are no dead letters at {setting!r}", hint=hint)
     return FileDeadLetters(Path(unquote(setting.removeprefix("file:").removeprefix("//")))).add

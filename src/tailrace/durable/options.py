@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tailrace.capture.positions import PositionStore
+from tailrace.driver.options import refuse_unknown
 from tailrace.errors import SettingsError
+from tailrace.settings_types import STREAM_NAME
+
+_LEAST = {
+    "batch_size": 1,
+    "buffer_mb": 1,
+    "commit_interval": 0,
+    "lease_seconds": 0.001,
+    "lease_timeout": 0,
+    "retry_seconds": 0,
+}
+_WHOLE = ("batch_size", "buffer_mb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +61,32 @@ class DurableOptions:
     def __post_init__(self) -> None:
         if self.start not in ("now", "snapshot"):
             raise SettingsError(f"start is 'now' or 'snapshot', not {self.start!r}", hint="Choose one of them.")
-        if self.batch_size < 1:
-            raise SettingsError(f"batch_size is at least 1, not {self.batch_size!r}", hint="Leave it out for 1.")
+        if not isinstance(self.store, str | PositionStore):
+            hint = "Give an address as text, such as store='file:orders.pos', or an open PositionStore."
+            raise SettingsError(f"store is no address of a position store: {self.store!r}", hint=hint)
+        if self.name is not None and not (isinstance(self.name, str) and re.match(STREAM_NAME, self.name)):
+            hint = "Leave it out for the name of the collection."
+            raise SettingsError(f"name is a text that does not begin with ~, not {self.name!r}", hint=hint)
+        for name, least in _LEAST.items():
+            refuse_number(name, getattr(self, name), least, int if name in _WHOLE else float)
         if self.recover and self.inventory is None:
             hint = "Give inventory='orders.keys', a file that this stream alone uses from its first event on."
             raise SettingsError("recover needs an inventory to find the deletes made in a gap", hint=hint)
+
+    @classmethod
+    def of(cls, call: str, options: Mapping[str, Any]) -> DurableOptions:
+        """Take the options of a call, which an error names; a misspelt option is refused, and a missing store."""
+        refuse_unknown(call, options, {field.name for field in fields(cls)})
+        if "store" not in options:
+            raise TypeError(f"{call} needs a store for its position, such as store='file:orders.pos'")
+        return cls(**options)
+
+
+def refuse_number(name: str, value: Any, least: float, kind: type) -> None:
+    """Raise for what is no number, or a smaller one; NaN is smaller than none and refused as well."""
+    allowed = (int,) if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, allowed) or not value >= least:
+        number = "a whole number" if kind is int else "a number"
+        raise SettingsError(
+            f"{name} is {number} of at least {least}, not {value!r}", hint="Leave it out for the default."
+        )

@@ -1,4 +1,7 @@
-"""`DurableStream` and `AsyncDurableStream`: a change stream that goes on where the last process was."""
+"""`DurableStream` and `AsyncDurableStream`: a change stream that goes on where the last process was.
+
+Its source gives batches no larger than what an application takes at once, so that a position lies between them.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,25 @@ from types import TracebackType
 from typing import Any, Self
 
 import bson
+from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient, MongoClient
 
 from tailrace.capture.dead_letters.dead_letters import NoDeadLetters
 from tailrace.capture.formats.bson import BsonFormat
 from tailrace.capture.positions import PositionStore, open_store
-from tailrace.capture.producer.options import ProducerOptions
+from tailrace.capture.producer.control import ProducerOptions
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.producer.status import ProducerStatus
 from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory, NoInventory
 from tailrace.capture.source.namespaces import EVERYTHING, Namespaces
-from tailrace.capture.source.source import Scope, Selection
+from tailrace.capture.source.source import ChangeStreamSource, Scope, Selection, Start
 from tailrace.deployment import Deployment
-from tailrace.driver import WatchOptions
+from tailrace.driver import Batch, WatchOptions, token_of
 from tailrace.driver.target import AsyncTarget, Target, Watched
 from tailrace.durable.handoff import Handoff, HandoffSink, Step
 from tailrace.durable.options import DurableOptions
-from tailrace.durable.small_steps import SmallSteps
 from tailrace.errors import StoreUnavailable
+from tailrace.event import EventBatch, EventStream, StreamOf
 from tailrace.owned import OwnedThread
 from tailrace.retry import RetryPolicy
 
@@ -325,3 +329,36 @@ def _producer_options(name: str, options: DurableOptions) -> ProducerOptions:
         stop_when_idle=options.until_idle,
         backoff=RetryPolicy(budget=options.retry_seconds),
     )
+
+
+class SmallSteps(ChangeStreamSource):
+    """The server's own change streams, in batches of at most `step` events."""
+
+    step = 1
+    _first: tuple[bytes, Timestamp] | None = None
+
+    def begin_here(self) -> None:
+        """Have a stream without a position begin at this moment, not when its producer has come that far."""
+        self._first = super().now()
+
+    def now(self) -> tuple[bytes, Timestamp]:
+        """Give the newest position; before a stream was opened, that of `begin_here`."""
+        return self._first or super().now()
+
+    def open(self, start: Start, *, one_by_one: bool = False, without_images: bool = False) -> EventStream:
+        """Open a change stream."""
+        if start != Start():
+            self._first = None
+        stream = super().open(start, one_by_one=one_by_one, without_images=without_images)
+        return StreamOf(lambda: self._cut(stream), stream.close)
+
+    def _cut(self, stream: EventStream) -> Iterator[EventBatch]:
+        """Give the parts of each batch, with the token behind each part."""
+        step = self.step
+        for batch in stream.batches():
+            events = list(batch.events)
+            for begin in range(0, len(events) - step, step):
+                part = events[begin : begin + step]
+                yield Batch(part, token_of(part[-1]), None)
+            last = (len(events) - 1) // step * step if events else 0
+            yield Batch(events[last:], batch.token, batch.operation_time)

@@ -94,7 +94,7 @@ class OplogChangeStream(Closeable):
         return self._stream.post_batch_resume_token
 
     def batches(self) -> Iterator[EventBatch]:
-        """Give all events, some at a time; empty batches come too, because their position is news."""
+        """Give all events, some at a time; empty batches come too, because their position is new."""
         while not self._stream.is_closed:
             yield self.next_batch()
 

@@ -3,7 +3,7 @@
 The kernel makes the events of inserts, updates and deletes, a batch in one call. It gives the very events of the
 reference (`EventsOfEntries`), and leaves to it what it does not do:
 transactions, commands, views, whatever is not as servers usually write it. What depends on the stream and not on the
-entry (which namespaces are watched, what the user's filter says of them, shard keys) it is told once.
+entry (which namespaces are watched, what the user's filter says of them, shard keys) it gets once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.engine.unwind import Unwind
 from tailrace.errors import OplogEntryInvalid
 from tailrace.oplog.entry import OplogEntry
 
-MakeEvents: TypeAlias = Callable[[list[bytes]], Iterator[Events]]
+MakeEvents: TypeAlias = Callable[[Sequence[bytes]], Iterator[Events]]
 """Gives the events of a batch of entries, in batches of bounded size; an error comes behind what precedes it."""
 _NAMESPACES_REMEMBERED: Final = 100_000
 
@@ -33,7 +33,7 @@ class EventsOfEntries:
         self._unwind = unwind
         self._transform = transform
 
-    def __call__(self, entries: list[bytes]) -> Iterator[list[Event]]:
+    def __call__(self, entries: Sequence[bytes]) -> Iterator[list[Event]]:
         """Give the events of entries."""
         matched: list[tuple[OplogEntry, Relevance]] = []
         error: Exception | None = None
@@ -101,7 +101,7 @@ class _CompiledEvents:
         self._names: list[bytes] = []
         self._may_be_sharded = False
 
-    def __call__(self, entries: list[bytes]) -> Iterator[Events]:
+    def __call__(self, entries: Sequence[bytes]) -> Iterator[Events]:
         """Give the events of entries."""
         if self._may_be_sharded:
             self._engine.forget_shard_keys()  # a key may come while the stream runs
@@ -116,7 +116,9 @@ class _CompiledEvents:
             if start < len(entries):
                 self._teach(OplogEntry(entries[start]))
 
-    def _in_order(self, entries: list[bytes], events: list[Event], declined: list[tuple[int, int]]) -> Iterator[Events]:
+    def _in_order(
+        self, entries: Sequence[bytes], events: list[Event], declined: list[tuple[int, int]]
+    ) -> Iterator[Events]:
         """Put the events of declined entries where they belong; neighbours go to the reference together."""
         given = 0
         waiting: list[bytes] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -122,7 +123,7 @@ def note_type(note: bytes) -> bytes:
     return raw.string_at(note, span[1]) if span and span[0] == raw.STRING else b""
 
 
-def match(entries: list[bytes], relevant: Relevant, matched: list[tuple[OplogEntry, Relevance]]) -> None:
+def match(entries: Sequence[bytes], relevant: Relevant, matched: list[tuple[OplogEntry, Relevance]]) -> None:
     """The stage: append the entries that matter; when it raises, those before the error are there."""
     for entry in entries:
         view = OplogEntry(entry)

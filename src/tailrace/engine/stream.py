@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -237,11 +237,12 @@ class EngineStream:
         self.reached = read.reached
         self.is_at_end = not read.entries or (0 < read.operation_time <= read.reached and self._latest <= read.reached)
 
-    def _events_of(self, entries: list[bytes], at_once: int) -> Iterator[Events]:
+    def _events_of(self, entries: Sequence[bytes], at_once: int) -> Iterator[Events]:
         """Run the stages on entries, some at a time; an error ends the stream when all events before it were taken."""
         try:
             for begin in range(0, len(entries), at_once):
-                for events in self._assembly.make_events(entries[begin : begin + at_once]):
+                part = entries if len(entries) <= at_once else entries[begin : begin + at_once]
+                for events in self._assembly.make_events(part):
                     is_small = isinstance(events, EventColumns) and events.size <= MAX_EVENT
                     if is_small and self._assembly.is_passed_through:
                         yield events

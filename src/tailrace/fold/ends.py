@@ -107,7 +107,7 @@ class Ends:
         return True
 
     def repeats(self, end: End) -> bool:
-        """Whether an end is told by another shard already, at an earlier time."""
+        """Whether another shard has the same end already, at an earlier time."""
         return end not in set(_once(self))
 
     def forget_before(self, moment: Moment) -> None:
@@ -138,7 +138,7 @@ class Ends:
     def locations_of(self, namespace: str) -> list[tuple[Moment, str | None]]:
         """Give where the documents of a name are now, by their moments: up to each moment here, at that place.
 
-        What is told from the last of these moments on is at the name itself.
+        Changes from the last of these moments on are under the name itself.
         """
         return [(turn.end.moment, self._behind(turn)) for turn in self._turns_of(namespace)]
 

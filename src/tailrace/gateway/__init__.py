@@ -9,12 +9,4 @@ from tailrace.gateway.proving import EngineProof, engine_proof
 from tailrace.gateway.server import Gateway, GatewayCounts, GatewayOptions
 from tailrace.gateway.upstream import Upstream
 
-__all__ = [
-    "EngineProof",
-    "Gateway",
-    "GatewayCounts",
-    "GatewayOptions",
-    "Presentation",
-    "Upstream",
-    "engine_proof",
-]
+__all__ = ["EngineProof", "Gateway", "GatewayCounts", "GatewayOptions", "Presentation", "Upstream", "engine_proof"]

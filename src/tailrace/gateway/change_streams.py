@@ -226,7 +226,7 @@ class ChangeStreamCommands:
         return batch
 
     async def _reachable(self, work: Awaitable[T]) -> T:
-        """Tell the client of a shard that cannot be reached as a router does: it may try again."""
+        """Answer as a router does when a shard cannot be reached: the client may try again."""
         try:
             return await work
         except ChangeStreamError:

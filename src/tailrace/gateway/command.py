@@ -95,10 +95,7 @@ class Command:
         command = next(iter(fields), b"").decode("utf-8", "replace")
         if database is not None:
             if dialect.since(6, 0) and command not in _STILL_QUERIES:
-                raise StreamRefused(
-                    f"Unsupported OP_QUERY command: {command or '$db'}. {_UPGRADE}",
-                    server_code=352,
-                )
+                raise StreamRefused(f"Unsupported OP_QUERY command: {command or '$db'}. {_UPGRADE}", server_code=352)
             if b"$db" in fields:
                 raise StreamRefused("$db is not allowed in OP_QUERY requests", server_code=40621)
             message = message.as_modern()

@@ -80,11 +80,6 @@ def _same(data: bytes, size: int) -> bytes:
     return data
 
 
-_ALL: Final = (
-    Compressor("noop", 0, bytes, _same),
-    _snappy(),
-    Compressor("zlib", 2, zlib.compress, _unzlib),
-    _zstd(),
-)
+_ALL: Final = (Compressor("noop", 0, bytes, _same), _snappy(), Compressor("zlib", 2, zlib.compress, _unzlib), _zstd())
 COMPRESSORS: Final[dict[int, Compressor]] = {method.number: method for method in _ALL if method is not None}
 NAMES: Final = frozenset(method.name for method in COMPRESSORS.values() if method.number)

@@ -1,6 +1,6 @@
 """One client's socket: bytes come in and leave as whole messages, without a coroutine or a timer for each part.
 
-An idle client costs no timer: one task of the gateway looks at all of them now and then, for those that began a
+An idle client costs no timer: one task of the gateway checks all of them now and then, for those that began a
 message, or never said a word, too long ago.
 """
 
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._reserved.append(_Reserved(budget, size, owner, time.monotonic()))
 
     def holds_since(self, budget: ByteBudget) -> float | None:
-        """Tell since when the client has had bytes of a budget; None when it has none."""
+        """Return since when the client has had bytes of a budget; None when it has none."""
         return min((each.since for each in self._reserved if each.budget is budget), default=None)
 
     async def write(self, message: Message, body: Sequence[bytes]) -> None:
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
         if not self._is_lost:
             self._hanging_up = asyncio.get_running_loop().call_later(self._seconds, self._transport.abort)
 
-    # --- for whoever looks at all of them
+    # --- for the task that checks all of them
 
     def drop_if_late(self, now: float) -> None:
         """Give up on a message that has been on its way for too long."""
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
 
 
 def _has_hung_up(peer: socket.socket) -> bool:
-    """Tell whether the other side has closed a socket from which nobody reads; only Linux says so."""
+    """Return whether the other side has closed a socket from which nobody reads; only Linux says so."""
     if not hasattr(select, "POLLRDHUP") or peer.fileno() < 0:
         return False
     poll = select.poll()

@@ -201,8 +201,7 @@ class Conversation:
     async def _relay(self, name: str, message: Message, outlet: ReplyOutlet | None = None) -> bytes | None:
         if self.gateway.options.watch_only and name not in _ALWAYS_PASSED | _HELLO:
             return replies.failure(
-                f"this gateway serves change streams only (--watch-only): send {name} to the server itself",
-                115,
+                f"this gateway serves change streams only (--watch-only): send {name} to the server itself", 115
             )
         self.gateway.counts.passed += 1
         upstream = await self.connected()
@@ -316,7 +315,7 @@ def _app_name(metadata: Any) -> str:
 
 
 def _with_write_concern_error(reply: Reply, data: Mapping[str, Any]) -> bytes:
-    """Add what a fail point wants to be told beside the answer of a command that has run."""
+    """Add the error that a fail point reports beside the answer of a command that has run."""
     whole = reply if isinstance(reply, bytes) else b"".join(reply)
     added = {name: data[name] for name in ("writeConcernError", "errorLabels") if name in data}
     return raw.append(whole, raw.body(bson.encode(added)))

@@ -24,7 +24,7 @@ class FailPoint:
     """Whether the command has got so far that its cursor is known, and with it that it is a change stream's."""
 
     def hits(self, command: str, app_name: str) -> bool:
-        """Tell whether this command fails, and count it."""
+        """Return whether this command fails, and count it."""
         if not self.times or command not in self.commands or self.data.get("appName", app_name) != app_name:
             return False
         if self.skip:
@@ -47,7 +47,7 @@ class FailPoints:
 
     @staticmethod
     def knows(command: Document) -> bool:
-        """Tell whether a command configures a fail point that the gateway has, and is well-formed."""
+        """Return whether a command configures a fail point that the gateway has, and is well-formed."""
         mode, data = command.get("mode", "off"), command.get("data", {})
         is_mode = mode in ("off", "alwaysOn") if isinstance(mode, str) else _is_count(mode)
         is_data = isinstance(data, Mapping) and isinstance(data.get("failCommands", []), list)

@@ -1,6 +1,6 @@
 """What clients may have on its way: budgets of bytes for all of them together, and threads for what is compressed.
 
-A frame of a few kilobytes can unpack to 48 MB. So what it says it will become is looked at first, counts against a
+A frame of a few kilobytes can unpack to 48 MB. So its declared size is checked first, counts against a
 budget, and is unpacked away from the event loop, as large replies are packed. Small ones are cheaper in place.
 """
 

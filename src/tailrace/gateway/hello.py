@@ -41,7 +41,7 @@ class Presentation(StrEnum):
     def hello(self, reply: bytes, command: str, address: str, compressors: Sequence[str]) -> bytes:
         """Give the upstream's answer to a handshake as the gateway's own.
 
-        `address` is where the client finds the gateway; a driver connects to the hosts that it is told of.
+        `address` is where the client finds the gateway; a driver connects to the hosts in the reply.
         """
         writable = b"isWritablePrimary" if command == "hello" else b"ismaster"
         added = [raw.element(raw.BOOL, writable, raw.boolean(True))]
@@ -71,7 +71,7 @@ def host_and_port(address: object) -> str:
 
 
 def is_usual_hello(greeting: bytes, asked: Mapping[str, Any]) -> bool:
-    """Tell whether a client presents itself as drivers do; what is left of all others' handshakes the upstream judges.
+    """Return whether a client presents itself as drivers do; all other handshakes are left to the upstream.
 
     `greeting` is what would be passed on.
     """
@@ -87,7 +87,7 @@ def is_usual_hello(greeting: bytes, asked: Mapping[str, Any]) -> bool:
 
 
 def _is_metadata(client: Any) -> bool:
-    """Tell whether a server takes what a client says of itself."""
+    """Return whether a server takes what a client says of itself."""
     if not isinstance(client, Mapping) or not all(isinstance(part, Mapping | str) for part in client.values()):
         return False
     parts = (client.get(name) for name in ("driver", "os", "application"))
@@ -98,7 +98,7 @@ def _is_metadata(client: Any) -> bool:
 
 
 def is_awaitable(asked: Mapping[str, Any]) -> bool:
-    """Tell whether a client wants to be told of the next change, as drivers ask for it; it is answered at once."""
+    """Return whether a client waits for the next change of the topology, as drivers do; it is answered at once."""
     return isinstance(asked.get("topologyVersion"), Mapping) and _is_time(asked.get("maxAwaitTimeMS"))
 
 
@@ -107,5 +107,5 @@ def _is_time(value: Any) -> bool:
 
 
 def are_names(value: Any) -> bool:
-    """Tell whether it is a list of strings; code, which is a string in Python, is none."""
+    """Return whether it is a list of strings; code, which is a string in Python, is none."""
     return isinstance(value, list) and all(type(name) is str for name in value)

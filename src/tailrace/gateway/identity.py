@@ -44,7 +44,7 @@ class Identity:
         return cls(frozenset(users), frozenset(accounts), tuple(tuple(each) for each in restrictions if each))
 
     def may_come_from(self, address: str) -> bool:
-        """Tell whether the restrictions allow a client's address.
+        """Return whether the restrictions allow a client's address.
 
         The upstream sees the gateway's address and checks that; where the client is, only the gateway knows.
         """

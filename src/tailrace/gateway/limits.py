@@ -66,7 +66,7 @@ class LoginAttempts:
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
 
     def seconds_to_wait(self, address: str, user: str) -> float:
-        """Tell how long nobody may log in from there, or as this user from there; 0 is not at all."""
+        """Return how long nobody may log in from there, or as this user from there; 0 is not at all."""
         waits = [self._pause(address, ""), self._pause(address, user)]
         return max(waits)
 

@@ -69,10 +69,7 @@ class Login:
         address = self._conversation.address
         try:
             if not found.may_come_from(address):
-                raise StreamRefused(
-                    "Authentication failed.",
-                    server_code=server_codes.AUTHENTICATION_FAILED,
-                )
+                raise StreamRefused("Authentication failed.", server_code=server_codes.AUTHENTICATION_FAILED)
             self._count(found.users)
         except StreamRefused as error:
             # The upstream took the login: nothing may be passed on by this connection.

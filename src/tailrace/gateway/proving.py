@@ -52,13 +52,13 @@ class Proof(Protocol):
     """Says what the engine may serve."""
 
     def serves(self, spec: StreamSpec) -> bool:
-        """Tell whether the engine may serve a stream; else the upstream does."""
+        """Return whether the engine may serve a stream; else the upstream does."""
 
     def by_shards(self, spec: StreamSpec) -> StreamSpec | None:
         """Give the stream that the shards themselves serve in place of the engine; None where the upstream does."""
 
     def allows(self, spec: StreamSpec, batch: Batch) -> bool:
-        """Tell whether a batch of such a stream may be handed out."""
+        """Return whether a batch of such a stream may be handed out."""
 
     def close(self) -> None:
         """End what runs beside."""
@@ -164,7 +164,7 @@ class EngineProof:
         return self._plain.is_caught_up
 
     def serves(self, spec: StreamSpec) -> bool:
-        """Tell whether the engine may serve a stream: one that asks for what nobody compared begins a trial of it."""
+        """Return whether the engine may serve a stream: one that asks for what nobody compared begins a trial of it."""
         trial = self._judge(spec)
         return trial if isinstance(trial, bool) else trial.is_caught_up
 
@@ -192,7 +192,7 @@ class EngineProof:
         return replace(spec, served_by_shards=True)
 
     def allows(self, spec: StreamSpec, batch: Batch) -> bool:
-        """Tell whether all events of a batch, and its position, are trusted; if not, the trial goes on."""
+        """Return whether all events of a batch, and its position, are trusted; if not, the trial goes on."""
         trial = spec.served_by_shards or self._judge(spec)
         if isinstance(trial, bool):
             return trial

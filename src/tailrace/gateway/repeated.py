@@ -2,7 +2,7 @@
 
 A client that watches asks for more again and again, in the same bytes: only the cluster time, which drivers pass on as
 they hear it, differs. What was parsed, checked and found usual is then known already, for the same bytes mean the same.
-What may have changed since is still looked at: who the client is, what it may see, and whether its cursor is there.
+What may have changed since is still checked: who the client is, what it may see, and whether its cursor is there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLUSTER_TIME: Final = bson.encode({"clusterTime": Timestamp(0, 0), "signature":
 
 
 def _values() -> tuple[tuple[int, int], ...]:
-    """Tell where in a cluster time its values stand."""
+    """Return where in a cluster time its values stand."""
     paths = (b"clusterTime",), (b"signature", b"hash"), (b"signature", b"keyId")
     found = (raw.find_path(_CLUSTER_TIME, *path) for path in paths)
     time, signed, key = (span[1:] for span in found if span is not None)
@@ -59,7 +59,7 @@ class RepeatedGetMore(NamedTuple):
         )
 
     def fits(self, message: Message) -> bool:
-        """Tell whether a message is the same getMore."""
+        """Return whether a message is the same getMore."""
         body = message.body
         if len(body) != self.size or message.sequences or message.legacy_database is not None:
             return False

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -35,12 +34,13 @@ from tailrace.gateway.upstream import Upstream
 from tailrace.gateway.validation import Validation
 from tailrace.gateway.wire import MAX_MESSAGE
 from tailrace.rate_limited_log import RateLimitedLog, describe
+from tailrace.settings_types import is_loopback
 
 _BACKLOG: Final = 4_096
 """How many clients may be connecting at once: after a restart all of them do."""
 _ACCEPTS_AT_ONCE: Final = 10
 _CLIENTS_PER_STEP: Final = 500
-"""How many clients are looked at before others have the event loop."""
+"""How many clients are checked before others have the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class GatewayOptions:
     present: Presentation = Presentation.MONGOS
     """As whom it speaks to drivers."""
     advertise: str | None = None
-    """The host and port that drivers of a replica set are told; None is where each of them has connected to."""
+    """The host and port that drivers of a replica set get; None is the address each of them has connected to."""
     certificate: Path | None = None
     """A PEM file with the certificate and key that clients see; None is without TLS."""
     max_connections: int = 20_000
@@ -168,7 +168,7 @@ class Gateway:
         options = options or GatewayOptions()
         upstream = Upstream(client, uri)
         is_open = not await upstream.requires_auth_at_start()
-        if is_open and not options.allow_open and not ip_address(options.address).is_loopback:
+        if is_open and not options.allow_open and not is_loopback(options.address):
             raise SettingsError(
                 f"the upstream lets everybody in, and so would the gateway at {options.address}",
                 hint="Listen at 127.0.0.1, switch authentication on upstream, or give --allow-open.",
@@ -186,8 +186,8 @@ class Gateway:
             server = await asyncio.get_running_loop().create_server(
                 gateway._connection, options.address, options.port, backlog=_BACKLOG
             )
-        except OSError as error:
-            message = f"cannot listen at {options.address}:{options.port}: {error.strerror}"
+        except (OSError, UnicodeError) as error:
+            message = f"cannot listen at {options.address}:{options.port}: {getattr(error, 'strerror', error)}"
             raise SettingsError(message, hint="Choose another address or port.") from None
         gateway.port = server.sockets[0].getsockname()[1]
         works = (gateway._sweep(), gateway._drop_late_clients(), upstream.auth.follow())

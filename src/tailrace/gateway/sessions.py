@@ -155,7 +155,7 @@ def _fitting(patterns: list[Any], users: frozenset[str]) -> Callable[[SessionId]
 
 
 def _is_usual_kill(asked: Command) -> bool:
-    """Tell whether there is nothing in a `killCursors` that only a server can judge."""
+    """Return whether there is nothing in a `killCursors` that only a server can judge."""
     if not asked.spans.keys() <= _OF_A_KILL.keys():
         return False
     return asked.fields["killCursors"] != "" and all(asked.spans[name][0] == _OF_A_KILL[name] for name in asked.spans)

@@ -67,7 +67,7 @@ class Upstream:
         return greeting[1]
 
     async def is_router(self) -> bool:
-        """Tell whether a mongos answers: it serves the streams of a whole cluster."""
+        """Return whether a mongos answers: it serves the streams of a whole cluster."""
         message = raw.field(await self.greeting("isMaster"), b"msg")
         return message is not None and message.data == raw.string("isdbgrid")
 
@@ -96,12 +96,12 @@ class Upstream:
             self._asked.close()
 
     async def requires_auth(self) -> bool:
-        """Tell whether the upstream refuses clients that have not authenticated."""
+        """Return whether the upstream refuses clients that have not authenticated."""
         known = self.auth.known
         return await self.auth.ask() if known is None else known
 
     async def requires_auth_at_start(self) -> bool:
-        """Tell the same, and refuse an upstream that takes nobody without a certificate: clients have none here."""
+        """Return the same, and refuse an upstream that takes nobody without a certificate: clients have none here."""
         try:
             return await self.requires_auth()
         except ServerUnreachable as error:
@@ -215,7 +215,7 @@ def error_code(reply: bytes) -> int | None:
 
 
 def _is_writable(greeting: bytes) -> bool:
-    """Tell whether whoever answered is a primary, or a router."""
+    """Return whether whoever answered is a primary, or a router."""
     return any(
         found is not None and found.data == raw.boolean(True)
         for found in (raw.field(greeting, name) for name in (b"ismaster", b"isWritablePrimary"))

@@ -70,7 +70,7 @@ class Validation:
 
     @staticmethod
     def is_usual_get_more(conversation: Conversation, asked: Command, cursor: Cursor) -> bool:
-        """Tell whether a `getMore` is as drivers send it, for the cursor that it names."""
+        """Return whether a `getMore` is as drivers send it, for the cursor that it names."""
         has_comments = conversation.gateway.hub.dialect.since(4, 4)
         collection = asked.field(b"collection")
         is_own = collection is not None and collection.data == cursor.collection and not asked.message.sequences
@@ -184,7 +184,7 @@ def _without_positions(pipeline: bytes) -> bytes:
 
 
 def _is_same_for_all(body: bytes) -> bool:
-    """Tell whether the answer depends neither on who asks nor on what else happens in a session."""
+    """Return whether the answer depends neither on who asks nor on what else happens in a session."""
     for kind, name, begin, end in raw.elements(body):
         if name in _OF_THE_CLIENT:
             if kind != raw.DOCUMENT or not _FORMS[name](body[begin:end]):
@@ -198,7 +198,7 @@ def _is_same_for_all(body: bytes) -> bool:
 
 
 def _is_session(lsid: bytes) -> bool:
-    """Tell whether an `lsid` is what drivers send: a UUID and nothing else."""
+    """Return whether an `lsid` is what drivers send: a UUID and nothing else."""
     return len(lsid) == len(_SESSION) and lsid.startswith(_BEFORE_UUID)
 
 
@@ -208,7 +208,7 @@ def _is_cluster_time(cluster_time: bytes) -> bool:
 
 
 def _is_usual_get_more(asked: Command, *, has_comments: bool, knows_api: bool) -> bool:
-    """Tell whether there is nothing to be judged in a `getMore`, whose API version may be known to be right."""
+    """Return whether there is nothing to be judged in a `getMore`, whose API version may be known to be right."""
     body = asked.message.body
     for name, (kind, begin, end) in asked.spans.items():
         if name in (b"batchSize", b"maxTimeMS"):

@@ -19,7 +19,7 @@ from tailrace.gateway.compression import COMPRESSORS, Compressor
 _POLYNOMIAL: Final = 0x82F63B78
 _ALL_ONES: Final = 0xFFFFFFFF
 MAX_CHECKED: Final = 16 * 1024
-"""Bytes of the largest message whose checksum is looked at: some milliseconds."""
+"""Bytes of the largest message whose checksum is verified: some milliseconds."""
 
 
 def _table_entry(byte: int) -> int:
@@ -206,7 +206,7 @@ def _behind(content: bytes, count: int) -> bytes:
 
 
 def unpacked_size(frame: bytes) -> int:
-    """Tell what a compressed frame says that it will be unpacked, and 0 for all others."""
+    """Return what a compressed frame says that it will be unpacked, and 0 for all others."""
     if frame[HEADER_SIZE - 4 : HEADER_SIZE] != _OP_COMPRESSED or len(frame) < HEADER_SIZE + _COMPRESSED.size:
         return 0
     size: int = _COMPRESSED.unpack_from(frame, HEADER_SIZE)[1]

@@ -19,7 +19,7 @@ class Batch:
     elements: bytes = field(default=b"", repr=False)
     """The events as elements of a BSON array; subscribers that are side by side share these bytes."""
     vector: bytes = field(default=b"", repr=False)
-    """The positions of all shards, where one position does not tell enough: an element for the resume token."""
+    """The positions of all shards, where one position is not enough: an element for the resume token."""
 
     token: bytes = field(init=False, repr=False)
     """Where to resume after the whole batch, as BSON."""

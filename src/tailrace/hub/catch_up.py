@@ -184,7 +184,7 @@ class ShardScan:
     def at_end(self, position: ResumeToken, reading: Reading) -> Standing:
         """Stand at the newest time that the tail has read."""
         reached = ClusterTime(reading.reached)
-        if reached > ClusterTime.from_timestamp(position.cluster_time):
+        if reached > position.time:
             position = ResumeToken.high_water_mark(reached.timestamp, self._version)
         return self._standing(position, reached)
 
@@ -196,7 +196,7 @@ class ShardScan:
         """Whether all that had happened when it was opened has been read."""
         options = self._spec.options
         begins_now = options.token is None and options.start_at_operation_time is None
-        return begins_now or ClusterTime.from_timestamp(high_water_mark.cluster_time) > self._latest
+        return begins_now or high_water_mark.time > self._latest
 
     def _standing(self, position: ResumeToken, reached: int) -> Standing:
         """Everything up to a time was given, so that what comes next is later than that."""

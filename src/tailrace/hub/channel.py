@@ -99,7 +99,7 @@ class Channel(EventLog):
             spec.options, start_at_operation_time=ClusterTime(low).next.timestamp, resume_after=None, start_after=None
         )
         self._stream = open_stream(replace(spec, options=since, start_token=None), self._inbox)
-        self._stream.next_batch(0)  # nothing is read: errors are told from now on as those of later batches
+        self._stream.next_batch(0)  # nothing is read: from now on errors are raised as those of later batches
 
     # --- filled by the hub
 
@@ -157,7 +157,7 @@ class Channel(EventLog):
         self._has_commands = False
 
     def _is_quick(self) -> bool:
-        """Tell whether events are made of what waits within a millisecond or two: nothing is looked up for them."""
+        """Return whether events are made of what waits within a millisecond or two: nothing is looked up for them."""
         if self._stream.is_unfinished:
             return False
         if not self._entries:

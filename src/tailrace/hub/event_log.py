@@ -106,7 +106,7 @@ class EventLog(ABC):
             return self.reached, self.end
 
     def has(self, index: int) -> bool:
-        """Tell whether the events from an index on are there, or will come."""
+        """Return whether the events from an index on are there, or will come."""
         return index >= self._first and not self.is_broken
 
     def index_after(self, time: int) -> int | None:

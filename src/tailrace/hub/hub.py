@@ -28,6 +28,7 @@ from tailrace.oplog.source import OplogBatch, OplogReader, OplogSource
 from tailrace.owned import OwnedThread
 from tailrace.owned.closeable import Closeable
 from tailrace.raw.cluster_time import ClusterTime
+from tailrace.token.resume_token import ResumeToken
 
 RING_BYTES: Final = 64 * 1024 * 1024
 CHANNEL_BYTES: Final = 128 * 1024 * 1024
@@ -99,7 +100,7 @@ class Hub(Closeable):
     def subscribe(self, spec: StreamSpec, *, latest: int, now: datetime) -> Subscription[ShardScan]:
         """Open a stream; refusals are those of the upstream server.
 
-        `latest` is the time behind which a stream begins that was not told otherwise.
+        `latest` is the time behind which a stream without a start position begins.
         """
         subscription = Subscription(self, spec, ShardScan(self, spec, latest, now))
         subscription.join()
@@ -163,7 +164,7 @@ class Hub(Closeable):
             return self._ring.after(time)
 
     def contains(self, time: int) -> bool:
-        """Tell whether the ring holds everything behind a time that is past."""
+        """Return whether the ring holds everything behind a time that is past."""
         with self._lock:
             return self._ring.low <= time <= self._ring.reached
 
@@ -308,7 +309,7 @@ class Hub(Closeable):
             except TailraceError as error:
                 self._report_error(error)
             else:
-                self._spread(batch)
+                self._spread(batch._replace(entries=list(batch.entries)))  # the ring and all channels share them
                 self.error = None
         self._tail.close()
 
@@ -342,7 +343,7 @@ class Hub(Closeable):
                 listener()
 
     def _begin_anew(self, error: TailraceError) -> None:
-        """Go on at the end: the tail was too slow. Subscribers look for the rest by themselves, or are told."""
+        """Go on at the end: the tail was too slow. Subscribers read the rest by scans of their own, or get an error."""
         self._report_error(error)
         self.counts.restarts += 1
         try:
@@ -381,15 +382,15 @@ class Watching(Protocol):
         """What it watches."""
 
     @property
-    def position_time(self) -> ClusterTime:
-        """The cluster time of its position."""
+    def position(self) -> ResumeToken:
+        """Behind the last event that was given, or further."""
 
 
 def lags_of(watching: Iterable[Watching], reached: int) -> dict[str, float]:
     """Give, by namespace, how many seconds the slowest is behind a time."""
     behind: dict[str, float] = {}
     for each in tuple(watching):
-        lag = max(0.0, ClusterTime(reached).seconds - each.position_time.seconds)
+        lag = max(0.0, ClusterTime(reached).seconds - each.position.time.seconds)
         behind[each.namespace] = max(lag, behind.get(each.namespace, 0.0))
     return behind
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tailrace.oplog.source import OplogBatch
@@ -17,7 +18,7 @@ _BYTES_PER_BATCH: Final = 250
 class _Segment(NamedTuple):
     """One batch as the tail read it."""
 
-    entries: list[bytes]
+    entries: Sequence[bytes]
     size: int
     last: int
     """The time of its last entry."""

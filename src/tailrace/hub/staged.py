@@ -28,7 +28,7 @@ _NO_LIMIT: Final = 1 << 62
 
 
 def may_be_staged(spec: StreamSpec, pipeline: Pipeline | None) -> bool:
-    """Tell whether a stream is best made by running its stages on the events of another."""
+    """Return whether a stream is best made by running its stages on the events of another."""
     if pipeline is None or pipeline.is_identity or pipeline.splits_large_events or spec.from_router:
         return False
     filters_early = pipeline.header_filter is not None or prefilter_of(spec.stages) is not None
@@ -50,7 +50,7 @@ class StagedChannel(EventLog):
         self._dialect = dialect
 
     def has(self, index: int) -> bool:
-        """Tell whether the events from an index on are there, or will come."""
+        """Return whether the events from an index on are there, or will come."""
         return super().has(index) and self.base.has(self.index)
 
     @property

@@ -13,7 +13,6 @@ from tailrace.engine.stream import MAX_BATCH_BYTES
 from tailrace.engine.user_stages import are_quick
 from tailrace.hub.batch import Batch
 from tailrace.hub.event_log import EventLog, Reading
-from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token.resume_token import ResumeToken
 
 
@@ -62,10 +61,10 @@ class OwnReading(Protocol):
         """Stop; a second call does nothing."""
 
     def at_end(self, position: ResumeToken, reading: Reading) -> Standing:
-        """Tell where a stream stands that has been given all that a channel has; `reading` were the last ones."""
+        """Return where a stream stands that has been given all that a channel has; `reading` were the last ones."""
 
     def after_invalidate(self, position: ResumeToken, reading: Reading) -> ResumeToken:
-        """Tell where a stream stands that has ended with its channel."""
+        """Return where a stream stands that has ended with its channel."""
 
     def has_reached_opening(self, high_water_mark: ResumeToken) -> bool:
         """Whether all that had happened when it was opened has been read; a router never waits for that."""
@@ -112,11 +111,6 @@ class Subscription(Generic[R_co]):
         return self._spec.scope.namespace
 
     @property
-    def position_time(self) -> ClusterTime:
-        """The cluster time of the position."""
-        return ClusterTime.from_timestamp(self.position.cluster_time)
-
-    @property
     def is_costly(self) -> bool:
         """Whether it has stages that may take their time."""
         return not are_quick(self._spec.stages)
@@ -128,7 +122,7 @@ class Subscription(Generic[R_co]):
 
     @property
     def has_data(self) -> bool:
-        """Whether the next `poll` may find something, as far as can be told without reading."""
+        """Whether the next `poll` may find something, as far as is known without reading."""
         channel = self.channel
         if channel is None:
             return self.own.has_data

@@ -221,7 +221,7 @@ class WebhookChannel:
 class Alarm:
     """Turns verdicts into alerts: one when the level changes, and again when a bad one lasts.
 
-    A channel that fails gets the alert at the next verdict again; the others are not told twice.
+    A channel that fails gets the alert at the next verdict again; the others do not get it twice.
     """
 
     def __init__(self, channels: Sequence[Channel], repeat_seconds: float = 3_600.0) -> None:

@@ -71,11 +71,11 @@ class Site:
     pages: Mapping[str, Page] = field(default_factory=dict)
     actions: Mapping[str, Action] = field(default_factory=dict)
     token: str | None = None
-    """Who knows it may ask for actions; None is nobody."""
+    """Bearer token for actions; without one, nobody may ask for them."""
     asked: Callable[[Asked], None] = ignore
-    """Told of every action before it is done; it is not done when this raises."""
+    """Called before every action; the action is not done when this raises."""
     problem: Callable[[], str | None] = healthy
-    """Says why the process should be restarted; None when it should not."""
+    """Gives the reason why the process should be restarted; None when it should not."""
 
 
 @contextmanager
@@ -83,8 +83,8 @@ def serve_endpoint(port: int, address: str = "127.0.0.1", site: Site | None = No
     """Answer while the block runs; gives the port, which is a free one when 0 was asked for."""
     try:
         server = _Server(address, port, site or Site())
-    except OSError as error:
-        message = f"metrics cannot be served at {address}:{port}: {error.strerror}"
+    except (OSError, OverflowError, UnicodeError) as error:
+        message = f"metrics cannot be served at {address}:{port}: {getattr(error, 'strerror', error)}"
         raise SettingsError(message, hint="Choose another monitor.metrics_port, or monitor.metrics_address.") from None
     thread = OwnedThread(server.serve_forever, name="tailrace-endpoint", on_death=lambda _: 1.0)
     thread.start()
@@ -139,7 +139,7 @@ class _Server(ThreadingHTTPServer):
                 _shut(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Stay silent: a peer that goes away in the middle is no news."""
+        """Log nothing when a peer disconnects in the middle of a request."""
 
 
 def _shut(connection: socket.socket) -> None:
@@ -289,4 +289,4 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_error(code, ControlRefused(message or HTTPStatus(code).phrase, status=code))
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Stay silent: a scrape every few seconds is no news."""
+        """Log nothing for a request: Prometheus scrapes every few seconds."""

@@ -44,7 +44,7 @@ _commit_seconds = Histogram(
 )
 _errors = _counter("tailrace_errors", "Errors met, by their stable code.", ("stream", "code"))
 _dead_letters = _counter(
-    "tailrace_dead_letters", "Events put aside because the sink refused them.", ("stream", "cause")
+    "tailrace_dead_letters", "Events dead-lettered because the sink refused them.", ("stream", "cause")
 )
 _gaps = _counter("tailrace_gaps", "Gaps in the history, written to the ledger before recovery began.", _STREAM)
 
@@ -193,7 +193,7 @@ class StreamMetrics:
         _errors.labels(self.stream, code).inc()
 
     def dead_letter(self, cause: str) -> None:
-        """Count an event that was put aside; `cause` is an error code, never text from the event."""
+        """Count an event that was dead-lettered; `cause` is an error code, never text from the event."""
         _dead_letters.labels(self.stream, cause).inc()
 
     def gap(self) -> None:
@@ -249,7 +249,7 @@ def show_members(shard: str, windows: Mapping[str, float]) -> None:
 
 
 class GatewayMetrics:
-    """The metrics of one gateway; it is told totals, and counts what is new in them."""
+    """The metrics of one gateway; it is given totals, and counts what is new in them."""
 
     def __init__(self, listener: str) -> None:
         self.listener = listener

@@ -1,12 +1,11 @@
-"""Looks at streams and oplogs again and again: reads, judges, shows the numbers to Prometheus and raises the alarm."""
+"""Polls streams and oplogs, judges what it reads, exports it to Prometheus and raises alerts."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from tailrace.monitor.alerts import DEFAULT_THRESHOLDS, Alarm, Level, Thresholds
 from tailrace.monitor.liveness import DEFAULT_LAG_LIMITS, LagLimits, Liveness, Observation, State, liveness_of
 from tailrace.monitor.reader import ShardReader
 from tailrace.monitor.window import MOST_SAMPLES, Lag, Oplog, Sample, lag_of
-from tailrace.owned import OwnedThread
+from tailrace.owned import repeated
 from tailrace.settings import MonitorSettings
 
 _log = get_logger("tailrace.monitor")
@@ -102,7 +101,7 @@ def _lag_to_json(lag: Lag) -> dict[str, Any]:
 
 
 class Observer:
-    """Keeps the last samples of every shard and stream, so that each look can be judged by the trend.
+    """Keeps the last samples of every shard and stream, so that each poll is judged by the trend.
 
     `consumers` gives the streams as they are now. Used by `tailrace check`, and by a producer that watches itself.
     """
@@ -124,7 +123,7 @@ class Observer:
         self._alarm = alarm
         self._clock = clock
         self.latest: tuple[Report, ...] = ()
-        """What the last look showed; safe to ask from any thread."""
+        """The reports of the last poll; may be read from any thread."""
         self._critical: dict[tuple[str, str], tuple[bool, bool]] = {}
         self._samples: dict[tuple[str, str], deque[Sample]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
         self._observations: dict[tuple[str, str], deque[Observation]] = defaultdict(lambda: deque(maxlen=MOST_SAMPLES))
@@ -163,10 +162,15 @@ class Observer:
                     self._alarm.hear(report.stream, report.oplog.shard, report.verdict, report.to_json(), report.at)
         return reports
 
-    def run(self, every_seconds: float, stop: threading.Event) -> None:
-        """Look until told to stop; what cannot be read now is tried again at the next look, and logged once."""
+    def running(self, every_seconds: float) -> AbstractContextManager[None]:
+        """Poll in a thread of its own while a block runs, as a producer does that monitors itself.
+
+        What cannot be read now is tried again at the next poll; an outage is logged once.
+        """
         problem: str | None = None
-        while not stop.is_set():
+
+        def poll() -> None:
+            nonlocal problem
             try:
                 self.poll()
                 problem = None
@@ -174,21 +178,8 @@ class Observer:
                 if error.code != problem:
                     _log.warning(error.message, code=error.code, hint=error.hint)
                 problem = error.code
-            stop.wait(every_seconds)
 
-    @contextmanager
-    def running(self, every_seconds: float) -> Iterator[None]:
-        """Run in a thread of its own while the block runs, as a producer does that watches itself."""
-        stop = threading.Event()
-        thread = OwnedThread(
-            lambda: self.run(every_seconds, stop), name="tailrace-observer", on_death=lambda _: every_seconds
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(timeout=_SECONDS_TO_END)
+        return repeated(poll, every_seconds, name="tailrace-observer", at_once=True, seconds_to_end=_SECONDS_TO_END)
 
     def judge(self, consumer: Consumer, oplog: Oplog, now: float) -> Report:
         """Add one reading to what is known of a stream on a shard, and judge it."""

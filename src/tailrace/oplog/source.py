@@ -7,14 +7,14 @@ Times are cluster times as one integer: seconds in the high 32 bits, increment i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 
 class OplogBatch(NamedTuple):
     """Some entries in a row, or none: then nothing happened for a while."""
 
-    entries: list[bytes]
+    entries: Sequence[bytes]
     reached: int
     """The time of the newest entry given so far; the time asked for, while there was none."""
     operation_time: int = 0

@@ -12,7 +12,7 @@ batches are on their way while the last one is being used (`client.private.Curso
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from bson.codec_options import CodecOptions
@@ -33,7 +33,7 @@ class CursorReply(NamedTuple):
     """A batch, and the cursor to ask for the next one; 0 when there is none any more."""
 
     cursor_id: int
-    entries: list[bytes]
+    entries: Sequence[bytes]
     operation_time: int
     """How far the server was when it answered; 0 when it does not say."""
 
@@ -47,7 +47,7 @@ def read_batch(reply: bytes) -> CursorReply:
     batch = raw.find(reply, b"nextBatch", cursor[1]) or raw.find(reply, b"firstBatch", cursor[1])
     if number is None or batch is None:
         raise BsonMalformed("a cursor has no batch", offset=cursor[1])
-    entries = raw.cut_documents(reply, batch[1])
+    entries = raw.documents_in(reply, batch[1])
     return CursorReply(raw.int64_at(reply, number[1]), entries, raw.time_in(reply, b"operationTime") or 0)
 
 
@@ -226,7 +226,7 @@ class OplogTail(Closeable):
             except PyMongoError as another:
                 error = another
 
-    def _continue(self, entries: list[bytes]) -> list[bytes]:
+    def _continue(self, entries: Sequence[bytes]) -> Sequence[bytes]:
         """Leave out the entry that was given last; it must be there, for nothing may be skipped."""
         if not entries:
             raise AutoReconnect("the node does not show yet what a majority has")

@@ -4,6 +4,6 @@ Everything that tailrace starts is started by these classes, in the product and 
 """
 
 from tailrace.owned.processes import GuardedProcess, end_with_parent, run_guarded
-from tailrace.owned.threads import OwnedThread, run_together
+from tailrace.owned.threads import OwnedThread, repeated, run_together
 
-__all__ = ["GuardedProcess", "OwnedThread", "end_with_parent", "run_guarded", "run_together"]
+__all__ = ["GuardedProcess", "OwnedThread", "end_with_parent", "repeated", "run_guarded", "run_together"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from tailrace.logs import get_logger
@@ -12,7 +13,7 @@ from tailrace.logs import get_logger
 _LONGEST_REPORT = 300
 
 OnDeath: TypeAlias = Callable[[BaseException], float | None]
-"""Told what ended the thread; gives the seconds after which it is run again, or None when it has ended for good."""
+"""Gets what ended the thread; gives the seconds after which it is run again, or None when it has ended for good."""
 
 
 class OwnedThread:
@@ -46,7 +47,7 @@ class OwnedThread:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until it ends; after a death it is not run again. False when it did not end in time.
 
-        The owner has told the function to end before. A thread that was not started has ended.
+        The owner has asked the function to end before. A thread that was not started has ended.
         """
         self._ending.set()
         if self._thread.ident is not None:
@@ -75,6 +76,31 @@ class OwnedThread:
         except Exception as failure:
             _report("owner_failed", self.name, failure)
             return None
+
+
+@contextmanager
+def repeated(
+    call: Callable[[], object], every: float, *, name: str, at_once: bool = False, seconds_to_end: float = 5.0
+) -> Iterator[None]:
+    """Make a call every so many seconds, in a thread of its own, while the block runs.
+
+    The first one comes after that time, or `at_once`. A call that raises is logged, and the next one is made in time.
+    """
+    ending = threading.Event()
+
+    def run() -> None:
+        if at_once:
+            call()
+        while not ending.wait(every):
+            call()
+
+    thread = OwnedThread(run, name=name, on_death=lambda _: every if at_once else 0.0)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(timeout=seconds_to_end)
 
 
 def run_together(calls: Sequence[Callable[[], object]], *, name: str) -> list[BaseException]:

@@ -166,7 +166,7 @@ def _time_of_event(event: bytes, otherwise: int) -> int:
 
 
 def is_mark(token: bytes) -> bool:
-    """Tell a position between events from that of an event; one that cannot be read is compared as it is."""
+    """Distinguish a position between events from that of an event; one that cannot be read is compared as it is."""
     try:
         return ResumeToken.parse(token).decode().is_high_water_mark
     except TailraceError:

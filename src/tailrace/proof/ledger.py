@@ -138,7 +138,7 @@ class TrustLedger:
         return min(self._needed, MARKS) if kind == MARK else self._needed
 
     def trusts(self, kind: Kind) -> bool:
-        """Tell whether events of a kind may come from the engine."""
+        """Return whether events of a kind may come from the engine."""
         return self.trust(kind) is Trust.TRUSTED
 
     def untrusted_at(self, events: Iterable[bytes]) -> int | None:
@@ -148,12 +148,12 @@ class TrustLedger:
         return next((index for index, event in enumerate(events) if not self.trusts(Kind.of(event))), None)
 
     def trusts_position(self, token: bytes | None) -> bool:
-        """Tell whether a position may come from the engine: one between events is a kind of its own."""
+        """Return whether a position may come from the engine: one between events is a kind of its own."""
         return self.trusts(MARK) or token is None or not is_mark(token)
 
     @property
     def may_serve(self) -> bool:
-        """Tell whether anything may come from the engine: not when it passes over events, or its positions differ."""
+        """Return whether anything may come from the engine: not when it passes over events, or its positions differ."""
         return MARK not in self._doubts and (self.presumes or any(map(self.trusts, self.kinds())))
 
     def note(self, comparisons: Iterable[Comparison]) -> None:

@@ -17,12 +17,7 @@ def as_json(ledger: TrustLedger, *, seconds: float, failures: int) -> dict[str, 
         "different": sum(record.different for record in kinds.values()),
         "failures": failures,
         "kinds": [
-            {
-                "kind": kind.name,
-                "shape": kind.shape,
-                "identical": record.identical,
-                "different": record.different,
-            }
+            {"kind": kind.name, "shape": kind.shape, "identical": record.identical, "different": record.different}
             for kind, record in sorted(kinds.items(), key=lambda each: each[0].key)
         ],
         "differences": [difference.to_json() for difference in ledger.differences],

@@ -6,4 +6,5 @@ Belongs here: what is true of any BSON document or value. Does not: what is true
 
 from tailrace.raw.bson_bytes import *  # noqa: F403
 from tailrace.raw.documents import cut_documents as cut_documents
+from tailrace.raw.documents import documents_in as documents_in
 from tailrace.raw.documents import documents_with as documents_with

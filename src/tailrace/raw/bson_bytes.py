@@ -63,7 +63,6 @@ class Value(NamedTuple):
 
 
 _INT32 = Struct("<i")
-_UINT32 = Struct("<I")
 _INT64 = Struct("<q")
 _UINT64 = Struct("<Q")
 _DOUBLE = Struct("<d")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
+
 from bson.timestamp import Timestamp
 
 _INCREMENT = 0xFFFFFFFF
@@ -27,6 +30,22 @@ class ClusterTime(int):
         """Read `seconds:increment`, as headers have it; an increment may be missing."""
         seconds, _, increment = (text.decode() if isinstance(text, bytes) else text).partition(":")
         return cls.of(int(seconds), int(increment or 0))
+
+    @classmethod
+    def parse(cls, text: str) -> ClusterTime:
+        """Read a time as people write it: `seconds:increment`, `seconds,increment`, epoch seconds, or ISO 8601.
+
+        A date without a time zone is UTC. Raises ValueError for anything else, and for what a timestamp cannot hold.
+        """
+        parts = re.fullmatch(r"(\d+)(?:[:,](\d+))?", text)
+        if parts:
+            seconds, increment = int(parts[1]), int(parts[2] or 0)
+        else:
+            moment = datetime.fromisoformat(text)
+            seconds, increment = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()), 0
+        if not (0 <= seconds <= _INCREMENT and increment <= _INCREMENT):
+            raise ValueError(f"{text} is not between 1970 and 2106")
+        return cls.of(seconds, increment)
 
     @property
     def seconds(self) -> int:

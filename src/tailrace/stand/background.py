@@ -1,4 +1,4 @@
-"""A stand that runs in the background: the process that owns the servers, and the file that tells about it.
+"""A stand that runs in the background: the process that owns the servers, and the file that describes it.
 
 `bring_up` starts an owner process and returns when its servers answer; `take_down` ends it. The owner writes
 what runs into `state.json` in the stand's folder. Since every server ends with its owner, killing the owner
@@ -172,7 +172,7 @@ def take_down() -> bool:
 
 
 def _own(plan: StandPlan) -> None:
-    """Start the servers, say so, and keep them until SIGTERM."""
+    """Start the servers, write the state file, and keep them until SIGTERM."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

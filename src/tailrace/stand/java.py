@@ -80,9 +80,7 @@ def _fetched_home() -> Path:
     runtime = unpacked_wheel(RUNTIME)
     bundle = _ca_bundle().read_text()
     script = _WRAPPER.format(
-        module=VECTOR_MODULE,
-        java=f"{runtime.name}/{RUNTIME.name}/java-runtime/bin/java",
-        password=TRUST_STORE_PASSWORD,
+        module=VECTOR_MODULE, java=f"{runtime.name}/{RUNTIME.name}/java-runtime/bin/java", password=TRUST_STORE_PASSWORD
     )
 
     def fill(folder: Path) -> None:
@@ -103,8 +101,7 @@ def _ca_bundle() -> Path:
         if candidate and Path(candidate).is_file():
             return Path(candidate)
     raise StandError(
-        "this machine has no CA bundle",
-        hint="Install the ca-certificates package, or set SSL_CERT_FILE to a PEM file.",
+        "this machine has no CA bundle", hint="Install the ca-certificates package, or set SSL_CERT_FILE to a PEM file."
     )
 
 

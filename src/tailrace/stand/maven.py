@@ -95,7 +95,7 @@ def read_checksums(path: Path) -> dict[str, str]:
 def resolve(
     coordinates: Sequence[str], target: Path, overrides: Sequence[str] = (), *, expected: int | None = None
 ) -> None:
-    """Let Ivy put the jars into `target`, unverified, telling its progress out of `expected` jars."""
+    """Let Ivy put the jars into `target`, unverified, reporting its progress out of `expected` jars."""
     with tempfile.TemporaryDirectory(prefix="tailrace-ivy-") as folder:
         dependencies = "\n".join([_dependencies(coordinates), *map(_override, overrides)])
         jars = _fetched(Path(folder), dependencies, ", ".join(coordinates), expected)
@@ -163,7 +163,7 @@ def _run_ivy(work: Path, expected: int | None) -> tuple[int, str]:
 
 
 def _follow(output: Iterable[str], expected: int | None) -> str:
-    """Tell Ivy's progress as it prints it; returns the last line."""
+    """Report Ivy's progress as it prints it; returns the last line."""
     needed = fetched = 0
     last_line = ""
     for line in filter(None, map(str.strip, output)):

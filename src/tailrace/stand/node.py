@@ -26,6 +26,8 @@ class ThrowAwayCA:
     ca_file: Path
     certificate_key_file: Path
     client_certificate_key_file: Path
+    other_client_certificate_key_file: Path
+    """Of another client, by the same authority."""
 
     @classmethod
     def make(cls, folder: Path) -> ThrowAwayCA:
@@ -37,10 +39,12 @@ class ThrowAwayCA:
         authority = trustme.CA()
         certificate = authority.issue_cert("localhost", "127.0.0.1")
         client = authority.issue_cert("client@localhost", common_name="client", organization_name="clients")
-        made = cls(folder / "ca.pem", folder / "server.pem", folder / "client.pem")
+        other = authority.issue_cert("other@localhost", common_name="other", organization_name="clients")
+        made = cls(folder / "ca.pem", folder / "server.pem", folder / "client.pem", folder / "other.pem")
         authority.cert_pem.write_to_path(str(made.ca_file))
         certificate.private_key_and_cert_chain_pem.write_to_path(str(made.certificate_key_file))
         client.private_key_and_cert_chain_pem.write_to_path(str(made.client_certificate_key_file))
+        other.private_key_and_cert_chain_pem.write_to_path(str(made.other_client_certificate_key_file))
         return made
 
 

@@ -46,10 +46,7 @@ class Redis(SingleServer):
         }
         arguments = [part for name, value in chosen.items() for part in (f"--{name}", str(value))]
         self._process = ServerProcess(
-            f"redis {VERSION} at port {self.port}",
-            [str(program), *arguments],
-            log=self._log_file,
-            folder=folder.path,
+            f"redis {VERSION} at port {self.port}", [str(program), *arguments], log=self._log_file, folder=folder.path
         )
 
     @classmethod

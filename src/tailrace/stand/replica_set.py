@@ -12,8 +12,10 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
+from tailrace import server_codes
 from tailrace.errors import ServerDidNotStart, StandError
 from tailrace.owned.closeable import Closeable
+from tailrace.retry import DEFAULT_POLICY, retried
 from tailrace.stand.mongod_binary import DEFAULT_VERSION, MongodBinary
 from tailrace.stand.node import Access, Credentials, Document, Node, NodeOptions, ThrowAwayCA
 from tailrace.stand.server import ServerFolder
@@ -21,6 +23,10 @@ from tailrace.stand.server import ServerFolder
 _SECONDS_TO_ELECT = 60
 
 T = TypeVar("T")
+
+
+def _is_position_lost(error: Exception) -> bool:
+    return isinstance(error, OperationFailure) and error.code == server_codes.CAPPED_POSITION_LOST
 
 
 class ReplicaSet(Closeable):
@@ -140,9 +146,13 @@ class ReplicaSet(Closeable):
         """The times of the first and the last oplog entry."""
         with self.primary.client() as client:
             entries = client.local["oplog.rs"]
-            first = entries.find({}, {"ts": 1}).sort("$natural", 1).limit(1).next()
-            last = entries.find({}, {"ts": 1}).sort("$natural", -1).limit(1).next()
-        return first["ts"], last["ts"]
+
+            def edge(direction: int) -> Timestamp:
+                found: Timestamp = entries.find({}, {"ts": 1}).sort("$natural", direction).limit(1).next()["ts"]
+                return found
+
+            # The oldest entry may be removed while it is read.
+            return retried(lambda: edge(1), DEFAULT_POLICY, is_passing=_is_position_lost), edge(-1)
 
     def roll_over_oplog(self, past: Timestamp | None = None, *, timeout: float = 120.0) -> Timestamp:
         """Write no-ops until every entry up to `past` (by default: all now there) has left the oplog.

@@ -21,13 +21,13 @@ from pymongo.errors import OperationFailure
 
 from tailrace.errors import StandError
 from tailrace.owned.closeable import Closeable
+from tailrace.server_codes import STALE_VERSIONS
 from tailrace.stand.catalogue import Catalogue, catalogue_for
 from tailrace.stand.mongod_binary import DEFAULT_VERSION
 from tailrace.stand.node import Access, Credentials, Document
 from tailrace.stand.replica_set import ReplicaSet
 
 MAJORITY = {"w": "majority"}
-_STALE_CODES = {13388, 63, 150, 249}  # StaleConfig, as 4.2 calls it StaleShardVersion, StaleEpoch, StaleDbVersion
 _TRIES = 5
 
 
@@ -134,7 +134,7 @@ class ShardedCluster(Closeable):
         return self.run_on("cfg", {**command, "writeConcern": MAJORITY}, database)
 
     def run_on(self, name: str, command: Document, database: str = "admin") -> Document:
-        """Run a command on a shard (or "cfg"), telling it the newest cluster time seen anywhere."""
+        """Run a command on a shard (or "cfg"), with the newest cluster time of any node."""
         session = self._sessions[name]
         for other in tuple(self._sessions.values()):
             if other.cluster_time:
@@ -145,7 +145,7 @@ class ShardedCluster(Closeable):
 
     @property
     def cluster_time(self) -> Timestamp:
-        """The newest cluster time that any node has told us."""
+        """The newest cluster time that any node has sent."""
         times = [session.cluster_time["clusterTime"] for session in self._sessions.values() if session.cluster_time]
         newest: Timestamp = max(times)
         return newest
@@ -161,10 +161,10 @@ class ShardedCluster(Closeable):
                 error = (reply.get("writeErrors") or [None])[0]
                 if error is None:
                     return reply
-                if error["code"] not in _STALE_CODES:
+                if error["code"] not in STALE_VERSIONS:
                     raise StandError(f"{namespace} on {shard}: {error['errmsg']}")
             except OperationFailure as failure:
-                if failure.code not in _STALE_CODES:
+                if failure.code not in STALE_VERSIONS:
                     raise
             self.run_on(shard, {"_flushRoutingTableCacheUpdates": namespace, "syncFromConfig": True})
         raise StandError(f"shard {shard} stayed stale for {namespace}/{collection}")

@@ -11,7 +11,6 @@ import math
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from tailrace import __version__
 from tailrace.monitor.metrics import REGISTRY
-from tailrace.owned import OwnedThread
+from tailrace.owned import repeated
 from tailrace.telemetry.tracing import Span, Tracing
 
 SECONDS_BETWEEN_METRICS: Final = 15.0
@@ -72,22 +71,15 @@ def exporting(endpoint: str, sample_ratio: float, service_name: str) -> Iterator
 def _metrics(url: str, resource: Resource) -> Iterator[None]:
     """Send the metrics of the process so often, and once more at the end."""
     exporter = OTLPMetricExporter(url, timeout=_SECONDS_TO_SEND)
-    began, ending = time.time_ns(), threading.Event()
+    began = time.time_ns()
 
     def send() -> None:
         exporter.export(metrics_data(resource, _SCOPE, began), timeout_millis=_SECONDS_TO_SEND * 1000)
 
-    def run() -> None:
-        while not ending.wait(SECONDS_BETWEEN_METRICS):
-            send()
-
-    thread = OwnedThread(run, name="tailrace-otlp-metrics", on_death=lambda _: SECONDS_BETWEEN_METRICS)
-    thread.start()
     try:
-        yield
+        with repeated(send, SECONDS_BETWEEN_METRICS, name="tailrace-otlp-metrics", seconds_to_end=2 * _SECONDS_TO_SEND):
+            yield
     finally:
-        ending.set()
-        thread.join(timeout=2 * _SECONDS_TO_SEND)
         send()
         exporter.shutdown()
 

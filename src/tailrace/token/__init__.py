@@ -5,13 +5,6 @@ or oplogs: `resume_token.py` says what a token holds, `keystring.py` (with `numb
 and `type_bits.py`) how values become bytes that compare as the values do.
 """
 
-from tailrace.token.resume_token import (
-    Position,
-    ResumeToken,
-    TokenData,
-    TokenKind,
-    describe,
-    event_identifier,
-)
+from tailrace.token.resume_token import Position, ResumeToken, TokenData, TokenKind, describe, event_identifier
 
 __all__ = ["Position", "ResumeToken", "TokenData", "TokenKind", "describe", "event_identifier"]

@@ -23,6 +23,7 @@ from bson.timestamp import Timestamp
 from tailrace import raw
 from tailrace.errors import InvalidResumeToken
 from tailrace.raw import Value
+from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import keystring
 
 if TYPE_CHECKING:
@@ -150,6 +151,11 @@ class ResumeToken:
         if not (self.key[:1] == b"\x82" or self.is_of_other_family) or len(self.key) < 9:
             return self.decode().cluster_time
         return Timestamp(int.from_bytes(self.key[1:5], "big"), int.from_bytes(self.key[5:9], "big"))
+
+    @property
+    def time(self) -> ClusterTime:
+        """The same time as a number."""
+        return ClusterTime.from_timestamp(self.cluster_time)
 
     @property
     def is_of_other_family(self) -> bool:

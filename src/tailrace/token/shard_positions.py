@@ -1,7 +1,7 @@
 """The positions of shards inside a resume token.
 
-Where each shard goes at its own pace one token does not tell where a stream stands. The token then has a field
-`shards` with the token of each, which servers leave aside as they do with every field that they do not know.
+Where each shard goes at its own pace one token is no position of the stream. The token then has a field
+`shards` with the token of each, which servers ignore, as every field that they do not know.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Part(ABC):
 
 
 class Program(Part):
-    """A program in a process of its own, ready when `ready` says so."""
+    """A program in a process of its own, ready when `ready` holds."""
 
     def __init__(
         self,

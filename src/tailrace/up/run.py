@@ -30,13 +30,7 @@ Reload = Callable[[Mapping[str, Any]], Settings]
 
 
 def run(
-    plan: Plan,
-    reload: Reload,
-    view: View,
-    *,
-    java_home: Path,
-    stopping: threading.Event,
-    seconds: float | None = None,
+    plan: Plan, reload: Reload, view: View, *, java_home: Path, stopping: threading.Event, seconds: float | None = None
 ) -> bool:
     """Start everything, say how to use it, and keep it running until `stopping` is set or the time is over.
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 
 from tailrace.errors import PartGaveUp, TailraceError
 from tailrace.owned import OwnedThread, run_together
+from tailrace.owned.closeable import Closeable
 from tailrace.retry import Backoff, RetryPolicy
 from tailrace.up.parts import Part, Stage
 
@@ -135,8 +135,8 @@ class PartRunner:
             self._stopping.set()
 
 
-class Supervisor:
-    """All keepers. Leaving its `with` block stops every part, in order."""
+class Supervisor(Closeable):
+    """Supervises all parts. Leaving its `with` block stops every part, in order."""
 
     def __init__(self, notify: Notify, stopping: threading.Event, policy: RetryPolicy = POLICY) -> None:
         self._notify = notify
@@ -144,12 +144,8 @@ class Supervisor:
         self._stopping = stopping
         self._runners: dict[str, PartRunner] = {}
 
-    def __enter__(self) -> Supervisor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop every part, in order."""
         self._stopping.set()
         for stage in Stage:
             ending = [runner.end for runner in self._runners.values() if runner.part.stage is stage]

@@ -53,7 +53,7 @@ class View(Closeable):
         """Show, about once a second, that it goes on: what does not run, and how much the producer delivers."""
 
     def stopping(self) -> None:
-        """Show that the parts are told to stop."""
+        """Show that the parts are being stopped."""
         return
 
     def close(self) -> None:

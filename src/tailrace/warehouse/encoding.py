@@ -23,7 +23,6 @@ _FIRST_MS: Final = -62_135_596_800_000
 """The year 1."""
 _LAST_MS: Final = 253_402_300_799_999
 """The end of the year 9999."""
-_UNIT: Final = Decimal(1).scaleb(-18)
 _DIGITS: Final = Decimal(10) ** 20
 _EXACT_IN_DOUBLE: Final = 2**53
 

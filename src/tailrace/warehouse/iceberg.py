@@ -64,7 +64,7 @@ SESSION: Final[Mapping[str, str]] = {
 
 
 def session_properties(settings: WarehouseSettings) -> dict[str, str]:
-    """Give what a session has to be told so that it knows the catalog."""
+    """Give the properties by which a session knows the catalog."""
     prefix = f"spark.sql.catalog.{settings.catalog}"
     catalog = {f"{prefix}.{key}" if key else prefix: value for key, value in catalog_properties(settings).items()}
     return {**SESSION, **catalog}

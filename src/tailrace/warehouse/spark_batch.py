@@ -122,7 +122,7 @@ class TablePart:
     condition: Column
 
     def joined(self, other: TablePart) -> TablePart:
-        """Take those along that were told under another name of the collection."""
+        """Take those along that had events under another name of the collection."""
         return TablePart(self.namespace, self.part.joined(other.part), self.condition | other.condition)
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import types
 
 from tailrace.errors import EventUnconvertible
 from tailrace.raw import extended_json
-from tailrace.spark.task import task
+from tailrace.spark.failures import task
 from tailrace.warehouse.choice import WHOLE, Choice
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.evolution import META

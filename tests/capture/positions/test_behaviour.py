@@ -12,6 +12,7 @@ from bson import Binary, Timestamp
 from tailrace.capture.positions import Counts, Position, PositionStore
 from tailrace.capture.positions.open import open_store
 from tailrace.errors import LeaseHeld, LeaseLost, PositionInvalid, StoreUnavailable
+from waiting import SECONDS
 
 Open = Callable[[], PositionStore]
 
@@ -98,7 +99,7 @@ def test_of_many_writers_at_once_one_gets_the_lease(store_url: str) -> None:
     start = threading.Barrier(len(stores))
 
     def try_to_acquire(number: int) -> None:
-        start.wait(30)
+        start.wait(SECONDS)
         for _ in range(10):
             try:
                 stores[number].acquire("orders", f"host/{number}", seconds=600)
@@ -113,7 +114,7 @@ def test_of_many_writers_at_once_one_gets_the_lease(store_url: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(SECONDS)
     for opened in stores:
         opened.close()
     assert sorted(outcomes) == ["acquired", "held", "held", "held"]

@@ -21,6 +21,7 @@ from tailrace.capture.positions.open import open_store
 from tailrace.errors import LeaseHeld, StoreUnavailable
 from tailrace.owned import GuardedProcess, end_with_parent
 from tailrace.stand import Kafka, Postgres, Redis
+from waiting import SECONDS
 
 KILLS = 3
 SAVE_FOREVER = """
@@ -69,7 +70,7 @@ def kill_while_saving(store_url: str, saved: int) -> int:
     finally:
         writer.kill()
         acknowledged = [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
-        writer.wait(30)
+        writer.wait(SECONDS)
         writer.stdout.close()
     last = acknowledged[-1] if acknowledged else saved
     with open_store(store_url) as store:

@@ -24,6 +24,7 @@ from tailrace.capture.positions.kafka import KafkaCells
 from tailrace.capture.positions.leader import Leader
 from tailrace.errors import LeaseHeld, LeaseLost
 from tailrace.owned import GuardedProcess
+from waiting import SECONDS
 
 MINUTE_AHEAD: Callable[[], float] = lambda: time.time() + 60  # noqa: E731
 MINUTE_BEHIND: Callable[[], float] = lambda: time.time() - 60  # noqa: E731
@@ -232,7 +233,7 @@ def test_processes_in_different_time_zones_agree(tmp_path: Path, monkeypatch: py
                 with pytest.raises(LeaseHeld):
                     store.acquire("orders", "host/2")
                 other.kill()
-                other.wait(30)
+                other.wait(SECONDS)
                 assert store.acquire("orders", "host/2").epoch == 2
         finally:
             monkeypatch.undo()

@@ -15,7 +15,7 @@ from tailrace.capture.kafka_client import ensure_topic
 from tailrace.capture.positions import Position, open_store
 from tailrace.errors import LeaseLost, StoreUnavailable
 from tailrace.stand import Kafka
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 pytestmark = pytest.mark.long
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def test_a_topic_that_was_deleted_holds_what_was_written_since(kafka: Kafka, mad
     with open_store(url) as store, open_store(url) as onlooker:
         lease = store.save(Position(None, Timestamp(5, 1)), store.acquire("orders", "here/1", seconds=600))
         assert onlooker.load("orders") is not None
-        admin.delete_topics([topic])[topic].result(60)
+        admin.delete_topics([topic])[topic].result(SECONDS)
         if made_again_by == "somebody":
             answered(lambda: ensure_topic(admin, topic, 1, {}))
         wait_until(lambda: answered(lambda: onlooker.load("orders")) is None, "the broker has forgotten it")

@@ -8,6 +8,7 @@ import sys
 from tailrace.capture.positions import open_store, this_process
 from tailrace.capture.positions.position import has_ended
 from tailrace.owned import GuardedProcess, run_guarded
+from waiting import SECONDS
 
 NAME = "from tailrace.capture.positions import this_process; print(this_process(), flush=True); input()"
 
@@ -25,7 +26,7 @@ def test_another_process_is_known_to_live_and_to_have_ended() -> None:
         name = other.stdout.readline().strip()
         assert not has_ended(name)
         other.kill()
-        other.wait(30)
+        other.wait(SECONDS)
         assert has_ended(name)
         assert not has_ended(f"elsewhere{name}")
 
@@ -48,7 +49,9 @@ def test_a_machine_of_the_same_name_is_another_machine() -> None:
 
 
 def test_nobody_waits_for_the_lease_of_a_dead_process(tmp_path: object) -> None:
-    gone = run_guarded([sys.executable, "-c", NAME], input="\n", capture_output=True, text=True, check=True, timeout=60)
+    gone = run_guarded(
+        [sys.executable, "-c", NAME], input="\n", capture_output=True, text=True, check=True, timeout=SECONDS
+    )
     with open_store(f"file:{tmp_path}") as store:
         store.acquire("orders", gone.stdout.strip(), seconds=600)
         assert store.acquire("orders", this_process()).epoch == 2

@@ -20,6 +20,7 @@ from tailrace.capture.positions.leader import Leader
 from tailrace.errors import LeaseHeld, StoreUnavailable
 from tailrace.owned import OwnedThread
 from tailrace.stand import Kafka
+from waiting import SECONDS as LIMIT
 
 pytestmark = pytest.mark.long
 
@@ -88,19 +89,19 @@ def test_a_lease_is_kept_while_a_commit_waits(store: PositionStore, challenger: 
             producer.produce(cells.topic, b"a cell", "sent/orders", partition=0)
             producer.flush(60)
             begun.set()
-            ends.wait(60)
+            ends.wait(LIMIT)
             cells.abort(NAME)
 
     with Leader(store, store.acquire(NAME, "here/1", seconds=SECONDS)):
         waiting = OwnedThread(commit, name="commit")
         waiting.start()
-        assert begun.wait(60)
+        assert begun.wait(LIMIT)
         try:
             with pytest.raises(LeaseHeld):
                 try_for(challenger, 2.5 * SECONDS)
         finally:
             ends.set()
-            waiting.join(60)
+            waiting.join(LIMIT)
 
 
 def test_one_that_was_kept_beside_ends_with_its_holder_and_fences_it(

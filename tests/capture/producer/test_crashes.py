@@ -23,6 +23,7 @@ from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.stand import Kafka, ReplicaSet
+from waiting import SECONDS
 
 KEYS = 20
 COMMIT_ORDER = {
@@ -50,7 +51,7 @@ class Writer:
             yield
         finally:
             self._stop.set()
-            self._thread.join(30)
+            self._thread.join(SECONDS)
 
     def _write(self) -> None:
         chance = random.Random(3)
@@ -109,7 +110,7 @@ def check_at_least_once(numbers: list[int], last: int, crashes: int) -> None:
 
 def finish(flags: dict[str, Any]) -> None:
     process = start_capture(flags, stop_when_idle=True)
-    process.join(60)
+    process.join(SECONDS)
     assert process.exitcode == 0
 
 
@@ -135,7 +136,7 @@ def test_killed_before_and_after_each_step_of_the_commit_order(
     with writer.running():
         for point in COMMIT_ORDER[delivery]:
             process = start_capture(flags, die_at=(point, 3))
-            process.join(60)
+            process.join(SECONDS)
             assert process.exitcode == -9, f"it did not come to {point}"
     finish(flags)
     check(delivery, kafka, flags["capture.topic_prefix"], writer.counts, len(COMMIT_ORDER[delivery]))
@@ -152,7 +153,7 @@ def kill_at_random(
             process = start_capture(flags)
             time.sleep(chance.uniform(0.05, 1.2))
             process.kill()
-            process.join(30)
+            process.join(SECONDS)
     finish(flags)
     check(delivery, kafka, flags["capture.topic_prefix"], writer.counts, times)
     with open_store(flags["capture.position_store"]) as store:

@@ -27,7 +27,7 @@ from tailrace.fold import id_of, moment_of
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.settings import Settings
 from tailrace.stand import Kafka, ReplicaSet
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 LONG = pytest.mark.long
 
@@ -117,7 +117,7 @@ def test_a_collection_that_ends_while_its_snapshot_runs_and_the_producer_is_kill
             if end != "drop":
                 collection.insert_many([{"_id": key, "life": 2} for key in range(100, 110)])
     os.kill(process.pid, signal.SIGKILL)
-    process.join(30)
+    process.join(SECONDS)
     run_until_idle(flags)
     wanted = {f"{database.name}.{name}": ids_in(database[name]) for name in names}
     assert told(tmp_path) == {name: ids for name, ids in wanted.items() if ids}
@@ -183,7 +183,7 @@ def test_a_dead_letter_whose_topic_is_gone_while_the_broker_restarts(
             wait_until(lambda: producer.delivered >= 1, "the stream runs")
             assert dead_letters() == ["insert"]
             admin = AdminClient(address.config())
-            admin.delete_topics([f"{prefix}.dead-letters"])[f"{prefix}.dead-letters"].result(60)
+            admin.delete_topics([f"{prefix}.dead-letters"])[f"{prefix}.dead-letters"].result(SECONDS)
             broker.kill()
             database.command("insert", "orders", documents=[{"_id": 2, **like_a_number}, {"_id": 3}])
             broker.restart()

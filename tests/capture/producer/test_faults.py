@@ -24,7 +24,7 @@ from tailrace.capture.producer.assembly import Capture
 from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.settings import Settings
 from tailrace.stand import Kafka, Postgres, ReplicaSet
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 
 class Inserts:
@@ -44,7 +44,7 @@ class Inserts:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(SECONDS)
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause):
@@ -206,7 +206,7 @@ def test_a_broker_that_is_down_for_half_a_minute_loses_nothing_and_takes_no_memo
     broker: Kafka = start_server(Kafka)
     settings = kafka_settings(mongodb, database, broker.bootstrap_servers, tmp_path, "at-least-once")
     flags = {f"capture.{name}": value for name, value in settings.capture.model_dump(exclude_unset=True).items()}
-    start_capture({"mongodb.uri": mongodb.uri, **flags}, stop_when_idle=True).join(120)
+    start_capture({"mongodb.uri": mongodb.uri, **flags}, stop_when_idle=True).join(SECONDS)
     process = start_capture({"mongodb.uri": mongodb.uri, **flags})
     try:
         with Inserts(database.orders, text="x" * 20_000) as inserts, open_store(f"file:{tmp_path}") as store:
@@ -238,7 +238,7 @@ def test_a_full_disk_stops_the_position_and_nothing_else_for_good(
 ) -> None:
     settings = kafka_settings(mongodb, database, kafka.bootstrap_servers, tmp_path, "at-least-once")
     flags = {f"capture.{name}": value for name, value in settings.capture.model_dump(exclude_unset=True).items()}
-    start_capture({"mongodb.uri": mongodb.uri, **flags}, stop_when_idle=True).join(60)
+    start_capture({"mongodb.uri": mongodb.uri, **flags}, stop_when_idle=True).join(SECONDS)
     process = start_capture({"mongodb.uri": mongodb.uri, **flags})
     try:
         with Inserts(database.orders) as inserts, open_store(f"file:{tmp_path}") as store:

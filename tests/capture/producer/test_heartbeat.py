@@ -75,7 +75,8 @@ def test_a_mark_that_the_stream_swallowed_is_a_stall(database: Database[dict[str
 
 
 def test_a_mark_is_lost_only_when_the_position_has_passed_it(database: Database[dict[str, Any]]) -> None:
-    with Heartbeat(database.client, f"{database.name}.heartbeats", "orders", 600) as heartbeat:
+    heartbeat = Heartbeat(database.client, f"{database.name}.heartbeats", "orders", 600)
+    with heartbeat.writing():
         wait_until(lambda: heartbeat.lost(Timestamp(2**32 - 1, 1)), "the mark is written")
         assert heartbeat.lost(Timestamp(1, 1)) is None
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tailrace.owned import run_guarded
+from waiting import SECONDS
 
 PROGRAM = """
 import ctypes, sys, threading
@@ -33,7 +34,9 @@ libc.fflush(None)
 
 
 def heaps(which: str) -> int:
-    done = run_guarded([sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True, timeout=60)
+    done = run_guarded(
+        [sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True, timeout=SECONDS
+    )
     return done.stdout.count("<heap nr=")
 
 

@@ -15,7 +15,7 @@ from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.stand import Kafka, ReplicaSet
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 
 def keys_in_topic(kafka: Kafka, prefix: str) -> list[int]:
@@ -45,11 +45,11 @@ def test_a_producer_that_moves_to_another_machine_goes_on(
     for folder in folders:
         folder.mkdir()
     # The snapshot and its rows have come through, and the next records are with the broker when it dies.
-    start_capture(flags, stop_when_idle=True, machine="here/1/1", folder=folders[0]).join(60)
+    start_capture(flags, stop_when_idle=True, machine="here/1/1", folder=folders[0]).join(SECONDS)
     first = start_capture(flags, ("added", 3), machine="here/1/1", folder=folders[0])
     for number in range(50, 100):
         database.orders.insert_one({"_id": number})
-    first.join(60)
+    first.join(SECONDS)
     assert first.exitcode == -9
     database.orders.insert_many([{"_id": number} for number in range(100, 110)])
     second = start_capture(flags, machine="there/2/1", folder=folders[1])
@@ -57,7 +57,7 @@ def test_a_producer_that_moves_to_another_machine_goes_on(
         wait_until(lambda: set(keys_in_topic(kafka, name)) == set(range(110)), "all of it", 60)
     finally:
         second.terminate()
-        second.join(30)
+        second.join(SECONDS)
     times = Counter(keys_in_topic(kafka, name))
     if delivery == "exactly-once":
         assert set(times.values()) == {1}
@@ -92,12 +92,12 @@ def test_a_folder_that_moves_along_keeps_position_keys_and_dead_letters(
     first = start_capture({}, ("after-save", 3), file=here / "tailrace.toml", machine="here/1/1", folder=here)
     for number in range(20, 40):
         database.orders.insert_one({"_id": number})
-    first.join(60)
+    first.join(SECONDS)
     assert first.exitcode == -9
     here.rename(there)
     run = {"stop_when_idle": True, "file": there / "tailrace.toml", "machine": "there/2/1", "folder": elsewhere}
     second = start_capture({}, **run)
-    second.join(60)
+    second.join(SECONDS)
     assert second.exitcode == 0
     lines = [orjson.loads(line) for line in (there / "events.jsonl").read_bytes().splitlines()]
     reads = [line["value"]["documentKey"]["_id"] for line in lines if line["value"]["operationType"] == "read"]

@@ -15,7 +15,7 @@ from pymongo.database import Database
 from capture_harness import Harness, documents_of, repeated
 from tailrace.capture.formats import make_format
 from tailrace.capture.positions import open_store, this_process
-from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.control import FirstStep
 from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.capture.recovery.inventory import NoInventory
 from tailrace.capture.source.source import Scope
@@ -23,7 +23,7 @@ from tailrace.errors import GapOpen, InventoryMissing, LeaseHeld, StreamFatal
 from tailrace.monitor import State
 from tailrace.stand import Postgres, ReplicaSet
 from tailrace.token import ResumeToken
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 KINDS = pytest.mark.parametrize("kind", ["change-stream", "oplog"])
 
@@ -219,7 +219,7 @@ def test_one_that_waited_goes_on_where_the_other_ended(database: Database[dict[s
         waiting = threading.Thread(target=second.run, daemon=True)
         waiting.start()
         wait_until(waiting.is_alive, "the second one waits")
-    waiting.join(30)
+    waiting.join(SECONDS)
     assert not waiting.is_alive()
     assert len(harness.delivered) == 20, "the snapshot was not taken twice"
 
@@ -237,7 +237,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
 
 
 def test_the_parts_of_a_sliced_stream_are_the_whole(database: Database[dict[str, Any]], tmp_path: Path) -> None:
-    from tailrace.capture.source.slices import Slice
+    from tailrace.capture.source.namespaces import Slice
 
     database.orders.insert_many([{"_id": number} for number in range(200)])
     parts = []

@@ -25,7 +25,7 @@ from tailrace.capture.recovery.topic_reader import TopicContents, topics_like
 from tailrace.errors import LeaseHeld
 from tailrace.settings import Settings
 from tailrace.stand import Kafka, Postgres, ReplicaSet
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 _LEASE_SECONDS = 3.0
 
@@ -41,7 +41,7 @@ def producing(flags: dict[str, Any], **options: Any) -> Iterator[Any]:
         yield process
     finally:
         process.kill()
-        process.join(30)
+        process.join(SECONDS)
 
 
 def lines_of(file: Path) -> list[int]:
@@ -81,7 +81,7 @@ def stop_and_continue(
         **flags,
     }
     counters = database.counters
-    start_capture(flags, stop_when_idle=True).join(60)  # begins from now
+    start_capture(flags, stop_when_idle=True).join(SECONDS)  # begins from now
     with producing(flags, stop_at=(point, 3)) as first:
         written = 0
         while not is_stopped(first.pid):
@@ -97,7 +97,7 @@ def stop_and_continue(
             for _ in range(200):
                 counters.replace_one({"_id": 1}, {"n": written})
                 written += 1
-            first.join(60)
+            first.join(SECONDS)
             assert first.exitcode == 1, "who was taken over stops"
             wait_until(lambda: written - 1 in seen(), "all of it", 60)
             assert second.is_alive()

@@ -14,7 +14,7 @@ from pymongo.database import Database
 from sink_sides import read_all
 from tailrace.capture.positions import open_store
 from tailrace.capture.producer.assembly import Capture
-from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.control import FirstStep
 from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.settings import Settings
 from tailrace.stand import Kafka, ReplicaSet

@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from capture_harness import Harness
 from tailrace.capture.formats import decoder_of
-from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.control import FirstStep
 from tailrace.capture.record import Record
 from tailrace.capture.recovery.inventory import KeyInventory, captured_keys
 from tailrace.capture.recovery.local_inventory import NO_TIMES, Times, Unseen, nothing_unseen

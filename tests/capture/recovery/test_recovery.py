@@ -23,6 +23,7 @@ from tailrace.capture.snapshot import SnapshotProgress
 from tailrace.capture.snapshot.reading import watermark
 from tailrace.settings import Settings
 from tailrace.stand import Kafka, ReplicaSet
+from waiting import SECONDS
 
 DOCUMENTS = 3_000
 
@@ -69,7 +70,7 @@ def flags_for(uri: str, kafka: Kafka, name: str, namespace: str, folder: Path, *
 
 def run_until_idle(flags: dict[str, Any]) -> None:
     process = start_capture(flags, stop_when_idle=True)
-    process.join(90)
+    process.join(SECONDS)
     assert process.exitcode == 0
 
 
@@ -95,7 +96,7 @@ def test_a_snapshot_killed_twenty_times_under_writes_ends_equal_to_the_source(
             process = start_capture(flags)
             time.sleep(chance.uniform(0.2, 0.7))
             process.kill()
-            process.join(30)
+            process.join(SECONDS)
             done.append(_chunks_done(tmp_path, flags["capture.name"]))
     run_until_idle(flags)
     result = compared(flags, namespace)
@@ -126,7 +127,7 @@ def test_a_rolled_over_oplog_is_recovered_through_kills_until_the_topic_equals_t
         with random_writes(replica_set.uri, namespace):
             for point in ("before-ledger", "after-ledger", "recovery-begun", "rows", "before-chunk-done"):
                 process = start_capture(flags, die_at=(point, 1))
-                process.join(60)
+                process.join(SECONDS)
                 assert process.exitcode == -9, f"it did not come to {point}"
         run_until_idle(flags)
     result = compared(flags, namespace)

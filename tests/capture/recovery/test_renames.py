@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from capture_harness import Harness
 from tailrace.capture.formats import decoder_of, make_format
-from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.control import FirstStep
 from tailrace.capture.recovery.inventory import LocalInventory
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
 from tailrace.capture.source.namespaces import Namespaces

@@ -13,13 +13,13 @@ from pymongo.database import Database
 from tailrace.capture.kafka_client import KafkaAddress
 from tailrace.capture.positions import open_store
 from tailrace.capture.producer.assembly import Capture
-from tailrace.capture.producer.options import FirstStep
+from tailrace.capture.producer.control import FirstStep
 from tailrace.capture.recovery.gaps import GapLedger
 from tailrace.capture.recovery.topic_reader import TopicContents
 from tailrace.errors import InventoryMissing
 from tailrace.settings import Settings
 from tailrace.stand import Kafka, ReplicaSet
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 
 def test_records_that_retention_deleted_are_no_reason_to_pass_over_deletes(
@@ -43,7 +43,7 @@ def test_records_that_retention_deleted_are_no_reason_to_pass_over_deletes(
     database.orders.insert_many([{"_id": key} for key in range(10)])
     with mongodb.client() as client, Capture.open(settings, client) as capture:
         capture.producer(stop_when_idle=True).run()
-        admin.delete_records([TopicPartition(topic, 0, 5)])[TopicPartition(topic, 0, 5)].result(60)
+        admin.delete_records([TopicPartition(topic, 0, 5)])[TopicPartition(topic, 0, 5)].result(SECONDS)
         database.orders.delete_one({"_id": 1})
         forecast = capture.recovery().forecast(capture.store.load(prefix))
         assert topic in forecast.to_json()["refused"], "a dry run says beforehand what the recovery will say"
@@ -60,7 +60,7 @@ def test_compaction_cuts_nothing(kafka: Kafka) -> None:
     name = f"compacted-{uuid.uuid4().hex[:8]}"
     config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, config=config)])[name].result(60)
+    admin.create_topics([NewTopic(name, 1, config=config)])[name].result(SECONDS)
     contents = TopicContents(KafkaAddress(kafka.bootstrap_servers), [name])
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 

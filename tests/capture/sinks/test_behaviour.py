@@ -135,7 +135,13 @@ def test_an_address_where_nobody_answers_shows_in_setup(
 
 
 def test_a_file_that_cannot_be_written_shows_in_setup(dead_letters: DeadLetters) -> None:
-    with open_sink("file:/dev/null/events", dead_letters, SinkOptions()) as sink, pytest.raises(SinkUnavailable):
+    with open_sink("file:/proc/events", dead_letters, SinkOptions()) as sink, pytest.raises(SinkUnavailable):
+        sink.setup()
+
+
+@pytest.mark.parametrize("path", ["/dev/null/events", "/dev"])
+def test_what_cannot_be_a_file_is_a_wrong_setting(path: str, dead_letters: DeadLetters) -> None:
+    with open_sink(f"file:{path}", dead_letters, SinkOptions()) as sink, pytest.raises(SettingsError):
         sink.setup()
 
 

@@ -29,6 +29,7 @@ from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import CaptureError, LeaseLost, SettingsError, SinkUnavailable, StoreUnavailable
 from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.stand import Kafka
+from waiting import SECONDS
 
 
 def position(seconds: int) -> Position:
@@ -303,7 +304,7 @@ def test_a_producer_killed_at_any_moment_delivers_each_record_once(kafka_side: K
                 assert writer.stdout.readline(), "the producer ended by itself"
         finally:
             writer.kill()
-            writer.wait(30)
+            writer.wait(SECONDS)
             writer.stdout.close()
     lease = store.acquire(kafka_side.prefix, "the last one")
     with exactly_once(kafka_side, store) as sink:
@@ -418,6 +419,6 @@ def test_the_layouts_are_those_of_every_library_that_is_allowed(version: str, tm
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = run_guarded(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=SECONDS, check=True
     )
     assert done.stdout.strip() == version

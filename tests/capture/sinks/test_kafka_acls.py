@@ -34,6 +34,7 @@ from tailrace.spark.failures import permanent_error
 from tailrace.spark.from_kafka import kafka_records
 from tailrace.stand import Kafka, ReplicaSet
 from tailrace.stand.node import ThrowAwayCA
+from waiting import SECONDS
 
 USERS = {f"user{number}": f"secret{number}" for number in range(30)}
 Acl = tuple[str, str, str]
@@ -93,7 +94,7 @@ def user_with(broker: Kafka, acls: list[Acl], prefix: str) -> str:
     ]  # fmt: skip
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for future in (admin.create_acls(made) if made else {}).values():
-        future.result(30)
+        future.result(SECONDS)
     return user
 
 
@@ -119,7 +120,7 @@ def test_the_operations_are_enough_and_none_can_be_left_out(
             admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
             names = (f"{prefix}.{database.name}.orders", f"{prefix}-positions")
             for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-                future.result(30)
+                future.result(SECONDS)
         user = user_with(broker, [acl for acl in acls if acl != left_out], prefix)
         ca = quote(str(security.certificates.ca_file), safe="")
         url = f"kafka://{user}:{USERS[user]}@{broker.secured_servers}"
@@ -152,7 +153,7 @@ def test_a_job_reads_topics_with_its_operations_and_with_none_less(
     """As both jobs read them; by what `supervise` makes of a failure, they end and name what is missing."""
     topic = "jobs.orders"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(SECONDS)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(topic, b"{}")
     assert producer.flush(60) == 0

@@ -31,6 +31,7 @@ from tailrace.errors import CaptureError, SinkUnavailable
 from tailrace.stand import Kafka
 from tailrace.stand.node import ThrowAwayCA
 from token_endpoint import TokenEndpoint
+from waiting import SECONDS
 
 USER, PASSWORD = "alice", "p@ss/word"
 
@@ -143,7 +144,7 @@ def allow(broker: Kafka, user: str, *acls: tuple[str, str, str, str]) -> None:
         for kind, name, pattern, operation in acls
     ]  # fmt: skip
     for future in admin.create_acls(made).values():
-        future.result(30)
+        future.result(SECONDS)
 
 
 @pytest.mark.parametrize("wrong", ["secret", "certificate"])
@@ -222,7 +223,7 @@ def test_a_topic_that_somebody_deletes_is_unavailable_until_a_new_sink_makes_it_
         sink.setup()
         sink.add(records(0))
         sink.flush(30)
-        admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+        admin.delete_topics([topic], operation_timeout=30)[topic].result(SECONDS)
         sink.add(records(1))
         with pytest.raises(SinkUnavailable):
             sink.flush(60)

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tailrace.capture.source.reader import ByteQueue, Closed
+from waiting import SECONDS
 
 
 def test_a_writer_waits_when_the_bytes_are_used_up_and_goes_on_when_there_is_room() -> None:
@@ -23,7 +24,7 @@ def test_a_writer_waits_when_the_bytes_are_used_up_and_goes_on_when_there_is_roo
         item = queue.get(5)
         assert item is not None
         taken.append(item)
-    writer.join(5)
+    writer.join(SECONDS)
     assert taken == list(range(50))
     assert most <= 100
     assert queue.buffered == 0
@@ -57,4 +58,4 @@ def test_closing_lets_a_waiting_writer_go() -> None:
 
     threading.Thread(target=write, daemon=True).start()
     queue.close()
-    assert ended.wait(5)
+    assert ended.wait(SECONDS)

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.slices import WHOLE, Slice
+from tailrace.capture.source.namespaces import WHOLE, Namespaces, Slice
 from tailrace.capture.source.source import Selection, Start, captured_collections, make_source
 from tailrace.errors import SettingsError
 

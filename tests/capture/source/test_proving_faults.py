@@ -13,8 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from hiding_proxy import HidingProxy
-from tailrace.capture.source.proving import ProofOptions, Side
-from tailrace.capture.source.proving_source import ProvingSource
+from tailrace.capture.source.proving import ProofOptions, ProvingSource, Side
 from tailrace.capture.source.source import ClusterAccess, ComparableSource, Selection, Start
 from tailrace.errors import TailraceError
 from tailrace.owned import OwnedThread

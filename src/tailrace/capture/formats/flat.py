@@ -112,7 +112,7 @@ class FlatFormat(DecodedFormat):
         return {path: None if is_missing(value) else value for path, value in found.items()}
 
     def _changed(self, update: Mapping[str, Any]) -> dict[str, Any]:
-        """Give the chosen fields that an update touched, as far as its description tells their new values.
+        """Give the chosen fields that an update touched, as far as its description has their new values.
 
         A field whose inside changed (`tags.3`, a truncated array) is left out: its whole value is not known.
         """

@@ -165,7 +165,7 @@ def operation_header(operation: str) -> Header:
 
 
 def image_of_update(*, has_image: bool, is_null: bool = False, is_later: bool = False) -> Header:
-    """Give the header that says what an update tells of its document.
+    """Give the header that says how much of its document an update has.
 
     `delta` is what changed, and nothing else was asked for. `post` is the document as the update left it, `lookup` one
     that was read later and may be newer. `missing` is one that was gone by then: no delete, which comes as one.
@@ -230,7 +230,7 @@ class Format(ABC):
         return Record(key, value, headers, view.namespace, operation, view.raw)
 
     def _image_header(self, view: ChangeEvent) -> Header:
-        """Say what an update tells of its document."""
+        """Say how much of its document an update has."""
         return image_of_update(
             has_image=view.has_full_document,
             is_null=view.has_null_document,

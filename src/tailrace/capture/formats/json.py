@@ -24,7 +24,7 @@ from tailrace.raw import extended_json
 class JsonFormat(DecodedFormat):
     """The whole event as relaxed Extended JSON; the key in the same spelling.
 
-    It does not tell int32 from int64, and cannot carry what `losses` names.
+    It does not distinguish int32 from int64, and cannot represent what `losses` names.
     """
 
     def _value(self, document: Mapping[str, Any], view: ChangeEvent) -> bytes:

@@ -53,7 +53,7 @@ BY_ID = KeyFields()
 
 
 def key_fields(client: MongoClient[Any], namespace: str) -> KeyFields:
-    """Find out how a collection is keyed now: a router asks the catalogue, a shard knows what it was told of it."""
+    """Find out how a collection is keyed now: a router asks the catalogue, a shard has a copy of it."""
     router = client.admin.command("isMaster").get("msg") == "isdbgrid"
     catalogue = client["config"]["collections" if router else "cache.collections"]
     try:

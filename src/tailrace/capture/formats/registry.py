@@ -11,11 +11,12 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from tailrace.errors import SettingsError, SinkUnavailable
+from tailrace.http_client import connection_to
 from tailrace.masking import shown_url
 
 _SECONDS_TO_ANSWER: Final = 15.0
 _LARGEST_ANSWER: Final = 16 * 2**20
-_NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
+_OK, _NOT_FOUND, _CONFLICT, _INVALID = 200, 404, 409, 422
 
 
 class Incompatible(Exception):
@@ -29,6 +30,15 @@ class SchemaRegistry:
     url: str
     """`http(s)://user:password@host:port/path`; the path is the registry's own, such as `/apis/ccompat/v7`."""
     compatibility: str = "BACKWARD"
+
+    def check(self) -> None:
+        """Ask what every registry knows, to see whether there is one at this address."""
+        status, answer = self._ask("GET", "/config")
+        if status != _OK or not isinstance(answer, dict) or "compatibilityLevel" not in answer:
+            raise SettingsError(
+                f"{shown_url(self.url)} is not the API of a schema registry",
+                hint="Give its path too: /apis/ccompat/v7 for Apicurio, nothing for Confluent.",
+            )
 
     def latest(self, subject: str) -> tuple[int, str] | None:
         """Give the id and text of a subject's newest schema; None when it has none."""
@@ -52,8 +62,7 @@ class SchemaRegistry:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SettingsError("registry.url is no http address", hint="It looks like http://registry:8081.")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname, parts.port, timeout=_SECONDS_TO_ANSWER)
+        connection = connection_to(self.url, _SECONDS_TO_ANSWER)
         headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
         if parts.username:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

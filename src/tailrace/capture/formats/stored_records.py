@@ -1,4 +1,4 @@
-"""The contract of decoders: a record of a topic in, the change event or the state that it tells out.
+"""The contract of decoders: a record of a topic in, the change event or the state in it out.
 
 The decoder of a format stands beside its encoder, in one file. Every one gives the BSON of a change event, so that one
 piece of code makes columns of it. What a format has dropped cannot come back: `json` writes an int64 like an int32,
@@ -92,7 +92,7 @@ class StoredRecord:
     update: Plain | None = None
     """updateDescription, when there is one."""
     to: str | None = None
-    """The new name of a renamed collection, where the record tells it."""
+    """The new name of a renamed collection, where the record has it."""
 
 
 class RecordDecoder(ABC):
@@ -153,7 +153,7 @@ def operation_of(record: KafkaRecord, code: str, *, is_replace: bool) -> str:
 def event_of_parts(
     record: KafkaRecord, operation: str, time: Timestamp, namespace: Mapping[str, Any], parts: Mapping[str, Any]
 ) -> ReadEvent:
-    """Make an event of what a record without the whole event tells."""
+    """Make an event of a record that does not have the whole event."""
     token = record.token or record.location
     fields = {"operationType": operation, "clusterTime": time, "ns": namespace}
     given = {name: value for name, value in parts.items() if value is not None}

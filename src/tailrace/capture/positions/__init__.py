@@ -10,14 +10,4 @@ from tailrace.capture.positions.open import open_store
 from tailrace.capture.positions.position import Counts, Position, this_process
 from tailrace.capture.positions.store import Cells, Lease, PositionStore
 
-__all__ = [
-    "Cells",
-    "Change",
-    "Counts",
-    "Lease",
-    "Position",
-    "PositionStore",
-    "boot_time",
-    "open_store",
-    "this_process",
-]
+__all__ = ["Cells", "Change", "Counts", "Lease", "Position", "PositionStore", "boot_time", "open_store", "this_process"]

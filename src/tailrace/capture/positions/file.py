@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from tailrace.errors import StoreUnavailable
+from tailrace.errors import SettingsError, StoreUnavailable
 
 _CELL = ".position.json"
 _TRAIL = ".history.jsonl"
@@ -25,6 +25,10 @@ class FileCells:
     """
 
     def __init__(self, folder: Path) -> None:
+        nearest = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+        if nearest.exists() and not nearest.is_dir():
+            message = f"capture.position_store: {folder} cannot be a folder: {nearest} is a file"
+            raise SettingsError(message, hint="Name a folder, such as file:.tailrace/positions.")
         self._folder = folder  # made by the first write: looking at a store leaves no traces
 
     def read(self, name: str) -> bytes | None:

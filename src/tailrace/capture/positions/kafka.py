@@ -35,7 +35,7 @@ _TRANSACTION_MS = 30_000
 _SECONDS_TO_BE_SURE = 60.0
 """How long one who decides waits for transactions that are open in the topic; they end after half of that."""
 _SECONDS_TO_READ = 2.0
-"""How long one who only looks waits for them: a commit's marker is there in milliseconds, a dead writer's never."""
+"""How long a reader without a lease waits for them: a commit's marker comes in milliseconds, a dead writer's never."""
 
 
 _log = get_logger("tailrace.capture")
@@ -117,7 +117,7 @@ class KafkaCells:
         return self._commit(name, cell, change)
 
     def seconds_since_written(self, name: str, cell: bytes) -> float | None:
-        """None: the timestamp of a record may be its producer's, and a broker does not tell its time."""
+        """None: the timestamp of a record may be its producer's, and a broker does not report its time."""
         return None
 
     @_in_turn
@@ -209,7 +209,7 @@ class KafkaCells:
         self._producers[name] = producer
 
     def _drop(self, name: str) -> None:
-        """Let a producer go without `close`, which complains about a transaction that another has ended."""
+        """Let a producer go without `close`, which raises for a transaction that another process has ended."""
         self._open.discard(name)
         self._in_transaction.discard(name)
         producer = self._producers.pop(name, None)
@@ -335,7 +335,7 @@ class KafkaCells:
     def _note_cell(self, name: str, cell: bytes) -> None:
         """Take a cell; one that is read late, and is older than what this process wrote since, changes nothing.
 
-        One that cannot be read is taken as it is: whoever asks for that name is told, and nobody else is concerned.
+        One that cannot be read is kept as it is: reading that name is an error, reading others is not.
         """
         known = _counter(self._table.get(name))
         counter = _counter(cell)

@@ -53,7 +53,4 @@ def _open_cells(url: str) -> Cells:
             return RedisCells(url)
     except ValueError as error:  # an address that is none, such as one with half a bracket
         raise SettingsError(f"capture.position_store: {masked(url)} is no URL: {error}", hint=_KNOWN) from None
-    raise SettingsError(
-        f"no position store is known for {masked(url)!r}",
-        hint=_KNOWN,
-    )
+    raise SettingsError(f"no position store is known for {masked(url)!r}", hint=_KNOWN)

@@ -139,10 +139,7 @@ class PositionStore(Closeable):
     """
 
     def __init__(
-        self,
-        cells: Cells,
-        clock: Callable[[], float] = time.time,
-        lease_clock: Callable[[], float] = boot_time,
+        self, cells: Cells, clock: Callable[[], float] = time.time, lease_clock: Callable[[], float] = boot_time
     ) -> None:
         """`clock` gives the times that are kept and shown; `lease_clock` measures leases that are watched."""
         self._cells = cells
@@ -181,11 +178,7 @@ class PositionStore(Closeable):
             if left > 0:
                 raise LeaseHeld(name, holder=cell.owner, retry_after=left)
             taken = replace(
-                cell,
-                epoch=cell.epoch + 1,
-                owner=owner,
-                seconds=seconds,
-                expires_at=self._clock() + seconds,
+                cell, epoch=cell.epoch + 1, owner=owner, seconds=seconds, expires_at=self._clock() + seconds
             )
             return taken, self._change("taken-over" if cell.owner else "acquired", reason, taken)
 
@@ -317,7 +310,7 @@ class PositionStore(Closeable):
                     after, line = change(_Cell.from_bytes(before))
                 except CaptureError:
                     if is_remembered:
-                        continue  # what was remembered may be old news
+                        continue  # what was remembered may be out of date
                     raise
                 attempted = replace(after, counter=after.counter + 1).to_bytes()
                 trail = orjson.dumps(line.to_json()) if line else None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bson.timestamp import Timestamp
@@ -16,8 +15,8 @@ from tailrace.capture.formats import decoder_of
 from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.positions import Position, open_store, this_process
 from tailrace.capture.positions.side_cell import SideCell
+from tailrace.capture.producer.control import FirstStep, ProducerOptions
 from tailrace.capture.producer.delivery import Hook, no_hook
-from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.parts import MEGABYTE, format_of, selection_of, sink_of, topics_of
 from tailrace.capture.producer.producer import Producer
 from tailrace.capture.recovery.inventory import KeyInventory, LocalInventory, NoInventory, TopicInventory
@@ -30,23 +29,18 @@ from tailrace.errors import DeploymentUnsuitable, NotAuthorized, SettingsError, 
 from tailrace.families import Family, family_of, refuse_engine
 from tailrace.logs import get_logger
 from tailrace.monitor.metrics import ProofMetrics
+from tailrace.owned.closeable import Closeable
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.policy.configured import policy_of
 from tailrace.proof import TrustLedger
 from tailrace.retry import RetryPolicy
-from tailrace.settings import (
-    CaptureSettings,
-    EngineSettings,
-    MongodbSettings,
-    RegistrySettings,
-    Settings,
-)
+from tailrace.settings import CaptureSettings, EngineSettings, MongodbSettings, RegistrySettings, Settings
 from tailrace.telemetry import NO_TRACING, Tracing
 
 _log = get_logger("tailrace.capture")
 
 
-class Capture:
+class Capture(Closeable):
     """The parts that one set of settings asks for; closed together."""
 
     def __init__(
@@ -84,12 +78,8 @@ class Capture:
         server, uri = settings.mongodb, settings.mongodb.uri.get_secret_value()
         return cls(settings.capture, client, uri, policy, settings.engine, server, settings.registry)
 
-    def __enter__(self) -> Capture:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the store and the dead letters."""
         self._opened.close()
 
     def producer(
@@ -134,14 +124,14 @@ class Capture:
         self.dead_letters.add(self._policy.event_or_stripped(event), error)
 
     def recovery(self) -> Recovery:
-        """Make the recovery alone, for a look at what it would do."""
+        """Make the recovery alone, for a dry run."""
         return Recovery(self.source, self.store.cells, self._settings.name, self.inventory())
 
     def inventory(self) -> KeyInventory:
         """Choose where the captured keys are known from: a file that was asked for, or the topics."""
         chosen, is_followed = self._settings, self.source.selection.namespaces.contains_name
         if chosen.inventory is None and self.topics.renames:
-            return NoInventory()  # which topics are ours cannot be told from their names
+            return NoInventory()  # which topics are ours cannot be known from their names
         if chosen.inventory is not None:
             return LocalInventory(Path(chosen.inventory), is_followed)
         if self.kafka is not None:
@@ -172,7 +162,7 @@ class Capture:
         collections: Sequence[str] | None = None,
         show: Callable[[int], None] = lambda _: None,
     ) -> list[Comparison]:
-        """Compare collections with what the topics tell of them at a time."""
+        """Compare collections with their state in the topics at a time."""
         if self.topics.renames or any(one.kind in ("flatten", "add-fields") for one in self._settings.transforms):
             raise SettingsError(
                 "topics that are renamed, and documents that are transformed, cannot be compared with the collections",
@@ -209,8 +199,7 @@ class Capture:
             _check_family(family, self._settings)
             return make_source(self._settings.source, client, selection)
         refuse_engine(family)
-        from tailrace.capture.source.proving import ProofOptions, Side
-        from tailrace.capture.source.proving_source import ProvingSource
+        from tailrace.capture.source.proving import ProofOptions, ProvingSource, Side
 
         options = ProofOptions(self._engine.matches, self._engine.sample_one_in)
         return ProvingSource(
@@ -241,7 +230,7 @@ class Capture:
 
 
 def _refuse_time_series(client: MongoClient[Any], chosen: Namespaces) -> None:
-    """Refuse time-series collections by name: the server tells no change stream of what is written to them.
+    """Refuse time-series collections by name: no change stream has events of what is written to them.
 
     Only those are listed that the user may see, which needs no privilege of its own.
     """

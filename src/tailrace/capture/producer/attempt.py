@@ -13,11 +13,10 @@ from tailrace import raw
 from tailrace.capture.formats import Format
 from tailrace.capture.positions import Counts, Lease, Position, PositionStore
 from tailrace.capture.positions.leader import Leader
-from tailrace.capture.producer.control import Controls, Stopped
+from tailrace.capture.producer.control import Controls, FirstStep, ProducerOptions, Stopped
 from tailrace.capture.producer.delivery import DeadLetter, Delivery, Hook
 from tailrace.capture.producer.heartbeat import Heartbeat
 from tailrace.capture.producer.merging import Merge
-from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.snapshot_delivery import SnapshotDelivery
 from tailrace.capture.producer.status import ProducerStatus
 from tailrace.capture.recovery.inventory import KeyInventory
@@ -36,7 +35,7 @@ from tailrace.token import ResumeToken
 
 _log = get_logger("tailrace.capture")
 _LONGEST_WAIT = 0.05
-"""Seconds that the loop waits for something to read before it looks at acknowledgements and the lease."""
+"""Seconds that the loop waits for something to read before it checks acknowledgements and the lease."""
 _WAIT_WHEN_PENDING = 0.002
 _SECONDS_BETWEEN_SHOWS = 0.25
 _RENAME = b"\x02operationType\x00\x07\x00\x00\x00rename\x00"
@@ -156,7 +155,7 @@ class Attempt:
         )
 
     def _start(self, delivery: Delivery) -> Start:
-        """Choose token or time, and say so when it is the time."""
+        """Choose token or time; a start by time is logged."""
         position = delivery.committed
         assert position is not None  # _prepare saw to it
         reason = None
@@ -191,9 +190,10 @@ class Attempt:
         if location is None or not every:
             return None
         heartbeat = Heartbeat(self._source.client, location, self._options.name, every, self._parts.metrics.heartbeat)
-        return opened.enter_context(heartbeat)
+        opened.enter_context(heartbeat.writing())
+        return heartbeat
 
-    # --- going round
+    # --- one iteration
 
     def _is_done(self) -> bool:
         """Whether a run that is to end by itself has nothing left to do.

@@ -119,10 +119,7 @@ class Delivery:
         return isinstance(self._sink, TransactionalSink)
 
     def deliver(
-        self,
-        events: Sequence[bytes],
-        position: Position | None,
-        on_acknowledged: Callable[[], None] | None = None,
+        self, events: Sequence[bytes], position: Position | None, on_acknowledged: Callable[[], None] | None = None
     ) -> None:
         """Give events to the sink; `position` and `on_acknowledged` take effect when they are acknowledged."""
         read_at, read_ns = time.monotonic(), time.time_ns()
@@ -135,15 +132,7 @@ class Delivery:
         kept = records if self._inventory.keeps_keys else []
         self._pending.append(
             InFlightBatch(
-                added,
-                position,
-                on_acknowledged,
-                kept,
-                summary.kinds,
-                summary.value_bytes,
-                read_at,
-                sampled,
-                read_ns,
+                added, position, on_acknowledged, kept, summary.kinds, summary.value_bytes, read_at, sampled, read_ns
             )
         )
 

@@ -9,12 +9,11 @@ It is off by default, because it is the only thing in all of capture that writes
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import bson
 from bson.timestamp import Timestamp
@@ -24,7 +23,7 @@ from pymongo.errors import PyMongoError
 from tailrace import raw
 from tailrace.event import ChangeEvent
 from tailrace.logs import get_logger
-from tailrace.owned import OwnedThread
+from tailrace.owned import repeated
 from tailrace.settings import masked
 
 _log = get_logger("tailrace.capture")
@@ -62,18 +61,12 @@ class Heartbeat:
         self.observed = 0
         """The number of the last mark that came back; 0 before the first."""
         self._problem: str | None = None
-        self._stop = threading.Event()
-        self._thread = OwnedThread(self._run, name="tailrace-heartbeat", on_death=lambda _: every)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(_SECONDS_TO_END)
+    def writing(self) -> AbstractContextManager[None]:
+        """Write marks while a block runs."""
+        return repeated(
+            self._try_to_write, self._every, name="tailrace-heartbeat", at_once=True, seconds_to_end=_SECONDS_TO_END
+        )
 
     def without_marks(self, events: list[bytes]) -> list[bytes]:
         """Give the events that are no marks, and note the marks of this stream; the same list when it has none."""
@@ -97,14 +90,12 @@ class Heartbeat:
                 self._came_back(max(0.0, time.time() - at) if isinstance(at, float) else 0.0)
         return True
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._write()
-                self._problem = None
-            except PyMongoError as error:
-                self._report_error(masked(str(error))[:300])
-            self._stop.wait(self._every)
+    def _try_to_write(self) -> None:
+        try:
+            self._write()
+            self._problem = None
+        except PyMongoError as error:
+            self._report_error(masked(str(error))[:300])
 
     def _write(self) -> None:
         """Write the next mark; its number grows with the document, whatever clocks do between two processes."""

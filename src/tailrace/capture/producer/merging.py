@@ -52,7 +52,7 @@ class Merge:
         self._rows = None
 
     def next_batch(self, read: Callable[[], ReadBatch | None]) -> ReadBatch | None:
-        """Give what may be delivered next: what was held back, or what `read` gives; None when nothing may."""
+        """Give what may be delivered next: what was buffered, or what `read` gives; None when nothing may."""
         batch = self._buffered if self._buffered is not None else read()
         barrier = self._rows.barrier if self._rows else None
         if batch is None or barrier is None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bson import json_util
-
 from tailrace.capture.dead_letters.dead_letters import DeadLetters, NoDeadLetters
 from tailrace.capture.formats import Format, FormatOptions
 from tailrace.capture.formats.registry import SchemaRegistry
@@ -15,9 +13,8 @@ from tailrace.capture.positions import PositionStore, open_store
 from tailrace.capture.positions.leader import margin_of
 from tailrace.capture.sinks import Sink, SinkOptions, open_dead_letters, open_sink
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
-from tailrace.capture.source.namespaces import Namespaces
-from tailrace.capture.source.slices import Slice
-from tailrace.capture.source.source import Scope, Selection
+from tailrace.capture.source.namespaces import Namespaces, Slice
+from tailrace.capture.source.source import Scope, Selection, read_pipeline
 from tailrace.capture.transforms import DDL, renames_of, transformed
 from tailrace.errors import SettingsError
 from tailrace.extras import require_client
@@ -79,7 +76,7 @@ def format_of(
         keeps_unrepresentable=settings.unrepresentable == "keep",
         policy=policy,
         before=_Transforms(settings.transforms, settings.ddl_topic is not None),
-        registry=_registry_of(registry),
+        registry=registry_of(registry),
         subject_of=topics.subject,
         stops_when_incompatible=registry is not None and registry.on_incompatible == "stop",
     )
@@ -101,12 +98,7 @@ def sink_of(settings: CaptureSettings, topics: TopicRule, dead_letters: DeadLett
 
 def selection_of(settings: CaptureSettings) -> Selection:
     """Read which events are wanted."""
-    try:
-        pipeline = json_util.loads(settings.pipeline)
-    except ValueError as error:
-        raise SettingsError(f"capture.pipeline is not JSON: {error}", hint="Write a list of stages.") from None
-    if not isinstance(pipeline, list) or not all(isinstance(stage, dict) for stage in pipeline):
-        raise SettingsError("capture.pipeline is not a list of stages", hint='Write for example [{"$match": {...}}].')
+    pipeline = read_pipeline(settings.pipeline, "capture.pipeline")
     return Selection(
         Namespaces.parse(settings.namespaces),
         Scope(settings.scope),
@@ -142,7 +134,8 @@ class _Transforms:
         return transformed(inner, self.given, copies_ddl=self.copies_ddl)
 
 
-def _registry_of(settings: RegistrySettings | None) -> SchemaRegistry | None:
+def registry_of(settings: RegistrySettings | None) -> SchemaRegistry | None:
+    """Give the schema registry, if there is one."""
     if settings is None or settings.url is None:
         return None
     return SchemaRegistry(settings.url.get_secret_value(), settings.compatibility)

@@ -17,9 +17,8 @@ from tailrace.capture.formats import Format
 from tailrace.capture.positions import PositionStore
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.producer.attempt import Attempt, Journal, Parts
-from tailrace.capture.producer.control import Controls, Step, Stopped
+from tailrace.capture.producer.control import Controls, FirstStep, ProducerOptions, Step, Stopped
 from tailrace.capture.producer.delivery import DeadLetter, Hook, no_hook
-from tailrace.capture.producer.options import FirstStep, ProducerOptions
 from tailrace.capture.producer.status import ProducerStatus
 from tailrace.capture.recovery.inventory import KeyInventory
 from tailrace.capture.recovery.machine import pause_before
@@ -36,7 +35,7 @@ from tailrace.retry import Backoff
 
 _log = get_logger("tailrace.capture")
 _LONGEST_SLEEP = 1.0
-"""Seconds between two looks at the lease while nothing is read."""
+"""Seconds between two checks of the lease while nothing is read."""
 
 
 class Producer:
@@ -143,7 +142,7 @@ class Producer:
                     self._answer_safely(error)
 
     def _elect(self) -> Leader | None:
-        """Become the one who moves the position; a store that is away is waited for. None when told to stop."""
+        """Take the lease, retrying while the store is unavailable; None when asked to stop."""
         options = self._options
         while not self._controls.stopping:
             try:
@@ -223,7 +222,7 @@ class Producer:
         return pause
 
     def _note_lost_history(self, error: Exception, verdict: Verdict) -> None:
-        """Put the token aside and the gap into the ledger; the next attempt begins with the recovery.
+        """Quarantine the token and write the gap to the ledger; the next attempt begins with the recovery.
 
         A gap that grew while it was being closed is tried again later and later, because the oplog may be too small.
         """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from tailrace.capture.producer.control import ProducerOptions
 from tailrace.capture.producer.delivery import Delivery, Hook
 from tailrace.capture.producer.merging import Merge
-from tailrace.capture.producer.options import ProducerOptions
 from tailrace.capture.producer.status import ProducerStatus, SnapshotStatus
 from tailrace.capture.recovery.recovery import Recovery
 from tailrace.capture.snapshot import Backfill, Chunk, KeyCheck, Rows
@@ -64,9 +64,7 @@ class SnapshotDelivery:
             is_last = begin + EVENTS_PER_BATCH >= len(events)
             self._hook("rows")
             self._delivery.deliver(
-                events[begin : begin + EVENTS_PER_BATCH],
-                None,
-                (lambda: self._acknowledged(rows)) if is_last else None,
+                events[begin : begin + EVENTS_PER_BATCH], None, (lambda: self._acknowledged(rows)) if is_last else None
             )
 
     def _acknowledged(self, rows: Rows) -> None:

@@ -108,7 +108,7 @@ class ProducerStatus:
                 self.loss = None
 
     def lost(self, gap: int, turn: int, pause: float) -> None:
-        """Note that history was lost, for the how-manieth time before the gap was closed."""
+        """Note that history was lost; `turn` counts the losses of this gap, before it was closed."""
         with self._lock:
             self._recovering, self.loss = True, Loss(gap, turn, pause)
 
@@ -140,7 +140,7 @@ class ProducerStatus:
 
     @property
     def seconds_since_beat(self) -> float:
-        """For how long the producer's thread has done nothing that it could tell."""
+        """Seconds since the producer's thread last completed an iteration."""
         return time.monotonic() - self._beat
 
     def liveness(self) -> Liveness:

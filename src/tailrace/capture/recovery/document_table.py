@@ -31,7 +31,7 @@ DocumentAddress = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """What one record tells about a document."""
+    """The state of a document in one record."""
 
     moment: Moment
     operation: str
@@ -95,7 +95,7 @@ class DocumentTable:
             self._put(address, changed)
 
     def get(self, address: DocumentAddress) -> Known | None:
-        """Give what is known of a document; None when no record told of it."""
+        """Give what is known of a document; None when there was no record of it."""
         if address in self._changed:
             return self._changed[address]
         query = f"select {_COLUMNS} from documents where namespace = ? and id = ?"
@@ -103,7 +103,7 @@ class DocumentTable:
         return None if row is None else _known(row)
 
     def document(self, address: DocumentAddress, known: Known, spelling: Spelling) -> bytes | None:
-        """Give the whole document: the image, with the updates since; None when the records do not tell it."""
+        """Give the whole document: the image, with the updates since; None when the records do not have it."""
         base = known.newest_image
         if base is None or known.image is None or not known.has_deltas:
             return known.image

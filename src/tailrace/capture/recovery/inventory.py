@@ -1,6 +1,6 @@
 """The keys that were captured before: what deletes made in a gap are found with.
 
-By cluster time the records tell which documents there are. A consumer that goes by the order of arrival may have others
+By cluster time the records say which documents there are. A consumer that goes by the order of arrival may have others
 when history is lost: a delete, drop or rename that was delivered ahead of the position would have been delivered again
 behind everything before it, and now never is. So what these removed may have come back by what was delivered again
 before the loss. Both readings are given; where a document is gone at the source, a delete ends it in both.
@@ -39,26 +39,26 @@ class KeyInventory(ABC):
     """Where it knows them from, for people."""
 
     keeps_keys: ClassVar[bool] = False
-    """Whether it wants to be told of every record."""
+    """Whether it has to be given every record."""
 
-    def note(self, records: Iterable[Record]) -> None:  # noqa: B027 - one that can read them back needs not be told
+    def note(self, records: Iterable[Record]) -> None:  # noqa: B027 - one that can read them back needs no notes
         """Take records into account that the sink has acknowledged."""
 
-    def check(self) -> None:  # noqa: B027 - most can always tell their keys
+    def check(self) -> None:  # noqa: B027 - most always know their keys
         """Raise InventoryMissing where deletes made in a gap cannot be found, before anything is done for them."""
 
     @abstractmethod
     def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:
         """Give the namespace and documentKey (BSON) of every document that the sink has, namespace by namespace.
 
-        `unseen` is asked, before the first one is given, which renames are missing among the ends that were told; the
+        `unseen` is asked, before the first one is given, which renames are missing among the ends in the records; the
         documents are where these leave them. `lost`: from the cluster time of the lost position on, up to that at which
         the stream begins again; what was removed in there is given too.
         """
 
 
 class TopicInventory(KeyInventory):
-    """The keys read back from the topics, whose records tell which documents exist.
+    """The keys read back from the topics, whose records say which documents exist.
 
     Needs topics that keep at least the last record of every key: compacted, or without an end of retention.
     """
@@ -102,7 +102,7 @@ def captured_keys(
     unseen: Unseen = nothing_unseen,
     lost: Times = NO_TIMES,
 ) -> Iterator[tuple[str, bytes]]:
-    """Give the keys that records tell, and those that what was `lost` has removed; `messages` gives the records."""
+    """Give the keys in records, and those that what was `lost` has removed; `messages` gives the records."""
     removals = 0
 
     def all_messages() -> Iterator[TopicMessage]:
@@ -150,7 +150,7 @@ class LocalInventory(KeyInventory):
         self.description = f"the file {file}"
 
     def note(self, records: Iterable[Record]) -> None:
-        """Take over what the records tell of documents and collections."""
+        """Take over the documents and collections of the records."""
         self._keys.apply(records)
 
     def keys(self, unseen: Unseen = nothing_unseen, lost: Times = NO_TIMES) -> Iterator[tuple[str, bytes]]:

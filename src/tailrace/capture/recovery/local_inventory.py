@@ -18,7 +18,7 @@ from tailrace.fold import END_OPERATIONS, End, Ends, Moment, end_of, id_of_value
 from tailrace.raw.cluster_time import ClusterTime
 
 Unseen = Callable[[Ends], Iterable[End]]
-"""Gives the renames that are missing among the ends of collections that were told."""
+"""Gives the renames that are missing among the ends of collections in the records."""
 Times = tuple[int, int]
 """Cluster times from the first on, and before the second."""
 NO_TIMES: Final[Times] = (0, 0)
@@ -64,7 +64,7 @@ class LocalKeys:
     """
 
     def __init__(self, file: Path, is_followed: Callable[[str], bool] = lambda _: True) -> None:
-        """`is_followed` tells which collections are captured: what is renamed to another name is gone."""
+        """`is_followed` says which collections are captured: what is renamed to another name is gone."""
         self._file = file
         self._is_followed = is_followed
         self._opened: tuple[DocumentTable, Ends] | None = None
@@ -181,7 +181,7 @@ class LocalKeys:
 
 
 def _take_over_bare_keys(table: DocumentTable) -> None:
-    """Take the keys of a file that had them without their times: everything that is told from now on is newer."""
+    """Take the keys of a file that had them without their times: every record from now on is newer."""
     found = table.connection.execute("select 1 from sqlite_master where name = 'keys'").fetchone()
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""The state of the documents as records tell it, in whatever order they come, on disk and not in memory.
+"""The state of the documents rebuilt from records, in whatever order these come, on disk and not in memory.
 
 Where a record's document is now depends on the ends of collections (`Ends`), and these may lie in other partitions and
 topics than the documents. So when a reading meets an end that was not known, all is read once more with all ends known
@@ -30,11 +30,11 @@ _LATER = "create table later (namespace text, id blob, primary key (namespace, i
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as the records tell it."""
+    """A document rebuilt from records."""
 
     document_key: bytes
     document: bytes | None
-    """JSON in the spelling of the format; None when the records do not tell the whole document."""
+    """JSON in the spelling of the format; None when the records do not have the whole document."""
 
 
 class RebuiltState:
@@ -47,12 +47,12 @@ class RebuiltState:
         limit: int | None = None,
         is_followed: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`is_followed` tells which collections are captured: what is renamed to another name is gone."""
+        """`is_followed` says which collections are captured: what is renamed to another name is gone."""
         self._with_documents = with_documents
         self._limit = limit
         """The cluster time up to which records count; of later ones only their documents are noted."""
         self.ends = Ends(is_followed=is_followed)
-        """The ends of collections that the records tell."""
+        """The ends of collections in the records."""
         self._folder = tempfile.TemporaryDirectory(prefix="tailrace-state-")
         self._open()
         self.newest = 0
@@ -70,7 +70,7 @@ class RebuiltState:
             self._open()
 
     def add_ends(self, ends: Iterable[End]) -> bool:
-        """Take ends into account that no record tells; when they are new, all records have to be read again."""
+        """Take ends into account that are in no record; when they are new, all records have to be read again."""
         before = len(self.ends)
         for end in ends:
             self.ends.add(end)

@@ -211,8 +211,8 @@ class Recovery:
     def renamed(self, event: ChangeEvent) -> bool:
         """Note what a rename leaves to be read, before the position moves behind it.
 
-        Documents that come from a name which is not captured were never told; those of a collection whose snapshot is
-        under way are read under its new name from here on. Gives whether the reading has to begin anew.
+        Documents under a name that is not captured were never delivered; those of a collection whose snapshot is under
+        way are read under its new name from here on. Gives whether the reading has to begin anew.
         """
         old, new = event.namespace, event.new_namespace
         chosen = self._source.selection.namespaces

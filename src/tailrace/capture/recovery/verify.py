@@ -80,9 +80,7 @@ class Verification:
         self._decoder = decoder
         self._at = at
         self._state = RebuiltState(
-            with_documents=decoder.has_documents,
-            limit=ClusterTime.from_timestamp(at),
-            is_followed=is_followed,
+            with_documents=decoder.has_documents, limit=ClusterTime.from_timestamp(at), is_followed=is_followed
         )
         self.records = 0
 

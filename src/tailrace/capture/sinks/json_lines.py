@@ -14,7 +14,7 @@ import orjson
 
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import Sink
-from tailrace.errors import SinkUnavailable
+from tailrace.errors import SettingsError, SinkUnavailable
 
 
 class JsonLinesSink(Sink):
@@ -81,6 +81,9 @@ class JsonLinesSink(Sink):
             yield
         except BrokenPipeError:
             raise  # whoever read our standard output is gone: there is nobody to try again for
+        except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+            message = f"capture.sink: {self._path} cannot be a file: {error.strerror}"
+            raise SettingsError(message, hint="Name a file, such as file:out.jsonl.") from None
         except OSError as error:
             raise SinkUnavailable(f"cannot write to {self._path or 'standard output'}: {error.strerror}") from error
 

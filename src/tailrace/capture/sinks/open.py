@@ -25,7 +25,7 @@ from tailrace.settings import masked
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What sinks are told beside their URL; each takes what concerns it."""
+    """The options of sinks beside their URL; each takes those it has."""
 
     topics: TopicRule = field(default_factory=TopicRule)
     partitions: int = 6
@@ -38,11 +38,7 @@ class SinkOptions:
 
 
 def open_sink(
-    url: str,
-    dead_letters: DeadLetters,
-    options: SinkOptions,
-    *,
-    exactly_once: tuple[PositionStore, str] | None = None,
+    url: str, dead_letters: DeadLetters, options: SinkOptions, *, exactly_once: tuple[PositionStore, str] | None = None
 ) -> Sink:
     """Make the sink at a URL; nobody is asked for anything before its `setup`.
 
@@ -65,11 +61,7 @@ def open_sink(
         from tailrace.capture.sinks.webhook import WebhookSink
 
         return WebhookSink(
-            url,
-            dead_letters,
-            secret=options.webhook_secret,
-            is_json=options.is_json,
-            buffer_bytes=options.buffer_bytes,
+            url, dead_letters, secret=options.webhook_secret, is_json=options.is_json, buffer_bytes=options.buffer_bytes
         )
     if scheme in ("redis", "rediss"):
         return _redis(url, dead_letters, options)

@@ -60,7 +60,7 @@ class Sink(Closeable):
         """
 
     def start_flush(self) -> None:
-        """Send what is held back for company: nothing more comes for the moment. Waits for no answer."""
+        """Send what is still batched up: nothing more comes for the moment. Waits for no answer."""
 
     @abstractmethod
     def flush(self, timeout: float) -> int:

@@ -29,7 +29,7 @@ from tailrace.token.shard_positions import read_positions, with_positions
 
 _RING_BYTES: Final = 8 * 1024 * 1024
 _CHANNEL_BYTES: Final = 16 * 1024 * 1024
-"""What is held of a shard while the stream is read slowly; then it is scanned again from its position."""
+"""What is buffered of a shard while the stream is read slowly; beyond that it is scanned again from its position."""
 _CATCH_UP_PAUSE: Final = 0.01
 _SECONDS_TO_COME: Final = 30.0
 
@@ -127,7 +127,7 @@ class ClusterStream:
         hub.on_data(lambda _: self._data_available.set())
 
     def batches(self) -> Iterator[EventBatch]:
-        """Give batch after batch, also those without events: their position is news."""
+        """Give batch after batch, also those without events: their position is new."""
         while not self._stream.is_closed:
             yield self._next_batch()
 
@@ -164,7 +164,7 @@ class ClusterStream:
 
     def _empty(self, token: bytes) -> EventBatch:
         waits = self._stream.has_buffered or self._stream.is_catching_up
-        reached = ClusterTime.from_timestamp(ResumeToken.parse(token).cluster_time)
+        reached = ResumeToken.parse(token).time
         if waits or reached < self._latest or self._operation_time is None:
             return UnfinishedBatch(token, self._operation_time)
         return Batch([], token, self._operation_time)

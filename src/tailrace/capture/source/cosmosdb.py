@@ -1,4 +1,4 @@
-"""Change streams of Azure Cosmos DB for MongoDB (request units) for capture, as its documentation tells of them.
+"""Change streams of Azure Cosmos DB for MongoDB (request units) for capture, as its documentation describes them.
 
 Its tokens are continuation tokens, which hold no time and have no order. Records are ordered by both, so a position
 here is the moment at which the event was read, with the server's own token behind it: moments never go back, also
@@ -60,7 +60,7 @@ class CosmosDbSource(ChangeStreamSource):
             raise DeploymentUnsuitable("Azure Cosmos DB for MongoDB gives no events without their documents")
         if start.token is None:
             return self._read(self._watch(None, one_by_one))
-        self._last = max(self._last, ClusterTime.from_timestamp(ResumeToken.parse(start.token).cluster_time))
+        self._last = max(self._last, ResumeToken.parse(start.token).time)
         token = server_token(start.token)
         if token is not None:
             return self._read(self._watch(token, one_by_one))
@@ -87,7 +87,7 @@ class CosmosDbSource(ChangeStreamSource):
         return False
 
     def operation_time(self) -> Timestamp:
-        """Give the time here: the server tells none."""
+        """Give the time of this machine: the server reports none."""
         return self._moment().timestamp
 
     def documents(self) -> MongoClient[Any]:
@@ -99,7 +99,7 @@ class CosmosDbSource(ChangeStreamSource):
 
     def until(self, end: bytes) -> CosmosDbSource:
         """Give a source for a range that is read again: its moments follow that of the start, up to that of the end."""
-        moment = ClusterTime.from_timestamp(ResumeToken.parse(end).cluster_time)
+        moment = ResumeToken.parse(end).time
         return CosmosDbSource(self.client, self.selection, clock=lambda: 0, last_moment=moment)
 
     def _watch(self, token: bytes | None, one_by_one: bool) -> EventStream:

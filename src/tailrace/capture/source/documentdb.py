@@ -1,4 +1,4 @@
-"""Change streams of Amazon DocumentDB: as its documentation tells of them.
+"""Change streams of Amazon DocumentDB: as its documentation describes them.
 
 Its tokens begin with the byte 1 and the cluster time. It gives none behind empty batches, so a position is an event's,
 or a time that nothing has come after yet; the latter is written like the beginning of a token, and begins at that time.
@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure
 from tailrace import raw, server_codes
 from tailrace.capture.source.source import ChangeStreamSource, Scope, Start
 from tailrace.errors import HistoryLost
-from tailrace.event import EventBatch, EventStream
+from tailrace.event import EventBatch, EventStream, StreamOf
 from tailrace.families import check_documentdb
 from tailrace.token import ResumeToken
 
@@ -33,9 +33,10 @@ class DocumentDbSource(ChangeStreamSource):
         if start.token is not None and (time := _time_alone(start.token)) is not None:
             start = Start(time=time)
         try:
-            return _Translated(super().open(start, one_by_one=one_by_one, without_images=without_images))
+            stream = super().open(start, one_by_one=one_by_one, without_images=without_images)
         except OperationFailure as error:
             raise translated(error) from error
+        return StreamOf(lambda: _translated_batches(stream), stream.close)
 
     def now(self) -> tuple[bytes, Timestamp]:
         """Give the server's operation time as a position."""
@@ -67,22 +68,12 @@ class DocumentDbSource(ChangeStreamSource):
         self._is_checked = True
 
 
-class _Translated:
-    """A stream whose lost position is called what it is."""
-
-    def __init__(self, stream: EventStream) -> None:
-        self._stream = stream
-
-    def batches(self) -> Iterator[EventBatch]:
-        """Give batch after batch."""
-        try:
-            yield from self._stream.batches()
-        except OperationFailure as error:
-            raise translated(error) from error
-
-    def close(self) -> None:
-        """Free the cursor."""
-        self._stream.close()
+def _translated_batches(stream: EventStream) -> Iterator[EventBatch]:
+    """Give the batches of a stream, with `HistoryLost` for a lost position."""
+    try:
+        yield from stream.batches()
+    except OperationFailure as error:
+        raise translated(error) from error
 
 
 def translated(error: OperationFailure) -> Exception:

@@ -27,7 +27,7 @@ from tailrace.engine.event import NEW_SHARD, Event, EventColumns
 from tailrace.engine.images import ImageStore
 from tailrace.engine.live import OplogChangeStream, watch_oplog
 from tailrace.errors import SettingsError
-from tailrace.event import ChangeEvent, EventBatch, EventStream
+from tailrace.event import ChangeEvent, EventBatch, EventStream, StreamOf
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.token import ResumeToken
 
@@ -104,7 +104,7 @@ class OplogSource(EventSource):
             images=self._images,
             unproved=self._unproved,
         )
-        return _Chosen(stream, choice)
+        return StreamOf(lambda: _chosen(stream, choice), stream.close)
 
     def operation_time(self) -> Timestamp:
         """Give a time that nothing which was written before this call has passed; every shard is asked."""
@@ -188,32 +188,19 @@ class OplogSource(EventSource):
             )
 
 
-class _Chosen:
-    """A stream without the events of other collections."""
-
-    def __init__(self, stream: OplogChangeStream, choice: EventChoice | None) -> None:
-        self._stream = stream
-        self._choice = choice
-
-    def batches(self) -> Iterator[EventBatch]:
-        """Give every batch, also one of which nothing is left."""
-        choice = self._choice
-        for batch in self._stream.batches():
-            if choice is not None:
-                token, time = batch.token, batch.operation_time
-                yield choice.batch(batch.found, token, time, is_at_end=batch.is_at_end)
-            elif batch.found or batch.is_at_end:
-                yield batch
-            else:
-                yield UnfinishedBatch(batch.token, batch.operation_time)
-
-    def close(self) -> None:
-        """Free the cursor on the server."""
-        self._stream.close()
+def _chosen(stream: OplogChangeStream, choice: EventChoice | None) -> Iterator[EventBatch]:
+    """Give every batch without the events of other collections, also one of which nothing is left."""
+    for batch in stream.batches():
+        if choice is not None:
+            yield choice.batch(batch.found, batch.token, batch.operation_time, is_at_end=batch.is_at_end)
+        elif batch.found or batch.is_at_end:
+            yield batch
+        else:
+            yield UnfinishedBatch(batch.token, batch.operation_time)
 
 
 class EventChoice:
-    """Which events are wanted, known by their namespaces; a namespace is looked at once."""
+    """Which events are wanted, known by their namespaces; a namespace is matched once."""
 
     def __init__(self, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
@@ -222,7 +209,7 @@ class EventChoice:
     def batch(
         self, found: Iterable[Event], token: bytes, operation_time: Timestamp | None, *, is_at_end: bool = False
     ) -> EventBatch:
-        """Give what is left of a batch; also when that is nothing, because its position is news.
+        """Give what is left of a batch; also when that is nothing, because its position is new.
 
         One of which nothing is left says nothing about what comes after it, unless it was at the end.
         """

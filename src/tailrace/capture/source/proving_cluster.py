@@ -24,7 +24,7 @@ from tailrace.cluster.topology import CONFIG
 from tailrace.driver import Batch
 from tailrace.engine.options import StreamSpec, read_token
 from tailrace.errors import ChangeStreamError
-from tailrace.event import EventBatch
+from tailrace.event import EventBatch, EventStream, StreamOf
 from tailrace.hub.batch import Batch as HubBatch
 from tailrace.hub.event_log import EventLog
 from tailrace.hub.subscription import Subscription
@@ -51,7 +51,7 @@ class ProvingClusterHub(ClusterHub):
         on_side: Callable[[Side], object],
         **hub_options: Any,
     ) -> None:
-        """Take what `ClusterHub` does; `on_side` is told when all shards come from the engine, and when not."""
+        """Take what `ClusterHub` does; `on_side` is called when all shards come from the engine, and when not."""
         self._selection = replace(selection, max_await_ms=_AWAIT_MS)
         self._ledger = ledger
         self._proof = options
@@ -67,7 +67,7 @@ class ProvingClusterHub(ClusterHub):
         stream = ProvingStream(
             _start_of(spec),
             ComparableSource(client, self._selection, _EVENTS).open,
-            lambda start: _EngineSide(self.hub(shard).subscribe(self._begun(spec, start), latest=latest, now=now)),
+            lambda start: _engine_side(self.hub(shard).subscribe(self._begun(spec, start), latest=latest, now=now)),
             self._ledger,
             self._proof,
             sample=ComparableSource(client, self._selection, SAMPLE).open,
@@ -91,24 +91,17 @@ class ProvingClusterHub(ClusterHub):
         self._on_side(Side.ENGINE if set(self._sides.values()) == {Side.ENGINE} else Side.SERVER)
 
 
-class _EngineSide:
-    """A hub's subscription as a stream that is compared."""
+def _engine_side(subscription: Subscription[Any]) -> EventStream:
+    """Make a hub's subscription a stream that is compared; after an empty batch the tail gets a moment to read on."""
 
-    def __init__(self, subscription: Subscription[Any]) -> None:
-        self._subscription = subscription
-
-    def batches(self) -> Iterator[EventBatch]:
-        """Give batch after batch; after an empty one the tail gets a moment to read on."""
-        subscription = self._subscription
+    def batches() -> Iterator[EventBatch]:
         while not subscription.is_closed:
             batch = subscription.poll(_EVENTS)
             yield Batch([event.raw for event in batch.events], batch.token, None)
             if not batch.events:
                 time.sleep(_PAUSE)
 
-    def close(self) -> None:
-        """Leave the hub."""
-        self._subscription.close()
+    return StreamOf(batches, subscription.close)
 
 
 class _ProvingPart(ServersPart):
@@ -157,7 +150,7 @@ class SampledClusterHub(ClusterHub):
             return part
         client = self.client(shard)
         sampler = Sampler(
-            lambda start: _Sample(ServerStream(client, _behind(spec, start))),
+            lambda start: _server_side(ServerStream(client, _behind(spec, start))),
             self._ledger,
             self._proof.sample_one_in,
             looks_up=spec.options.full_document == "updateLookup",
@@ -165,20 +158,14 @@ class SampledClusterHub(ClusterHub):
         return cast(ShardPart, _SampledPart(part, sampler))
 
 
-class _Sample:
-    """A shard's own stream, for a few events."""
+def _server_side(stream: ServerStream) -> EventStream:
+    """Make a shard's own stream one that is compared, for a few events."""
 
-    def __init__(self, stream: ServerStream) -> None:
-        self._stream = stream
+    def batches() -> Iterator[EventBatch]:
+        while not stream.is_closed:
+            yield Batch(*stream.next(_AWAIT_MS), None)
 
-    def batches(self) -> Iterator[EventBatch]:
-        """Give reply after reply."""
-        while not self._stream.is_closed:
-            yield Batch(*self._stream.next(_AWAIT_MS), None)
-
-    def close(self) -> None:
-        """Free the cursor."""
-        self._stream.close()
+    return StreamOf(batches, stream.close)
 
 
 class _SampledPart:

@@ -11,12 +11,12 @@ from typing import Any, Final
 from uuid import UUID
 
 import bson
+from bson import json_util
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from tailrace.capture.source.namespaces import EVERYTHING, INTERNAL_DATABASES, NOT_TEMPORARY, Namespaces
-from tailrace.capture.source.slices import WHOLE, Slice
+from tailrace.capture.source.namespaces import EVERYTHING, INTERNAL_DATABASES, NOT_TEMPORARY, WHOLE, Namespaces, Slice
 from tailrace.driver import watch
 from tailrace.errors import SettingsError
 from tailrace.event import EventStream
@@ -42,7 +42,7 @@ class ClusterAccess:
     uri: str
     """That of the client: shards are reached with its user and options."""
     shards: Mapping[str, str] = field(default_factory=dict)
-    """URIs of shards by name; none means that the config servers tell them."""
+    """URIs of shards by name; none means that the config servers are asked for them."""
     order: str = "strict"
     """`strict`, or `per-key`: no shard waits for another."""
 
@@ -85,7 +85,7 @@ class Selection:
     heartbeat: str | None = None
     """The collection of the marks, which is read along although it is not captured."""
     expanded: bool = False
-    """Whether events about collections and indexes are told that no document is the subject of (6.0 and later)."""
+    """Whether DDL events are read too: those about collections and indexes, not documents (6.0 and later)."""
     family: str = "auto"
     """Whose server it is, as `mongodb.family` says."""
     soft_delete_field: str = "deleted"
@@ -128,6 +128,17 @@ class UnfinishedBatch:
     token: bytes
     operation_time: Timestamp | None
     events: Sequence[bytes] = ()
+
+
+def read_pipeline(text: str, name: str) -> list[dict[str, Any]]:
+    """Read stages that a user wrote as Extended JSON; `name` is the setting, option or flag that has them."""
+    try:
+        stages = json_util.loads(text)
+    except (ValueError, TypeError) as error:
+        raise SettingsError(f"{name} is not Extended JSON: {error}", hint="Write a list of stages.") from None
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+        raise SettingsError(f"{name} is not a list of stages", hint='Write for example [{"$match": {...}}].')
+    return stages
 
 
 class EventSource(ABC):
@@ -271,7 +282,7 @@ def captured_collections(client: MongoClient[Any], selection: Selection) -> list
 
 
 def captured_uuids(client: MongoClient[Any], selection: Selection) -> dict[bytes, str]:
-    """Give the same names by the UUIDs of their collections, where the server tells these."""
+    """Give the same names by the UUIDs of their collections, where the server reports them."""
     found = ((name, info.get("info", {}).get("uuid")) for name, info in _captured(client, selection))
     return {uuid.bytes if isinstance(uuid, UUID) else bytes(uuid): name for name, uuid in found if uuid is not None}
 
@@ -334,9 +345,5 @@ def fingerprint_of(namespaces: Sequence[str], pipeline: Sequence[Mapping[str, An
 
     Order matters in a pipeline and inside its stages, and in nothing else.
     """
-    document = {
-        "namespaces": sorted(namespaces),
-        "pipeline": list(pipeline),
-        "options": dict(sorted(options.items())),
-    }
+    document = {"namespaces": sorted(namespaces), "pipeline": list(pipeline), "options": dict(sorted(options.items()))}
     return hashlib.sha256(bson.encode(document)).hexdigest()[:16]

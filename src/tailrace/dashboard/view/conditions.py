@@ -19,6 +19,7 @@ _STATES = {
     "behind": Colour.AMBER,
     "paused": Colour.AMBER,
     "recovering": Colour.AMBER,
+    "stopped": Colour.AMBER,
     "stalled": Colour.RED,
 }
 
@@ -113,7 +114,8 @@ def of_gateway(
         return Condition(Colour.AMBER, message)
     if slowest > 30:
         return Condition(Colour.AMBER, f"the slowest watcher is {spoken(slowest)} behind")
-    return Condition(Colour.GREEN, f"{watchers} watchers, all up to date" if watchers else "nobody watches")
+    up_to_date = f"{watchers:,} watcher{'' if watchers == 1 else 's'}, up to date"
+    return Condition(Colour.GREEN, up_to_date if watchers else "nobody watches")
 
 
 def overall(conditions: Sequence[Condition]) -> Condition:

@@ -26,7 +26,7 @@ from tailrace.masking import shown
 from tailrace.settings import Settings
 
 _SINKS = {"file": "File", "stdout": "Standard output", "http": "Webhook", "https": "Webhook", "redis": "Redis cache"}
-
+_DELIVERING = ("idle", "live", "recovering")
 _DEAD_LETTERS = {"capture": "capture", "features": "features", "tables": "warehouse"}
 """Who writes the dead letters of a box."""
 
@@ -55,7 +55,7 @@ def flow_of(observed: Observed, parts: Parts, settings: Settings) -> Flow:
 
 
 def _with_dead_letters(box: Box, observed: Observed) -> Box:
-    """Let a box say how many dead letters its part has put aside."""
+    """Let a box say how many dead letters its part has."""
     written = [reading.value for reading in observed.dead_letters if reading.value is not None]
     own = next((dead_letters for dead_letters in written if dead_letters.part == _DEAD_LETTERS.get(box.id)), None)
     return (
@@ -112,13 +112,7 @@ def _sink(observed: Observed, parts: Parts, settings: Settings) -> Box:
     location = shown(settings.capture.sink)
     if observed.topics is None:
         scheme = urlsplit(settings.capture.sink.get_secret_value()).scheme
-        running = any(stream.condition.colour in (Colour.GREEN, Colour.AMBER) for stream in parts.streams)
-        condition = (
-            Condition(Colour.GREEN, "capture delivers to it")
-            if running
-            else Condition(Colour.GREY, "it cannot be looked into, and nothing delivers to it")
-        )
-        return Box("sink", _SINKS.get(scheme, "Sink"), location, condition)
+        return Box("sink", _SINKS.get(scheme, "Sink"), location, _unread_sink(parts.streams))
     condition = conditions.of_reading(observed.topics, "Kafka", is_wanted=is_configured("kafka", settings))
     facts = []
     value = observed.topics.fresh
@@ -130,6 +124,16 @@ def _sink(observed: Observed, parts: Parts, settings: Settings) -> Box:
         )
         facts = [Fact("topics", f"{value.topics} ({value.partitions} partitions)"), Fact("newest event", newest)]
     return Box("sink", "Kafka", location, condition, facts)
+
+
+def _unread_sink(streams: Sequence[Stream]) -> Condition:
+    """Judge a sink that cannot be looked into by those who write to it."""
+    if any(stream.state in _DELIVERING for stream in streams):
+        return Condition(Colour.GREEN, "capture delivers to it")
+    slow = [f"{stream.name} is {stream.condition.reason}" for stream in streams if stream.state == "behind"]
+    if slow:  # it may be the sink that takes nothing; the reason says so
+        return Condition(Colour.AMBER, slow[0])
+    return Condition(Colour.GREY, "it cannot be looked into, and nothing delivers to it")
 
 
 def _features(observed: Observed, parts: Parts, settings: Settings) -> Box:

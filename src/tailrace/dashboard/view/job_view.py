@@ -11,6 +11,8 @@ from tailrace.capture.recovery.gaps import Gap
 from tailrace.dashboard.sources import Reading
 from tailrace.dashboard.sources.metrics_text import Metrics, Rates
 from tailrace.dashboard.values import (
+    Colour,
+    Condition,
     Drift,
     FeatureSet,
     GapEntry,
@@ -86,7 +88,7 @@ def _gateway(location: str, reading: Reading[Metrics], rates: Rates, now: float)
 
 def feature_sets_of(observed: Observed, limits: MonitorSettings, latency: Mapping[str, float]) -> list[FeatureSet]:
     """Give every features job; `latency` is the newest measurement of each by name."""
-    newest = observed.newest_event
+    newest, problem = observed.newest_event, observed.features.problem
     sets = []
     for progress in observed.features.value or []:
         definition = progress.definition
@@ -101,7 +103,9 @@ def feature_sets_of(observed: Observed, limits: MonitorSettings, latency: Mappin
                 as_of=at,
                 updated_at=progress.updated_at,
                 latency_seconds=latency.get(definition.name),
-                condition=conditions.of_progress("features", at, progress.updated_at, newest, observed.now, limits),
+                condition=Condition(Colour.RED, problem)
+                if problem
+                else conditions.of_progress("features", at, progress.updated_at, newest, observed.now, limits),
             )
         )
     return sets

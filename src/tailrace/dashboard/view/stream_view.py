@@ -12,11 +12,12 @@ from tailrace.dashboard.sources.producers import ProducerReading
 from tailrace.dashboard.values import Colour, Condition, Marker, OplogWindow, Shard, ShardMark, Stream
 from tailrace.dashboard.view import conditions
 from tailrace.dashboard.view.observed import Observed
-from tailrace.monitor import Oplog, Report, Thresholds
+from tailrace.monitor import Oplog, Report, State, Thresholds
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.settings import masked
 
-_ALIVE = ("idle", "live")
+STOPPED = "stopped"
+"""A stream that has a position and no producer; a position that moved until just now would make it live."""
 
 
 def streams_of(observed: Observed, rates: Rates, policy: Policy = NO_POLICY) -> list[Stream]:
@@ -46,7 +47,7 @@ def _stream(
     state = reported.state if reported else {}
     metrics = reported.metrics if reported else Metrics()
     counts = stored.position.counts if stored else None
-    word, proof = _state_of(state, reports, is_mongodb_there=observed.oplog.is_good)
+    word, proof = _state_of(state, stored, reports, is_mongodb_there=observed.oplog.is_good)
     age = max((report.lag.age_seconds for report in reports if report.lag), default=None)
     headroom = min((report.lag.headroom_ratio for report in reports if report.lag), default=None)
     lost = [r.lag.forecast.until_lost for r in reports if r.lag and r.lag.forecast.until_lost is not None]
@@ -54,7 +55,7 @@ def _stream(
     return Stream(
         name=name,
         producer=reported.location if reported else None,
-        condition=_condition(word, proof, reported, stored, reports),
+        condition=_condition(word, proof, reports),
         state=word,
         proof=proof,
         cluster_time=float(stored.position.cluster_time.time) if stored else moment_of(state.get("cluster_time")),
@@ -83,10 +84,14 @@ def _stream(
     )
 
 
-def _state_of(state: Mapping[str, Any], reports: Sequence[Report], *, is_mongodb_there: bool) -> tuple[str, str]:
-    """Give the producer's own word for its state, or else what its position shows."""
+def _state_of(
+    state: Mapping[str, Any], stored: StoredStream | None, reports: Sequence[Report], *, is_mongodb_there: bool
+) -> tuple[str, str]:
+    """Give the producer's own word for its state, or else what its lease and its position show."""
     if state.get("state"):
         return str(state["state"]), str(state.get("proof", ""))
+    if stored is not None and stored.writer is None:
+        return STOPPED, "nobody runs this stream: no producer holds its lease"
     judged = [report.liveness for report in reports if report.liveness]
     if not judged:
         return "unknown", "" if is_mongodb_there else "neither its producer nor MongoDB answers"
@@ -95,19 +100,12 @@ def _state_of(state: Mapping[str, Any], reports: Sequence[Report], *, is_mongodb
     return found.state.value, found.proof
 
 
-def _condition(
-    word: str,
-    proof: str,
-    reported: ProducerReading | None,
-    stored: StoredStream | None,
-    reports: Sequence[Report],
-) -> Condition:
+def _condition(word: str, proof: str, reports: Sequence[Report]) -> Condition:
     if word == "unknown":
         return Condition(Colour.RED, proof) if proof else Condition(Colour.GREY, "its position is being looked at")
     judged = conditions.of_state(word, proof, reports)
-    if reported is None and stored is not None and stored.writer is None and judged.colour is not Colour.RED:
-        return Condition(Colour.AMBER, "nobody runs this stream: no producer holds its lease")
-    return judged
+    is_stalled = any(report.liveness and report.liveness.state is State.STALLED for report in reports)
+    return Condition(Colour.RED, judged.reason) if word == STOPPED and is_stalled else judged
 
 
 def windows_of(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass
 from http import HTTPStatus
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.errors import ControlRefused, SettingsError
 from tailrace.settings import DashboardSettings
+from tailrace.settings_types import is_loopback
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 """What holds no data: the empty page, and whether the process is well. The same goes for what is under /static/."""
@@ -63,6 +63,8 @@ class Access:
                 f"the token would cross the network in the clear at {settings.address}",
                 hint="Set dashboard.certificate, or dashboard.behind_proxy when a proxy does TLS.",
             )
+        if settings.key is not None and settings.certificate is None:
+            raise SettingsError("dashboard.key is the key of no certificate", hint="Set dashboard.certificate as well.")
         if settings.behind_proxy and token is None:
             raise SettingsError(
                 "behind a proxy everybody would look as if from here", hint="Set dashboard.token as well."
@@ -135,11 +137,3 @@ def problem(error: ControlRefused) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else None
     form = {"code": error.code, "message": error.message, "hint": error.hint}
     return JSONResponse(form, status_code=error.status, headers=headers)
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"

@@ -22,8 +22,8 @@ _MOST_CONNECTIONS = 512
 _TICKS_PER_SECOND = 10
 
 
-def serve(settings: Settings, announce: Callable[[str], None]) -> bool:
-    """Serve until SIGTERM or Ctrl-C; says at which address, and gives whether it was Ctrl-C."""
+def serve(settings: Settings, announce: Callable[[str], None], is_over: Callable[[], bool]) -> bool:
+    """Serve until SIGTERM or Ctrl-C, or until it `is_over`; says at which address, and gives whether it was Ctrl-C."""
     dashboard = Dashboard(settings)
     chosen = settings.dashboard
     with _listening(chosen) as listener:
@@ -40,7 +40,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> bool:
             ssl_certfile=chosen.certificate,
             ssl_keyfile=chosen.key,
         )
-        # What it would log of ours is logged by us; a browser that went away is no news.
+        # What it would log of ours is logged by us; a browser that went away is no error.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         scheme = "https" if chosen.certificate else "http"
         host = f"[{chosen.address}]" if ":" in chosen.address else chosen.address
@@ -49,7 +49,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> bool:
         except (OSError, ssl.SSLError) as error:
             message = f"{chosen.certificate} is not a certificate with its key: {error}"
             raise SettingsError(message, hint="Give PEM files in dashboard.certificate and dashboard.key.") from None
-        server = _Server(config)
+        server = _Server(config, is_over)
         if config.ssl is not None and chosen.certificate is not None:
             server.certificate = RenewedCertificate(config.ssl, chosen.certificate, chosen.key)
         announce(f"{scheme}://{host}:{listener.getsockname()[1]}/")
@@ -61,10 +61,17 @@ class _Server(uvicorn.Server):
 
     certificate: RenewedCertificate | None = None
 
+    def __init__(self, config: uvicorn.Config, is_over: Callable[[], bool]) -> None:
+        super().__init__(config)
+        self._is_over = is_over
+
     async def on_tick(self, counter: int) -> bool:
-        """See whether the certificate was renewed, once a second."""
-        if self.certificate is not None and counter % _TICKS_PER_SECOND == 0:
-            self.certificate.poll()
+        """See whether the certificate was renewed or it is time to stop, once a second."""
+        if counter % _TICKS_PER_SECOND == 0:
+            if self.certificate is not None:
+                self.certificate.poll()
+            if await asyncio.to_thread(self._is_over):
+                return True
         return await super().on_tick(counter)
 
     @contextmanager
@@ -95,8 +102,8 @@ def _listening(settings: DashboardSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
     try:
         listener = socket.create_server((settings.address, settings.port), family=family, backlog=128)
-    except OSError as error:
-        message = f"cannot listen at {settings.address}:{settings.port}: {error.strerror}"
+    except (OSError, UnicodeError) as error:
+        message = f"cannot listen at {settings.address}:{settings.port}: {getattr(error, 'strerror', error)}"
         raise SettingsError(message, hint="Choose another dashboard.address or dashboard.port.") from None
     with listener:
         yield listener

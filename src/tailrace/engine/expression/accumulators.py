@@ -11,29 +11,11 @@ from bson.decimal128 import Decimal128
 
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.nodes import Associative, Evaluate, KeepsParts, Node, Operator, Slots
-from tailrace.engine.expression.numbers import (
-    DECIMAL128,
-    Sum,
-    as_decimal,
-    as_double,
-    as_long,
-    to_decimal128,
-)
+from tailrace.engine.expression.numbers import DECIMAL128, Sum, as_decimal, as_double, as_long, to_decimal128
 from tailrace.engine.expression.ordering import compare, sort_key
-from tailrace.engine.expression.parsing import (
-    Arguments,
-    Scope,
-    parse_operands,
-    parser,
-)
+from tailrace.engine.expression.parsing import Arguments, Scope, parse_operands, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.values import (
-    Document,
-    Value,
-    is_nullish,
-    is_number,
-    type_name,
-)
+from tailrace.engine.expression.values import Document, Value, is_nullish, is_number, type_name
 
 
 def _sum(values: Iterable[Value]) -> Value:
@@ -90,8 +72,7 @@ def _merge(values: Iterable[Value]) -> Value:
             continue
         if type(value) is not Document:
             fail(
-                40400,
-                f"$mergeObjects requires object inputs, but input {render(value)} is of type " + type_name(value),
+                40400, f"$mergeObjects requires object inputs, but input {render(value)} is of type " + type_name(value)
             )
         fields.update(value.items())
     return Document.of(fields)
@@ -137,10 +118,7 @@ _SEVERAL: Final = Arguments(
     in_order=True,
     not_object=(5787900, "specification must be an object; found {}"),
     unknown=(5787901, "Unknown argument for 'n' operator: {}"),
-    required={
-        "n": (5787906, "Missing value for 'n'"),
-        "input": (5787907, "Missing value for 'input'"),
-    },
+    required={"n": (5787906, "Missing value for 'n'"), "input": (5787907, "Missing value for 'input'")},
 )
 _SEVERAL_ENDS: Final = Arguments(
     names=_SEVERAL.names,

@@ -11,15 +11,7 @@ from functools import partial
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
-from tailrace.engine.expression.failures import (
-    BAD_VALUE,
-    DURATION_OVERFLOW,
-    OVERFLOW,
-    TYPE_MISMATCH,
-    Failure,
-    check,
-    fail,
-)
+from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.nodes import Associative, Evaluate, LeftAssociative, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
@@ -36,16 +28,10 @@ from tailrace.engine.expression.numbers import (
     to_decimal128,
     widest,
 )
-from tailrace.engine.expression.parsing import (
-    Arity,
-    Scope,
-    call_with,
-    function,
-    parse_operands,
-    parser,
-)
+from tailrace.engine.expression.parsing import Arity, Scope, call_with, function, parse_operands, parser
 from tailrace.engine.expression.running_sum import RunningSum, minus_millis
 from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, type_name
+from tailrace.server_codes import BAD_VALUE, DURATION_OVERFLOW, OVERFLOW, TYPE_MISMATCH
 
 
 @parser("$add")

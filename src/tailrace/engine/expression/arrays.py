@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tailrace.engine.expression.failures import EXCEEDED_MEMORY_LIMIT, check, fail
+from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
-from tailrace.engine.expression.numbers import (
-    as_double,
-    as_int,
-    as_long,
-    format_double,
-    is_int32,
-)
+from tailrace.engine.expression.numbers import as_double, as_int, as_long, format_double, is_int32
 from tailrace.engine.expression.ordering import equal
 from tailrace.engine.expression.parsing import (
     Arguments,
@@ -31,15 +25,8 @@ from tailrace.engine.expression.parsing import (
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.sort_pattern import introsort, parse_sort_pattern
 from tailrace.engine.expression.strings import bound
-from tailrace.engine.expression.values import (
-    MISSING,
-    Document,
-    Value,
-    is_nullish,
-    is_number,
-    name_text,
-    type_name,
-)
+from tailrace.engine.expression.values import MISSING, Document, Value, is_nullish, is_number, name_text, type_name
+from tailrace.server_codes import EXCEEDED_MEMORY_LIMIT
 
 
 def _element_at(name: str, array: Value, index: Value, *, single: bool) -> Value:
@@ -49,10 +36,7 @@ def _element_at(name: str, array: Value, index: Value, *, single: bool) -> Value
         which = "argument" if single else "first argument"
         fail(28689, f"{name}'s {which} must be an array, but is {type_name(array)}")
     if not is_number(index):
-        fail(
-            28690,
-            f"{name}'s second argument must be a numeric value, but is {type_name(index)}",
-        )
+        fail(28690, f"{name}'s second argument must be a numeric value, but is {type_name(index)}")
     if not is_int32(index):
         fail(
             28691,
@@ -118,10 +102,7 @@ def reverse(value: Value) -> Value:
     if is_nullish(value):
         return None
     if type(value) is not list:
-        fail(
-            34435,
-            f"The argument to $reverseArray must be an array, but was of type: {type_name(value)}",
-        )
+        fail(34435, f"The argument to $reverseArray must be an array, but was of type: {type_name(value)}")
     return value[::-1]
 
 
@@ -205,10 +186,7 @@ def _slice_number(value: Value, which: str, codes: tuple[int, int], needs: str) 
         fail(codes[0], f"{which} argument to $slice {needs} but is of type: {found}")
     if not is_int32(value):
         shown = format_double(as_double(value))
-        fail(
-            codes[1],
-            f"{which} argument to $slice can't be represented as a 32-bit integer: {shown}",
-        )
+        fail(codes[1], f"{which} argument to $slice can't be represented as a 32-bit integer: {shown}")
     return as_int(value)
 
 
@@ -238,10 +216,7 @@ def count_up(start: Value, end: Value, *steps: Delayed) -> Value:
 
 def _range_number(value: Value, what: str, codes: tuple[int, int], whole: str) -> int:
     if not is_number(value):
-        fail(
-            codes[0],
-            f"$range requires a numeric {what} value, found value of type: {type_name(value)}",
-        )
+        fail(codes[0], f"$range requires a numeric {what} value, found value of type: {type_name(value)}")
     if not is_int32(value):
         fail(
             codes[1],
@@ -326,10 +301,7 @@ def parse_sort_array(name: str, value: Value, scope: Scope) -> Node:
         if is_nullish(array):
             return None
         if type(array) is not list:
-            fail(
-                2942504,
-                "The input argument to $sortArray must be an array, but was of type: " + type_name(array),
-            )
+            fail(2942504, "The input argument to $sortArray must be an array, but was of type: " + type_name(array))
         return introsort(array, less)
 
     return Operator(name, [operand], lambda *given: call_with(compute, given), folds=False)

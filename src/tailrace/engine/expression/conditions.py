@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from tailrace.engine.expression.failures import BAD_VALUE, fail
+from tailrace.engine.expression.failures import fail
 from tailrace.engine.expression.meter import walk
 from tailrace.engine.expression.nodes import Evaluate, Node, Slots
 from tailrace.engine.expression.parsing import Version
 from tailrace.engine.expression.values import MISSING, Document, Value, truth
+from tailrace.server_codes import BAD_VALUE
 
 Test: TypeAlias = Callable[[Value], bool]
 """Says whether one value, perhaps MISSING, passes."""

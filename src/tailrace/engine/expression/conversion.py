@@ -19,14 +19,7 @@ from tailrace import raw
 from tailrace.engine.expression import date_parsing
 from tailrace.engine.expression.date_formatting import format_iso
 from tailrace.engine.expression.dates import as_millis
-from tailrace.engine.expression.failures import (
-    BAD_VALUE,
-    CONVERSION_FAILURE,
-    FAILED_TO_PARSE,
-    Failure,
-    check,
-    fail,
-)
+from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.nodes import Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
@@ -42,16 +35,9 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.parsing import Arguments, Scope, Version, parse_operands, parser
 from tailrace.engine.expression.timezones import UTC_ZONE
-from tailrace.engine.expression.values import (
-    Date,
-    Value,
-    is_nullish,
-    is_number,
-    truth,
-    type_name,
-    type_name_of_kind,
-)
+from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, truth, type_name, type_name_of_kind
 from tailrace.raw.bson_types import TYPE_NUMBERS
+from tailrace.server_codes import BAD_VALUE, CONVERSION_FAILURE, FAILED_TO_PARSE
 
 
 def _fail(message: str) -> NoReturn:
@@ -149,8 +135,7 @@ def _integer_parser(fits: Callable[[int], bool], make: type[int]) -> Callable[[V
 
 
 _DOUBLE = re.compile(
-    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan(?:\([a-z0-9_]*\))?)",
-    re.IGNORECASE,
+    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf(?:inity)?|nan(?:\([a-z0-9_]*\))?)", re.IGNORECASE
 )
 _HEX_DOUBLE = re.compile(r"[+-]?0x[0-9a-f]+\.?[0-9a-f]*(?:p[+-]?[0-9]+)?", re.IGNORECASE)
 
@@ -284,24 +269,15 @@ def _target(value: Value) -> int:
         number = as_int(value)
         kind = raw.MIN_KEY if number == -1 else number
         if kind != 0 and (number == raw.MIN_KEY or kind not in TYPE_NUMBERS.values()):
-            fail(
-                FAILED_TO_PARSE,
-                f"In $convert, numeric value for 'to' does not correspond to a BSON type: {number}",
-            )
+            fail(FAILED_TO_PARSE, f"In $convert, numeric value for 'to' does not correspond to a BSON type: {number}")
         return kind
-    raise Failure(
-        FAILED_TO_PARSE,
-        f"$convert's 'to' argument must be a string or number, but is {type_name(value)}",
-    )
+    raise Failure(FAILED_TO_PARSE, f"$convert's 'to' argument must be a string or number, but is {type_name(value)}")
 
 
 _CONVERT: Final = Arguments(
     names=("input", "to", "onError", "onNull"),
     in_order=True,
-    not_object=(
-        FAILED_TO_PARSE,
-        "$convert expects an object of named arguments but found: {}",
-    ),
+    not_object=(FAILED_TO_PARSE, "$convert expects an object of named arguments but found: {}"),
     unknown=(FAILED_TO_PARSE, "$convert found an unknown argument: {}"),
     required={
         "input": (FAILED_TO_PARSE, "Missing 'input' parameter to $convert"),

@@ -9,20 +9,14 @@ from typing import Final
 from bson.int64 import Int64
 
 from tailrace.engine.expression.dates import as_millis, evaluate_zone, is_date_like
-from tailrace.engine.expression.failures import DURATION_OVERFLOW, FAILED_TO_PARSE, check, fail
+from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import INT64_MIN, as_long, fits_int64, is_int64
 from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.timezones import (
-    DAY,
-    Parts,
-    Zone,
-    days_from_civil,
-    days_in_month,
-    iso_weekday,
-)
+from tailrace.engine.expression.timezones import DAY, Parts, Zone, days_from_civil, days_in_month, iso_weekday
 from tailrace.engine.expression.values import Date, Value, is_nullish, type_name
+from tailrace.server_codes import DURATION_OVERFLOW, FAILED_TO_PARSE
 
 _CLOCK_SECONDS: Final = {"hour": 3600, "minute": 60, "second": 1}
 _MONTHS: Final = {"year": 12, "quarter": 3, "month": 1}
@@ -136,10 +130,7 @@ def _unit(name: str, value: Value, version: Version) -> str:
 
 def _start_of_week(name: str, value: Value) -> int:
     if type(value) is not str:
-        fail(
-            5439015,
-            f"{name} requires 'startOfWeek' to be a string, but got {type_name(value)}",
-        )
+        fail(5439015, f"{name} requires 'startOfWeek' to be a string, but got {type_name(value)}")
     message = f"{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: "
     check(value.lower() in _WEEKDAYS, 5439016, message + value)
     return _WEEKDAYS[value.lower()]

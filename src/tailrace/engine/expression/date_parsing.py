@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.engine.expression.failures import CONVERSION_FAILURE, NOT_IMPLEMENTED, fail, leave_to_server
+from tailrace.engine.expression.failures import fail, leave_to_server
 from tailrace.engine.expression.timezones import (
     DAY,
     Zone,
@@ -22,6 +22,7 @@ from tailrace.engine.expression.timezones import (
     days_in_month,
     iso_weekday,
 )
+from tailrace.server_codes import CONVERSION_FAILURE, NOT_IMPLEMENTED
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -66,10 +67,7 @@ def to_millis(text: str, parsed: Parsed, zone: Zone) -> int:
         parsed.year, parsed.month, parsed.day, parsed.hour, parsed.minute, parsed.second
     )  # fmt: skip
     if any(number is None for number in numbers):
-        fail(
-            CONVERSION_FAILURE,
-            f'an incomplete date/time string has been found, with elements missing: "{text}"',
-        )
+        fail(CONVERSION_FAILURE, f'an incomplete date/time string has been found, with elements missing: "{text}"')
     year, month, day, hour, minute, second = (number or 0 for number in numbers)
     if parsed.offset is not None and not zone.is_utc:
         fail(

@@ -11,23 +11,11 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from tailrace.engine.expression import date_parsing
-from tailrace.engine.expression.date_formatting import (
-    ISO_FORMAT,
-    check_format,
-    format_date,
-    week_of_year,
-)
-from tailrace.engine.expression.failures import CONVERSION_FAILURE, Failure, check, fail
+from tailrace.engine.expression.date_formatting import ISO_FORMAT, check_format, format_date, week_of_year
+from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import as_long, is_int64
-from tailrace.engine.expression.parsing import (
-    Arguments,
-    Scope,
-    Version,
-    parse_object,
-    parse_operand,
-    parser,
-)
+from tailrace.engine.expression.parsing import Arguments, Scope, Version, parse_object, parse_operand, parser
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.timezones import (
     DAY,
@@ -41,14 +29,8 @@ from tailrace.engine.expression.timezones import (
     iso_week,
     iso_weekday,
 )
-from tailrace.engine.expression.values import (
-    Date,
-    Document,
-    Value,
-    is_nullish,
-    name_text,
-    type_name,
-)
+from tailrace.engine.expression.values import Date, Document, Value, is_nullish, name_text, type_name
+from tailrace.server_codes import CONVERSION_FAILURE
 
 
 def is_date_like(value: Value) -> bool:
@@ -183,19 +165,10 @@ def _build_date_to_parts(date: Evaluate, timezone: Evaluate | None, iso: Evaluat
 def _parts_document(parts: Parts, as_week: bool) -> Document:
     if as_week:
         year, week = iso_week(parts.days)
-        fields: dict[bytes, Value] = {
-            b"isoWeekYear": year,
-            b"isoWeek": week,
-            b"isoDayOfWeek": iso_weekday(parts.days),
-        }
+        fields: dict[bytes, Value] = {b"isoWeekYear": year, b"isoWeek": week, b"isoDayOfWeek": iso_weekday(parts.days)}
     else:
         fields = {b"year": parts.year, b"month": parts.month, b"day": parts.day}
-    clock = {
-        b"hour": parts.hour,
-        b"minute": parts.minute,
-        b"second": parts.second,
-        b"millisecond": parts.millisecond,
-    }
+    clock = {b"hour": parts.hour, b"minute": parts.minute, b"second": parts.second, b"millisecond": parts.millisecond}
     return Document.of({**fields, **clock})
 
 
@@ -215,9 +188,7 @@ def parse_date_from_parts(name: str, value: Value, scope: Scope) -> Node:
     """Read the parts of a date, by month or by ISO week."""
     given = set(_FROM_PARTS.read(value))
     check(
-        given & {"year", "isoWeekYear"},
-        40516,
-        "$dateFromParts requires either 'year' or 'isoWeekYear' to be present",
+        given & {"year", "isoWeekYear"}, 40516, "$dateFromParts requires either 'year' or 'isoWeekYear' to be present"
     )
     check(
         not ("year" in given and given & {"isoWeekYear", "isoWeek", "isoDayOfWeek"}),
@@ -243,10 +214,7 @@ def _build_date_from_parts(*operands: Evaluate | None) -> Evaluate:
         if is_nullish(value):
             return None
         if not is_int64(value):
-            fail(
-                40515,
-                f"'{name}' must evaluate to an integer, found {type_name(value)} with value " + render(value),
-            )
+            fail(40515, f"'{name}' must evaluate to an integer, found {type_name(value)} with value " + render(value))
         number = as_long(value)
         check(
             not bounded or _PART_MIN <= number <= _PART_MAX,
@@ -311,18 +279,14 @@ def _format(operator: str, code: int, value: Value, *, parsing: bool) -> str | N
         return None
     if type(value) is not str:
         fail(
-            code,
-            f"{operator} requires that 'format' be a string, found: {type_name(value)} with value {render(value)}",
+            code, f"{operator} requires that 'format' be a string, found: {type_name(value)} with value {render(value)}"
         )
     check_format(value, parsing=parsing)
     return value
 
 
 def _build_date_to_string(
-    date: Evaluate,
-    form: Evaluate | None,
-    timezone: Evaluate | None,
-    on_null: Evaluate | None,
+    date: Evaluate, form: Evaluate | None, timezone: Evaluate | None, on_null: Evaluate | None
 ) -> Evaluate:
     def evaluate(slots: Slots) -> Value:
         given = date(slots)

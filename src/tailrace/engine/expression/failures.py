@@ -8,17 +8,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-BAD_VALUE = 2
-FAILED_TO_PARSE = 9
-TYPE_MISMATCH = 14
-OVERFLOW = 15
-ILLEGAL_OPERATION = 20
-EXCEEDED_MEMORY_LIMIT = 146
-DURATION_OVERFLOW = 159
-INVALID_PIPELINE_OPERATOR = 168
-NOT_IMPLEMENTED = 238
-CONVERSION_FAILURE = 241
-
 
 class Failure(Exception):
     """A failure with the server's code; `Pipeline` turns it into the library's own errors."""

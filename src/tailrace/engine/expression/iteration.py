@@ -9,32 +9,15 @@ from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.meter import step
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import as_int, is_int32
-from tailrace.engine.expression.parsing import (
-    Arguments,
-    Scope,
-    check_variable_for_writing,
-    parse_operand,
-    parser,
-)
+from tailrace.engine.expression.parsing import Arguments, Scope, check_variable_for_writing, parse_operand, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.values import (
-    MISSING,
-    Document,
-    Value,
-    is_nullish,
-    name_text,
-    truth,
-    type_name,
-)
+from tailrace.engine.expression.values import MISSING, Document, Value, is_nullish, name_text, truth, type_name
 
 _LET: Final = Arguments(
     names=("vars", "in"),
     not_object=(16874, "$let only supports an object as its argument"),
     unknown=(16875, "Unrecognized parameter to $let: {}"),
-    required={
-        "vars": (16876, "Missing 'vars' parameter to $let"),
-        "in": (16877, "Missing 'in' parameter to $let"),
-    },
+    required={"vars": (16876, "Missing 'vars' parameter to $let"), "in": (16877, "Missing 'in' parameter to $let")},
 )
 
 
@@ -74,10 +57,7 @@ _MAP: Final = Arguments(
     names=("input", "as", "in"),
     not_object=(16878, "$map only supports an object as its argument"),
     unknown=(16879, "Unrecognized parameter to $map: {}"),
-    required={
-        "input": (16880, "Missing 'input' parameter to $map"),
-        "in": (16882, "Missing 'in' parameter to $map"),
-    },
+    required={"input": (16880, "Missing 'input' parameter to $map"), "in": (16882, "Missing 'in' parameter to $map")},
 )
 
 
@@ -127,10 +107,7 @@ _FILTER: Final = Arguments(
     },
 )
 _FILTER_BEFORE_5_2: Final = Arguments(
-    names=("input", "as", "cond"),
-    not_object=_FILTER.not_object,
-    unknown=_FILTER.unknown,
-    required=_FILTER.required,
+    names=("input", "as", "cond"), not_object=_FILTER.not_object, unknown=_FILTER.unknown, required=_FILTER.required
 )
 
 
@@ -173,10 +150,7 @@ def _filter_limit(value: Value) -> int | None:
     if is_nullish(value):
         return None
     if not is_int32(value):
-        fail(
-            327391,
-            f"$filter: limit must be represented as a 32-bit integral value: {render(value)}",
-        )
+        fail(327391, f"$filter: limit must be represented as a 32-bit integral value: {render(value)}")
     limit = as_int(value)
     check(limit > 0, 327392, f"$filter: limit must be greater than 0: {limit}")
     return limit

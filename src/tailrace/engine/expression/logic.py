@@ -18,24 +18,8 @@ from tailrace.engine.expression.nodes import (
     Slots,
 )
 from tailrace.engine.expression.ordering import compare
-from tailrace.engine.expression.parsing import (
-    Arguments,
-    Arity,
-    Scope,
-    function,
-    parse_operand,
-    parse_operands,
-    parser,
-)
-from tailrace.engine.expression.values import (
-    Document,
-    Value,
-    is_nullish,
-    is_number,
-    name_text,
-    truth,
-    type_name,
-)
+from tailrace.engine.expression.parsing import Arguments, Arity, Scope, function, parse_operand, parse_operands, parser
+from tailrace.engine.expression.values import Document, Value, is_nullish, is_number, name_text, truth, type_name
 
 _COMPARISONS: dict[str, Callable[[int], Value]] = {
     "$cmp": lambda order: order,
@@ -234,10 +218,7 @@ class _Switch(Operator):
         if kept:
             return self
         if default is None:
-            fail(
-                40069,
-                "Cannot execute a switch statement where all the cases evaluate to false without a default",
-            )
+            fail(40069, "Cannot execute a switch statement where all the cases evaluate to false without a default")
         return default
 
 
@@ -250,10 +231,7 @@ def _build_switch(*operands: Evaluate) -> Evaluate:
             if truth(case(slots)):
                 return result(slots)
         if default is None:
-            fail(
-                40066,
-                "$switch could not find a matching branch for an input, and no default was specified.",
-            )
+            fail(40066, "$switch could not find a matching branch for an input, and no default was specified.")
         return default(slots)
 
     return evaluate

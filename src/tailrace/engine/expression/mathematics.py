@@ -17,7 +17,7 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
 from tailrace.engine.expression.arithmetic import numeric
-from tailrace.engine.expression.failures import NOT_IMPLEMENTED, check, fail, leave_to_server
+from tailrace.engine.expression.failures import check, fail, leave_to_server
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     INT32_MAX,
@@ -33,6 +33,7 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.parsing import Arity, Delayed, function
 from tailrace.engine.expression.values import Value, is_nullish, is_number, type_name
+from tailrace.server_codes import NOT_IMPLEMENTED
 
 
 @numeric("$sqrt")

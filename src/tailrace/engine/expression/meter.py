@@ -12,7 +12,8 @@ import time
 from typing import Any, Final
 
 from tailrace import server_codes
-from tailrace.engine.expression.failures import EXCEEDED_MEMORY_LIMIT, fail
+from tailrace.engine.expression.failures import fail
+from tailrace.server_codes import EXCEEDED_MEMORY_LIMIT
 
 MAX_STRING: Final = 16 * 1024 * 1024
 _MAX_BYTES: Final = 256 * 1024 * 1024

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, TypeAlias
 
-from tailrace.engine.expression.failures import OVERFLOW, check, fail
+from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.meter import count
 from tailrace.engine.expression.values import MISSING, Document, Value, name_bytes
+from tailrace.server_codes import OVERFLOW
 
 Slots: TypeAlias = list[Value]
 """The values of the variables while an expression runs."""
@@ -131,12 +132,7 @@ class Operator(Node):
     __slots__ = ("_build", "_folds", "children", "name")
 
     def __init__(
-        self,
-        name: str,
-        children: Sequence[Node | None],
-        build: Callable[..., Evaluate],
-        *,
-        folds: bool = True,
+        self, name: str, children: Sequence[Node | None], build: Callable[..., Evaluate], *, folds: bool = True
     ) -> None:
         self.name = name
         self.children = list(children)
@@ -222,12 +218,7 @@ class Associative(Operator):
     __slots__ = ("_commutative",)
 
     def __init__(
-        self,
-        name: str,
-        children: Sequence[Node | None],
-        build: Callable[..., Evaluate],
-        *,
-        commutative: bool,
+        self, name: str, children: Sequence[Node | None], build: Callable[..., Evaluate], *, commutative: bool
     ) -> None:
         super().__init__(name, children, build)
         self._commutative = commutative

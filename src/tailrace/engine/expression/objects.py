@@ -10,24 +10,9 @@ from bson.timestamp import Timestamp
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, FieldPath, KeepsParts, Node, Slots
-from tailrace.engine.expression.parsing import (
-    Arguments,
-    Scope,
-    function,
-    parse_field_path,
-    parse_operand,
-    parser,
-)
+from tailrace.engine.expression.parsing import Arguments, Scope, function, parse_field_path, parse_operand, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.values import (
-    MISSING,
-    Document,
-    Value,
-    is_nullish,
-    name_bytes,
-    name_text,
-    type_name,
-)
+from tailrace.engine.expression.values import MISSING, Document, Value, is_nullish, name_bytes, name_text, type_name
 
 
 @function("$objectToArray")
@@ -67,11 +52,7 @@ _INCONSISTENT = (
 def _pair(item: Value) -> tuple[str, Value]:
     if type(item) is not list:
         fail(40396, _INCONSISTENT.format("Array") + type_name(item))
-    check(
-        len(item) == 2,
-        40397,
-        f"$arrayToObject requires an array of size 2 arrays,found array of size: {len(item)}",
-    )
+    check(len(item) == 2, 40397, f"$arrayToObject requires an array of size 2 arrays,found array of size: {len(item)}")
     key, value = item
     if type(key) is not str:
         fail(

@@ -11,14 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from tailrace.engine.expression.failures import (
-    FAILED_TO_PARSE,
-    INVALID_PIPELINE_OPERATOR,
-    Failure,
-    check,
-    fail,
-    leave_to_server,
-)
+from tailrace.engine.expression.failures import Failure, check, fail, leave_to_server
 from tailrace.engine.expression.nodes import (
     NO_SLOT,
     ROOT_SLOT,
@@ -36,6 +29,7 @@ from tailrace.engine.expression.nodes import (
 )
 from tailrace.engine.expression.rendering import render_document
 from tailrace.engine.expression.values import MISSING, Document, Value, name_text, type_name
+from tailrace.server_codes import FAILED_TO_PARSE, INVALID_PIPELINE_OPERATOR
 
 Version: TypeAlias = tuple[int, ...]
 
@@ -174,10 +168,7 @@ def parse_expression(document: Document, scope: Scope) -> Node:
     """Read `{$operator: operands}`."""
     names = document.names()
     if len(names) != 1:
-        fail(
-            15983,
-            "An object representing an expression must have exactly one field: " + render_document(document),
-        )
+        fail(15983, "An object representing an expression must have exactly one field: " + render_document(document))
     name = name_text(names[0])
     parse = _lookup(name, scope.context.version)
     if parse is None:
@@ -262,12 +253,7 @@ def parse_operands(value: Value, scope: Scope) -> list[Node]:
     return [parse_operand(item, scope) for item in (value if type(value) is list else [value])]
 
 
-def lazy(
-    *names: str,
-    arity: Arity = ANY,
-    since: Version = OLDEST,
-    folds: bool = True,
-) -> Callable[[_F], _F]:
+def lazy(*names: str, arity: Arity = ANY, since: Version = OLDEST, folds: bool = True) -> Callable[[_F], _F]:
     """Register `(operand callables) -> callable`: an operator that need not run all operands."""
 
     def register(build: _F) -> _F:

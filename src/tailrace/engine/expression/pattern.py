@@ -32,7 +32,7 @@ class Pattern:
         self._quick_size = _QUICK_SIZE if _REPEATS & set(pattern) else _QUICK_PLAIN_SIZE
 
     def matches(self, text: str) -> bool:
-        """Tell whether the pattern is found."""
+        """Return whether the pattern is found."""
         return bool(self._search(text.encode(), finds_all=False))
 
     def find(self, text: str) -> Found | None:

@@ -10,7 +10,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tailrace.engine.expression.failures import NOT_IMPLEMENTED, leave_to_server
+from tailrace.engine.expression.failures import leave_to_server
+from tailrace.server_codes import NOT_IMPLEMENTED
 
 if TYPE_CHECKING:
     from tailrace.engine.expression.pattern import Pattern

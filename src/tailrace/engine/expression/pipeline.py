@@ -33,27 +33,12 @@ from tailrace.engine.expression import (  # noqa: F401
     strings,
 )
 from tailrace.engine.expression.conditions import Condition, Junction
-from tailrace.engine.expression.failures import (
-    ILLEGAL_OPERATION,
-    TYPE_MISMATCH,
-    Failure,
-    Unsupported,
-    check,
-    fail,
-    leave_to_server,
-)
+from tailrace.engine.expression.failures import Failure, Unsupported, check, fail, leave_to_server
 from tailrace.engine.expression.parsing import Context, Scope, Version
-from tailrace.engine.expression.stages import (
-    ALLOWED,
-    SPLIT,
-    Match,
-    Projection,
-    Run,
-    Stage,
-    is_forbidden,
-)
+from tailrace.engine.expression.stages import ALLOWED, SPLIT, Match, Projection, Run, Stage, is_forbidden
 from tailrace.engine.expression.values import Date, Document, Value, name_text
 from tailrace.errors import PipelineFailed, PipelineUnsupported, StreamRefused
+from tailrace.server_codes import ILLEGAL_OPERATION, TYPE_MISMATCH
 
 _SPLIT_SINCE: Final[Version] = (6, 0, 9)
 _INTERNAL_DATABASES: Final = frozenset({"admin", "config", "local"})
@@ -269,11 +254,7 @@ def _specification(stage: bytes | Mapping[str, Any]) -> tuple[str, Value]:
         fail(TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object")
     document = Document(stage if isinstance(stage, bytes) else bson.encode(stage))
     names = document.names()
-    check(
-        len(names) == 1,
-        40323,
-        "A pipeline stage specification object must contain exactly one field.",
-    )
+    check(len(names) == 1, 40323, "A pipeline stage specification object must contain exactly one field.")
     return name_text(names[0]), document.get(names[0])
 
 

@@ -77,7 +77,7 @@ class ProjectionNode:
 
 
 def leads_to(path: bytes, other: bytes) -> bool:
-    """Tell whether a path is the beginning of another, or that itself."""
+    """Return whether a path is the beginning of another, or that itself."""
     return other == path or other.startswith(path + b".")
 
 

@@ -5,24 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from tailrace.engine.expression.failures import (
-    FAILED_TO_PARSE,
-    INVALID_PIPELINE_OPERATOR,
-    Failure,
-    check,
-    fail,
-    leave_to_server,
-)
+from tailrace.engine.expression.failures import Failure, check, fail, leave_to_server
 from tailrace.engine.expression.nodes import Node, split_path
-from tailrace.engine.expression.parsing import (
-    Scope,
-    is_expression_name,
-    parse_expression,
-    parse_operand,
-)
+from tailrace.engine.expression.parsing import Scope, is_expression_name, parse_expression, parse_operand
 from tailrace.engine.expression.projection import ProjectionNode
 from tailrace.engine.expression.rendering import render, render_document
 from tailrace.engine.expression.values import Document, Value, is_number, name_text, truth
+from tailrace.server_codes import FAILED_TO_PARSE, INVALID_PIPELINE_OPERATOR
 
 _LEAF: Final = "leaf"
 
@@ -52,10 +41,7 @@ class _Spec:
             below = here.setdefault(name, {})
             if not isinstance(below, dict):
                 rest = b".".join(full[index + 1 :])
-                fail(
-                    31249,
-                    f"Path collision at {name_text(b'.'.join(names))} remaining portion " + name_text(rest),
-                )
+                fail(31249, f"Path collision at {name_text(b'.'.join(names))} remaining portion " + name_text(rest))
             here = below
         if full[-1] in here:
             fail(31250, f"Path collision at {name_text(b'.'.join(names))}")
@@ -143,11 +129,7 @@ def _parse_flag(spec: _Spec, parent: list[bytes], name: bytes, included: bool) -
 
 def _parse_object(spec: _Spec, parent: list[bytes], name: bytes, value: Document) -> None:
     names = value.names()
-    check(
-        names,
-        51270,
-        "An empty sub-projection is not a valid value. Found empty object at path",
-    )
+    check(names, 51270, "An empty sub-projection is not a valid value. Found empty object at path")
     path = spec.names(name)
     if len(names) == 1 and names[0].startswith(b"$"):
         operator = name_text(names[0])
@@ -220,10 +202,7 @@ def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
         spec.claim(path)
         return
     if not names:
-        fail(
-            40180,
-            "an empty object is not a valid value. Found empty object at path " + name_text(b".".join(path)),
-        )
+        fail(40180, "an empty object is not a valid value. Found empty object at path " + name_text(b".".join(path)))
     for name, item in value.items():
         if name.startswith(b"$"):
             check(

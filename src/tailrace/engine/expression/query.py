@@ -16,27 +16,13 @@ from tailrace.engine.expression.conditions import (
     Test,
     as_document,
 )
-from tailrace.engine.expression.failures import (
-    BAD_VALUE,
-    FAILED_TO_PARSE,
-    Failure,
-    Unsupported,
-    check,
-    fail,
-    leave_to_server,
-)
+from tailrace.engine.expression.failures import Failure, Unsupported, check, fail, leave_to_server
 from tailrace.engine.expression.nodes import MAX_DEPTH
 from tailrace.engine.expression.numbers import as_double
 from tailrace.engine.expression.parsing import Scope, Version, parse_operand
 from tailrace.engine.expression.rendering import render_document
-from tailrace.engine.expression.values import (
-    Document,
-    Regex,
-    Value,
-    is_number,
-    name_text,
-    truth,
-)
+from tailrace.engine.expression.values import Document, Regex, Value, is_number, name_text, truth
+from tailrace.server_codes import BAD_VALUE, FAILED_TO_PARSE
 
 
 def parse_query(query: Document, scope: Scope) -> Condition:
@@ -169,10 +155,7 @@ _PATHLESS: Final[dict[bytes, Pathless]] = {
 
 def _parse_operators(path: bytes, operators: Document, scope: Scope, *, top: bool) -> list[Condition]:
     first = operators.names()[0]
-    if first in (b"$near", b"$nearSphere", b"$geoNear") and type(operators.get(first)) in (
-        Document,
-        list,
-    ):
+    if first in (b"$near", b"$nearSphere", b"$geoNear") and type(operators.get(first)) in (Document, list):
         code = 5626500 if scope.context.version >= (5, 1) else BAD_VALUE
         fail(code, "$geoNear, $near, and $nearSphere are not allowed in this context")
     parts = []
@@ -304,11 +287,7 @@ def _parse_elem_match(path: bytes, value: Value, scope: Scope) -> Condition:
     if _is_expression(value, partial_reference=True) and value.names()[0] not in _PATHLESS:
         inner = Junction("and", _parse_operators(b"", value, scope, top=False))
         single = inner.bind_single()
-        return Leaf(
-            path,
-            lambda array: type(array) is list and any(map(single, array)),
-            whole_arrays=True,
-        )
+        return Leaf(path, lambda array: type(array) is list and any(map(single, array)), whole_arrays=True)
     match = _parse(value, scope, top=False).bind()
 
     def test(array: Value) -> bool:

@@ -13,14 +13,7 @@ from bson.int64 import Int64
 from tailrace import raw
 from tailrace.engine.expression.arithmetic import truncated_remainder
 from tailrace.engine.expression.conditions import Test
-from tailrace.engine.expression.failures import (
-    BAD_VALUE,
-    FAILED_TO_PARSE,
-    TYPE_MISMATCH,
-    Failure,
-    check,
-    fail,
-)
+from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.numbers import (
     as_double,
     as_long,
@@ -48,6 +41,7 @@ from tailrace.engine.expression.values import (
     kind_of,
 )
 from tailrace.raw.bson_types import TYPE_NUMBERS
+from tailrace.server_codes import BAD_VALUE, FAILED_TO_PARSE, TYPE_MISMATCH
 
 if TYPE_CHECKING:
     from tailrace.engine.expression.pattern import Pattern

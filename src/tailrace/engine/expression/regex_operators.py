@@ -28,11 +28,7 @@ def read_pattern(operator: str, regex: Value, options: Value, version: Version) 
     is_pattern = is_nullish(regex) or type(regex) in (str, Regex)
     check(is_pattern, 51105, f"{operator} needs 'regex' to be of type string or regex")
     has_options = type(options) is str
-    check(
-        has_options or is_nullish(options),
-        51106,
-        f"{operator} needs 'options' to be of type string",
-    )
+    check(has_options or is_nullish(options), 51106, f"{operator} needs 'options' to be of type string")
     letters = options if has_options else ""
     pattern = regex
     if type(regex) is Regex:
@@ -44,16 +40,8 @@ def read_pattern(operator: str, regex: Value, options: Value, version: Version) 
         )
         letters = letters or regex.options
     if type(pattern) is str:
-        check(
-            "\0" not in pattern,
-            51109,
-            f"{operator}: regular expression cannot contain an embedded null byte",
-        )
-    check(
-        "\0" not in letters,
-        51110,
-        f"{operator}: regular expression options cannot contain an embedded null byte",
-    )
+        check("\0" not in pattern, 51109, f"{operator}: regular expression cannot contain an embedded null byte")
+    check("\0" not in letters, 51110, f"{operator}: regular expression options cannot contain an embedded null byte")
     check_options(letters, operator, version)
     if type(pattern) is not str:
         return None
@@ -154,10 +142,7 @@ def parse_regex_operator(name: str, value: Value, scope: Scope) -> Node:
     arguments = Arguments(
         names=("input", "regex", "options"),
         in_order=True,
-        not_object=(
-            51103,
-            f"{name} expects an object of named arguments but found: {kind_of(value)}",
-        ),
+        not_object=(51103, f"{name} expects an object of named arguments but found: {kind_of(value)}"),
         unknown=(31024, name + " found an unknown argument: {}"),
         required={
             "input": (31022, f"{name} requires 'input' parameter"),

@@ -11,7 +11,7 @@ from decimal import Decimal
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
-from tailrace.engine.expression.failures import OVERFLOW, TYPE_MISMATCH, check, fail
+from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     INT64_MIN,
@@ -22,6 +22,7 @@ from tailrace.engine.expression.numbers import (
     to_decimal128,
 )
 from tailrace.engine.expression.values import Date, Value, is_number, type_name
+from tailrace.server_codes import OVERFLOW, TYPE_MISMATCH
 
 _WIDTHS: dict[type, int] = {int: 0, Int64: 1, float: 2, Decimal128: 3}
 

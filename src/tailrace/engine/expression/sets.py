@@ -5,15 +5,7 @@ from __future__ import annotations
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.nodes import Associative, Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.ordering import ValueSet
-from tailrace.engine.expression.parsing import (
-    Arity,
-    Scope,
-    associative,
-    call_with,
-    function,
-    parse_operands,
-    parser,
-)
+from tailrace.engine.expression.parsing import Arity, Scope, associative, call_with, function, parse_operands, parser
 from tailrace.engine.expression.values import Value, is_nullish, truth, type_name
 
 
@@ -28,10 +20,7 @@ def union(*operands: Evaluate) -> Evaluate:
             if is_nullish(array):
                 return None
             if type(array) is not list:
-                fail(
-                    17043,
-                    "All operands of $setUnion must be arrays. One argument is of type: " + type_name(array),
-                )
+                fail(17043, "All operands of $setUnion must be arrays. One argument is of type: " + type_name(array))
             for value in array:
                 values.add(value)
         return values.in_order()
@@ -87,10 +76,7 @@ def difference(left: Value, right: Value) -> Value:
 
 def _array(value: Value, code: int, position: int) -> ValueSet:
     if type(value) is not list:
-        fail(
-            code,
-            f"All operands of $setEquals must be arrays. {position}-th argument is of type: " + type_name(value),
-        )
+        fail(code, f"All operands of $setEquals must be arrays. {position}-th argument is of type: " + type_name(value))
     return ValueSet(value)
 
 

@@ -13,13 +13,7 @@ from typing import Final, TypeVar
 from tailrace.engine.expression.failures import Failure, check
 from tailrace.engine.expression.numbers import as_double
 from tailrace.engine.expression.ordering import compare
-from tailrace.engine.expression.values import (
-    MISSING,
-    Document,
-    Value,
-    is_number,
-    name_text,
-)
+from tailrace.engine.expression.values import MISSING, Document, Value, is_number, name_text
 
 
 def parse_sort_pattern(pattern: Value) -> Callable[[Value, Value], bool]:
@@ -32,31 +26,20 @@ def parse_sort_pattern(pattern: Value) -> Callable[[Value, Value], bool]:
         check(sign in (1, -1), 2942506, "The $sort element value must be either 1 or -1")
         return lambda left, right: compare(left, right) * sign < 0
     raise Failure(
-        2942507,
-        "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort embedded fields",
+        2942507, "The $sort is invalid: use 1/-1 to sort the whole element, or {field:1/-1} to sort embedded fields"
     )
 
 
 def _parse_fields(pattern: Document) -> list[tuple[list[bytes], int]]:
-    check(
-        pattern.names(),
-        2942505,
-        "BadValue: The sort pattern is empty when it should be a set of fields.",
-    )
+    check(pattern.names(), 2942505, "BadValue: The sort pattern is empty when it should be a set of fields.")
     parts = []
     for name, value in pattern.items():
         sign = as_double(value) if is_number(value) else 0.0
-        check(
-            sign in (1, -1),
-            2942505,
-            "BadValue: The sort element value must be either 1 or -1",
-        )
+        check(sign in (1, -1), 2942505, "BadValue: The sort element value must be either 1 or -1")
         check(name, 2942505, "BadValue: The sort field cannot be empty")
         names = name.split(b".")
         check(
-            all(names),
-            2942505,
-            "BadValue: The sort field is a dotted field but has an empty part: " + name_text(name),
+            all(names), 2942505, "BadValue: The sort field is a dotted field but has an empty part: " + name_text(name)
         )
         parts.append((names, int(sign)))
     return parts

@@ -14,13 +14,7 @@ from tailrace.engine.expression.projection import Addition, Exclusion, Inclusion
 from tailrace.engine.expression.projection_parsing import parse_additions, parse_projection, parse_projection_4_2
 from tailrace.engine.expression.query import parse_query
 from tailrace.engine.expression.rendering import render, render_document
-from tailrace.engine.expression.values import (
-    MISSING,
-    Document,
-    Value,
-    name_text,
-    type_name,
-)
+from tailrace.engine.expression.values import MISSING, Document, Value, name_text, type_name
 
 Run: TypeAlias = Callable[[Document], Document | None]
 """A bound stage: the document it makes of one, None when it filters it out."""
@@ -92,7 +86,7 @@ class Projection:
         self._tree.optimize()
 
     def preserves(self, path: bytes) -> bool:
-        """Tell whether what is at a path, and below it, is the same before and behind the stage."""
+        """Return whether what is at a path, and below it, is the same before and behind the stage."""
         if self._kind is Inclusion:
             return any(leads_to(kept, path) for kept in self._tree.leaf_paths())
         changed = self._tree.leaf_paths() if self._kind is Exclusion else self._tree.expression_paths()
@@ -139,11 +133,7 @@ class Unset(Projection):
         if type(value) not in (str, list):
             fail(31002, "$unset specification must be a string or an array")
         names = value if type(value) is list else [value]
-        check(
-            names,
-            31119,
-            "$unset specification must be a string or an array with at least one field",
-        )
+        check(names, 31119, "$unset specification must be a string or an array with at least one field")
         check(
             all(type(item) is str for item in names),
             31120,
@@ -183,10 +173,7 @@ class ReplaceRoot:
     @staticmethod
     def _new_root(value: Value) -> Value:
         if type(value) is not Document:
-            fail(
-                40229,
-                "expected an object as specification for $replaceRoot stage, got " + type_name(value),
-            )
+            fail(40229, "expected an object as specification for $replaceRoot stage, got " + type_name(value))
         for name in value.names():
             if name != b"newRoot":
                 shown = name_text(name)

@@ -12,13 +12,7 @@ from tailrace.engine.expression.date_formatting import format_iso
 from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.meter import ELEMENT, check_string, spend
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
-from tailrace.engine.expression.numbers import (
-    as_int,
-    as_long,
-    format_decimal,
-    format_double,
-    is_int32,
-)
+from tailrace.engine.expression.numbers import as_int, as_long, format_decimal, format_double, is_int32
 from tailrace.engine.expression.parsing import (
     Arguments,
     Arity,
@@ -31,16 +25,7 @@ from tailrace.engine.expression.parsing import (
     parser,
 )
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.values import (
-    Binary,
-    Code,
-    Date,
-    Symbol,
-    Value,
-    is_nullish,
-    is_number,
-    type_name,
-)
+from tailrace.engine.expression.values import Binary, Code, Date, Symbol, Value, is_nullish, is_number, type_name
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -202,18 +187,12 @@ def substring_of_code_points(value: Value, start: Value, length: Value) -> Value
         found = type_name(start)
         fail(34450, f"$substrCP: starting index must be a numeric type (is BSON type {found})")
     if not is_int32(start):
-        fail(
-            34451,
-            "$substrCP: starting index cannot be represented as a 32-bit integral value: " + render(start),
-        )
+        fail(34451, "$substrCP: starting index cannot be represented as a 32-bit integral value: " + render(start))
     if not is_number(length):
         found = type_name(length)
         fail(34452, f"$substrCP: length must be a numeric type (is BSON type {found})")
     if not is_int32(length):
-        fail(
-            34453,
-            "$substrCP: length cannot be represented as a 32-bit integral value: " + render(length),
-        )
+        fail(34453, "$substrCP: length cannot be represented as a 32-bit integral value: " + render(length))
     first, count = as_int(start), as_int(length)
     check(count >= 0, 34454, "$substrCP: length must be a nonnegative integer.")
     check(first >= 0, 34455, "$substrCP: the starting index must be nonnegative integer.")
@@ -345,10 +324,7 @@ def parse_replace(name: str, value: Value, scope: Scope) -> Node:
         values = {"input": source, "find": find, "replacement": replacement}
         for what, given in values.items():
             if type(given) is not str and not is_nullish(given):
-                fail(
-                    codes[what],
-                    f"{name} requires that '{what}' be a string, found: {render(given)}",
-                )
+                fail(codes[what], f"{name} requires that '{what}' be a string, found: {render(given)}")
         if any(type(given) is not str for given in values.values()):
             return None
         return _replace(source, find, replacement, every=name == "$replaceAll")

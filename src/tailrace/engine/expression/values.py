@@ -294,14 +294,8 @@ _WRITERS: dict[type, tuple[int, Callable[[Value], bytes]]] = {
     bool: (raw.BOOL, raw.boolean),
     Date: (raw.DATE, lambda value: _int64.pack(value.millis)),
     type(None): (raw.NULL, lambda _: b""),
-    Regex: (
-        raw.REGEX,
-        lambda value: b"%b\x00%b\x00" % (_bytes(value.pattern), _bytes(value.options)),
-    ),
-    DbPointer: (
-        raw.DB_POINTER,
-        lambda value: raw.string(_bytes(value.namespace)) + value.id.binary,
-    ),
+    Regex: (raw.REGEX, lambda value: b"%b\x00%b\x00" % (_bytes(value.pattern), _bytes(value.options))),
+    DbPointer: (raw.DB_POINTER, lambda value: raw.string(_bytes(value.namespace)) + value.id.binary),
     Code: (raw.CODE, lambda value: raw.string(_bytes(value.source))),
     Symbol: (raw.SYMBOL, lambda value: raw.string(_bytes(value.text))),
     CodeWithScope: (raw.CODE_WITH_SCOPE, _write_code_with_scope),

@@ -5,6 +5,7 @@ import { byId, fill, h, toast } from "./dom.js";
 import { badge } from "./flow.js";
 import { ago, bytes, count, duration, moment, rate } from "./format.js";
 import { jsonView } from "./json_view.js";
+import { emptiness } from "./panels.js";
 
 export class Captures {
   constructor(askForToken) {
@@ -21,7 +22,8 @@ export class Captures {
     byId("actions-hint").textContent = state.actions.enabled ? "" : `Actions are off: ${state.actions.reason}.`;
     const element = byId("captures-list");
     if (!state.streams.length) {
-      fill(element, h("p", { class: "empty" }, "No capture is known: no producer answers, and the position store is empty."));
+      const none = "No capture is known: no producer answers, and the position store is empty.";
+      fill(element, h("p", { class: "empty" }, emptiness(state, "positions", none)));
       return;
     }
     fill(element, state.streams.map((stream) => this.card(stream, state.at)));

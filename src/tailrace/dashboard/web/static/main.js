@@ -23,7 +23,7 @@ function draw(state) {
   if (document.hidden) return;
   const parts = [
     () => drawOverall(state.overall), () => drawFlow(byId("flow-picture"), state.flow),
-    () => drawOplog(byId("window-bars"), state.oplog), () => captures.draw(state), () => entity.draw(state.features),
+    () => drawOplog(byId("window-bars"), state), () => captures.draw(state), () => entity.draw(state.features),
     () => drawPanels(state), () => fill(byId("version"), `tailrace ${state.version}`),
   ];
   for (const part of parts) {

@@ -5,22 +5,25 @@ import { bytes, clock, duration, moment } from "./format.js";
 
 const BAR = 26;
 const ROW = 19;
+const STILL = ["stopped", "stalled", "paused"];
 
-export function drawOplog(element, windows) {
-  if (!windows.length) {
+export function drawOplog(element, { oplog, streams }) {
+  if (!oplog.length) {
     fill(element, h("p", { class: "empty" }, "The oplog cannot be read now: see MongoDB in the flow above."));
     return;
   }
-  fill(element, windows.map((window) => shard(window, Math.max(280, element.clientWidth))), legend());
+  const still = new Set(streams.filter((stream) => STILL.includes(stream.state)).map((stream) => stream.name));
+  fill(element, oplog.map((window) => shard(window, Math.max(280, element.clientWidth), still)), legend());
 }
 
-function shard(window, width) {
+function shard(window, width, still) {
   const fullness = window.is_full ? "full: new entries push out old ones" : "still filling up";
   return h("div", { class: "oplog", "data-key": window.shard },
     h("h3", {}, window.shard, h("small", {},
       `${duration(window.window_seconds)} of history in ${bytes(window.used_bytes)} of ${bytes(window.limit_bytes)}, ${fullness}`)),
     bar(window, width),
-    h("ul", { class: "forecasts" }, window.markers.filter((marker) => marker.kind === "stream").map(forecast)));
+    h("ul", { class: "forecasts" }, window.markers.filter((marker) => marker.kind === "stream")
+      .map((marker) => forecast(marker, still.has(marker.name)))));
 }
 
 function bar(window, width) {
@@ -85,15 +88,16 @@ function pin(marker, top) {
     h("text", { x: marker.at + (marker.isLeft ? -7 : 7), y, "text-anchor": marker.isLeft ? "end" : "start" }, marker.text));
 }
 
-function forecast(marker) {
+function forecast(marker, isStill) {
   return h("li", { class: marker.level, "data-key": marker.name },
-    h("strong", {}, marker.name), " ", sentence(marker),
+    h("strong", {}, marker.name), " ", sentence(marker, isStill),
     marker.reasons.length ? h("em", {}, ` ${marker.reasons[0]}`) : null);
 }
 
-function sentence(marker) {
+function sentence(marker, isStill) {
   if (marker.is_lost) return "has lost its history: recover it.";
   const stopped = marker.until_lost_if_stopped_seconds;
+  if (isStill) return stopped === null ? "does not move; nothing is being written." : `does not move; ${duration(stopped)} until its history is lost.`;
   const spare = stopped === null ? "nothing is being written." : `${duration(stopped)} left if it stopped now.`;
   // At the end of the oplog a trend is mostly the rounding of cluster times.
   const isClose = marker.level === "ok" && marker.ratio > 0.9;

@@ -6,6 +6,12 @@ import { ago, bytes, count, duration, moment, rate } from "./format.js";
 
 const several = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 
+/** What an empty panel says: nothing is known of a source that does not answer. */
+export function emptiness(state, name, empty) {
+  const silent = state.sources.find((one) => `${one.name} `.startsWith(`${name} `) && one.condition.colour !== "green");
+  return silent ? `Not known: ${silent.condition.reason}.` : empty;
+}
+
 /** A table of rows: columns are [title, cell(row), isNumber]. */
 function table(element, rows, columns, empty, keyOf) {
   if (!rows.length) {
@@ -23,8 +29,8 @@ export function drawPanels(state) {
   drawWatchers(state.gateways);
   drawTables(state);
   drawDrift(state);
-  drawGaps(state.gaps);
-  drawLetters(state.dead_letters);
+  drawGaps(state);
+  drawLetters(state);
   drawSources(state);
 }
 
@@ -41,7 +47,7 @@ function drawShards(state) {
   table(byId("shards-list"), state.shards, [
     ["Shard", (shard) => h("b", {}, shard.name)], ["Oplog ends", (shard) => moment(shard.last)],
     ["High-water marks", marks], ["Merge", merge],
-  ], "No shard has been read.", (shard) => shard.name);
+  ], emptiness(state, "mongodb", "No shard has been read."), (shard) => shard.name);
 }
 
 function drawWatchers(gateways) {
@@ -53,7 +59,7 @@ function drawWatchers(gateways) {
   fill(element, gateways.map((gateway) => h("div", { class: "gateway", "data-key": gateway.location },
     h("h3", {}, gateway.listener ?? gateway.location, " ", badge(gateway.condition.colour)),
     h("p", { class: "hint" }, gateway.condition.reason),
-    h("dl", { class: "facts" }, [
+    gateway.listener === null ? null : h("dl", { class: "facts" }, [
       ["Watchers", count(gateway.watchers)], ["Clients", count(gateway.connections)], ["Events", rate(gateway.events_per_second)],
       ["Bytes", `${bytes(gateway.bytes_per_second)}/s`], ["Dropped", count(gateway.dropped)],
       ["Passed on", count(gateway.passed)],
@@ -75,37 +81,40 @@ function drawTables(state) {
     ["Rows", (one) => count(one.rows), true], ["Files", (one) => count(one.files), true], ["Size", (one) => bytes(one.bytes), true],
     ["Newest event", (one) => (one.cluster_time === null ? "–" : ago(one.cluster_time, state.at)), true],
     ["Snapshots", snapshots],
-  ], "The warehouse has no tables yet.", (one) => one.name);
+  ], emptiness(state, "iceberg", "The warehouse has no tables yet."), (one) => one.name);
 }
 
-function drawDrift({ drift, tables }) {
+function drawDrift(state) {
+  const { drift, tables } = state;
   const element = byId("drift-list");
-  if (!drift.length) fill(element, h("p", { class: "empty" }, tables.length ? "Every document fits its table." : "There are no tables yet."));
+  const none = tables.length ? "Every document fits its table." : "There are no tables yet.";
+  if (!drift.length) fill(element, h("p", { class: "empty" }, emptiness(state, "iceberg", none)));
   else {
     fill(element, h("ul", { class: "plain notes" }, drift.map((one, index) => h("li", { "data-key": `${index}${one.change}` },
       h("b", {}, one.table), " ", one.change, one.at ? h("small", {}, ` ${moment(one.at)}`) : null))));
   }
 }
 
-function drawGaps(gaps) {
+function drawGaps(state) {
   const colours = { open: "red", recovering: "amber", closed: "green", accepted: "amber" };
-  table(byId("gaps-list"), gaps, [
+  table(byId("gaps-list"), state.gaps, [
     ["Stream", (gap) => h("b", {}, `${gap.stream} #${gap.number}`)], ["State", (gap) => badge(colours[gap.state] ?? "grey", gap.state)],
     ["Why", (gap) => gap.reason], ["From", (gap) => moment(gap.last_good)], ["To", (gap) => moment(gap.first_known)],
     ["Read again", (gap) => count(gap.records), true], ["Deletes", (gap) => count(gap.deletes), true],
-  ], "No history was ever lost.", (gap) => `${gap.stream}${gap.number}`);
+  ], emptiness(state, "positions", "No history was ever lost."), (gap) => `${gap.stream}${gap.number}`);
 }
 
 const PARTS = { capture: "capture", features: "features job", warehouse: "tables job" };
 
-function drawLetters(parts) {
+function drawLetters(state) {
+  const parts = state.dead_letters;
   const newest = parts.flatMap((part) => part.newest.map((letter) => ({ ...letter, part: part.part })))
     .sort((one, other) => (other.at ?? 0) - (one.at ?? 0)).slice(0, 20).map((letter, place) => ({ ...letter, place }));
   const rows = h("div", { "data-key": "rows" });
   table(rows, newest, [
     ["When", (one) => moment(one.at)], ["Put aside by", (one) => PARTS[one.part]], ["Cause", (one) => h("code", {}, one.cause)],
     ["Namespace", (one) => one.namespace || "–"], ["Operation", (one) => one.operation || "–"], ["What happened", (one) => one.message],
-  ], "No dead letters.", (one) => one.location); // two letters may be alike in everything
+  ], emptiness(state, "dead letters", "No dead letters."), (one) => one.location); // two letters may be alike in everything
   fill(byId("letters-list"), rows, h("ul", { class: "plain notes", "data-key": "places" }, parts.map((part) => h("li", { "data-key": part.part },
     h("b", {}, PARTS[part.part]), ` ${part.total === null ? "not polled" : count(part.total)}, in ${part.location}`))));
 }
