@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import bson
@@ -11,12 +13,14 @@ from bson.timestamp import Timestamp
 
 from capture_harness import ListSink
 from tailrace.capture.formats import make_format
-from tailrace.capture.positions import Position, open_store
+from tailrace.capture.positions import Position, PositionStore, open_store
+from tailrace.capture.positions.file import FileCells
 from tailrace.capture.positions.leader import Leader
 from tailrace.capture.producer.delivery import Delivery, no_hook
 from tailrace.capture.recovery.inventory import NoInventory
-from tailrace.errors import EventUnconvertible, StoreUnavailable
+from tailrace.errors import EventUnconvertible, LeaseLost, StoreUnavailable
 from tailrace.monitor import StreamMetrics
+from tailrace.retry import DEFAULT_POLICY, Backoff, RetryPolicy
 from tailrace.token import ResumeToken
 
 
@@ -42,7 +46,9 @@ def refuse(_: bytes, error: EventUnconvertible) -> None:
     raise error
 
 
-def delivery_of(leader: Leader) -> Delivery:
+def delivery_of(
+    leader: Leader, pause: Callable[[float, str], None] = lambda *_: None, policy: RetryPolicy = DEFAULT_POLICY
+) -> Delivery:
     return Delivery(
         make_format("bson"),
         ListSink([], lambda: True),
@@ -52,7 +58,8 @@ def delivery_of(leader: Leader) -> Delivery:
         StreamMetrics("orders"),
         commit_interval=0.0,
         hook=no_hook,
-        pause=lambda _: None,
+        pause=pause,
+        backoff=Backoff(policy),
     )
 
 
@@ -131,3 +138,80 @@ def test_a_store_that_is_away_for_a_moment_is_no_reason_to_deliver_everything_ag
         leader.save = save
         delivery.commit(now=True)
         assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(7, 1), 2)
+
+
+def lose(folder: Path) -> Callable[[], None]:
+    """Put a file where the folder was, as if its disk were away; gives what brings it back."""
+    away = folder.with_name("away")
+    folder.rename(away)
+    folder.touch()
+
+    def bring_back() -> None:
+        folder.unlink()
+        away.rename(folder)
+
+    return bring_back
+
+
+def test_while_the_lease_cannot_be_renewed_nothing_is_delivered_and_then_the_stream_goes_on(tmp_path) -> None:
+    """To begin anew would deliver again what was acknowledged since the store went away."""
+    clock, pauses = [1000.0], []
+    with (
+        PositionStore(FileCells(tmp_path / "positions"), lease_clock=lambda: clock[0]) as store,
+        Leader(store, store.acquire("orders", "here/1", seconds=30), lambda: clock[0]) as leader,
+    ):
+
+        def pause(seconds: float, _: str) -> None:
+            pauses.append(seconds)
+            clock[0] += 20  # the lease ends meanwhile, and nobody takes it
+            if len(pauses) == 3:
+                bring_back()
+            time.sleep(seconds)
+
+        leader.save(at(5))
+        delivery = delivery_of(leader, pause)
+        bring_back = lose(tmp_path / "positions")
+        delivery.deliver([event(1)], at(6))
+        delivery.commit()
+        assert not pauses, "the lease lasts long enough"
+        clock[0] += 16
+        delivery.deliver([event(2)], at(7))
+        assert len(pauses) == 3
+        delivery.commit(now=True)
+        assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(7, 1), 2)
+
+
+def test_a_lease_that_another_took_meanwhile_is_lost(tmp_path) -> None:
+    clock = [1000.0]
+    with (
+        PositionStore(FileCells(tmp_path / "positions"), lease_clock=lambda: clock[0]) as store,
+        open_store(f"file:{tmp_path / 'positions'}") as others,
+    ):
+        leader = Leader(store, store.acquire("orders", "here/1", seconds=0.5), lambda: clock[0])
+        leader.save(at(5))
+
+        def pause(seconds: float, _: str) -> None:
+            bring_back()
+            others.wait_for_lease("orders", "there/1", seconds=30, timeout=60, sleep=time.sleep)
+            clock[0] += 20
+
+        delivery = delivery_of(leader, pause)
+        bring_back = lose(tmp_path / "positions")
+        clock[0] += 0.4
+        with pytest.raises(LeaseLost):
+            delivery.deliver([event(1)], at(6))
+
+
+def test_a_store_that_stays_away_is_an_error_once_the_budget_is_spent(tmp_path) -> None:
+    clock = [1000.0]
+    with (
+        PositionStore(FileCells(tmp_path / "positions"), lease_clock=lambda: clock[0]) as store,
+        Leader(store, store.acquire("orders", "here/1", seconds=30), lambda: clock[0]) as leader,
+    ):
+        leader.save(at(5))
+        delivery = delivery_of(leader, lambda seconds, _: time.sleep(seconds), RetryPolicy(budget=0.2))
+        bring_back = lose(tmp_path / "positions")
+        clock[0] += 16
+        with pytest.raises(StoreUnavailable):
+            delivery.deliver([event(1)], at(6))
+        bring_back()

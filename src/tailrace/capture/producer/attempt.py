@@ -150,6 +150,7 @@ class Attempt:
             commit_interval=self._options.commit_interval,
             hook=parts.hook,
             pause=self._pause,
+            backoff=parts.backoff,
             tracing=self._options.tracing,
             stream=self._options.name,
         )
@@ -261,9 +262,9 @@ class Attempt:
             self._delivered, self.start_at_time = None, False
         return kept
 
-    def _pause(self, seconds: float) -> None:
-        """Wait while the sink is full; the reading thread waits too, once its buffer is."""
-        self._status.sink_waits("its buffer is full of what is not acknowledged")
+    def _pause(self, seconds: float, reason: str) -> None:
+        """Wait while the sink may be given nothing; the reading thread waits too, once its buffer is full."""
+        self._status.sink_waits(reason)
         if self.delivery is not None:
             self._show(self.delivery)
         self._parts.controls.wait(min(seconds, _LONGEST_WAIT))

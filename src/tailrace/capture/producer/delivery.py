@@ -29,6 +29,7 @@ from tailrace.capture.sinks import Sink, TransactionalSink
 from tailrace.errors import Backpressure, EventUnconvertible, StoreUnavailable
 from tailrace.logs import get_logger
 from tailrace.monitor import StreamMetrics
+from tailrace.retry import Backoff
 from tailrace.telemetry import NO_TRACING, SampledEvent, Tracing
 
 _log = get_logger("tailrace.capture")
@@ -84,7 +85,8 @@ class Delivery:
         *,
         commit_interval: float,
         hook: Hook,
-        pause: Callable[[float], None],
+        pause: Callable[[float, str], None],
+        backoff: Backoff,
         tracing: Tracing = NO_TRACING,
         stream: str = "",
     ) -> None:
@@ -97,6 +99,7 @@ class Delivery:
         self._commit_interval = commit_interval
         self._hook = hook
         self._pause = pause
+        self._backoff = backoff
         self._tracing = tracing
         self._stream = stream
         self._pending: deque[InFlightBatch] = deque()
@@ -185,12 +188,32 @@ class Delivery:
                 return self._sink.add(records)
             except Backpressure as full:
                 self.commit(now=self.transactional)  # only a commit makes room there
-                self._pause(full.retry_after)
+                self._pause(full.retry_after, "its buffer is full of what is not acknowledged")
 
     def _check_lease(self) -> None:
-        """Write nothing after the end of the lease; a transaction of another's epoch is refused by its broker."""
-        if not self.transactional:
-            self._leader.check(in_flight=self.waiting)
+        """Write nothing after the end of the lease; a transaction of another's epoch is refused by its broker.
+
+        While the lease cannot be renewed nothing is given to the sink, and what is in flight is acknowledged. If nobody
+        else has the lease once the store is back, the stream goes on where it stands, and nothing is delivered twice.
+        """
+        while not self.transactional:
+            try:
+                self._leader.check(in_flight=self.waiting)
+                break
+            except StoreUnavailable as error:
+                self._wait_for_store(error)
+
+    def _wait_for_store(self, error: StoreUnavailable) -> None:
+        """Wait a moment before the lease is renewed again, or raise the error when the retry budget is spent."""
+        seconds = self._backoff.failed()
+        if seconds is None:
+            raise error
+        self._metrics.error(error.code)
+        _log.warning("lease_not_renewed", stream=self._stream, error=error.message[:300])
+        until = time.monotonic() + min(seconds, _SECONDS_UNTIL_ASKED_AGAIN)
+        while (left := until - time.monotonic()) > 0:
+            self._pause(left, "the lease cannot be renewed, because the position store is away")
+            self._advance(self._sink.acknowledged())
 
     def _commit_position(self, now: bool, caught_up: bool) -> None:
         self._check_lease()
