@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ from tailrace.capture.positions import Position, open_store
 from tailrace.cli.app import run
 from tailrace.cli.failures import error_for
 from tailrace.errors import ServerUnreachable, SettingsError
+from tailrace.owned import GuardedProcess
 from tailrace.settings import Settings, describe
 from tailrace.spark.failures import error_of, explained
 from tailrace.stand import Kafka, Postgres, Redis, ReplicaSet
@@ -107,6 +109,27 @@ def test_verify_waits_for_a_producer_that_was_started_just_before(
     assert run(["verify", "--uri", mongodb.uri, "--name", "orders", "--sink", sink, "--topic", "no.such"]) != 69
     started.join()
     assert "error[not-caught-up]" not in capsys.readouterr().err
+
+
+def test_verify_beside_the_first_producer_waits_for_its_snapshot(
+    mongodb: ReplicaSet,
+    kafka: Kafka,
+    database: Database[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As the home page has it: it found no topic yet, and said that the user lacks the privilege to read them."""
+    database.orders.insert_many([{"_id": number, "text": "x" * 500} for number in range(20_000)])
+    monkeypatch.setenv("TAILRACE_MONGODB__URI", mongodb.uri)
+    monkeypatch.setenv("TAILRACE_CAPTURE__SINK", f"kafka://{kafka.bootstrap_servers}")
+    monkeypatch.setenv("TAILRACE_CAPTURE__TOPIC_PREFIX", f"first-{database.name}")
+    command = [sys.executable, "-m", "tailrace.cli.app", "produce", f"{database.name}.orders"]
+    with open("produce.log", "w") as log, GuardedProcess(command, stdout=log, stderr=log) as producer:
+        code = run(["verify", "--json"])
+        producer.terminate()
+    assert code == 0, capsys.readouterr().err
+    (result,) = json.loads(capsys.readouterr().out)
+    assert (result["documents"], result["equal"]) == (20_000, 20_000)
 
 
 def test_verify_says_first_that_a_file_cannot_be_read_back(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from tailrace.settings import Settings
 if TYPE_CHECKING:
     from bson.timestamp import Timestamp
 
+    from tailrace.capture.producer.assembly import Capture
     from tailrace.capture.recovery.verify import Comparison
 
 _SECONDS_TO_START = 10.0
@@ -43,7 +44,7 @@ def verify(
 
     with connected(settings, for_capture=True) as client, Capture.open(settings, client) as capture:
         capture.readable_sink()
-        at = _time_to_compare(settings, capture, wait)
+        at = _time_to_compare(settings, capture, topic, wait)
         results = capture.verify(at, topics=topic, collections=source)
     if as_json:
         typer.echo(json.dumps([result.to_json() for result in results], indent=2, default=str))
@@ -52,8 +53,8 @@ def verify(
     raise typer.Exit(0 if all(result.is_equal for result in results) else 1)
 
 
-def _time_to_compare(settings: Settings, capture: Any, wait: float) -> Timestamp:
-    """Take the time now, and wait until the stream has delivered everything up to it.
+def _time_to_compare(settings: Settings, capture: Capture, topics: list[str] | None, wait: float) -> Timestamp:
+    """Take the time now, and wait until the stream has delivered everything up to it, and its snapshot.
 
     Where nobody produces it, a producer that was started just before gets a moment to take the lease, and no more.
     """
@@ -61,16 +62,27 @@ def _time_to_compare(settings: Settings, capture: Any, wait: float) -> Timestamp
 
     at, name = watermark(capture.source.client), settings.capture.name
     begun, is_produced = time.monotonic(), False
-    while True:
-        position = capture.store.load(name)
-        if position is None or position.cluster_time >= at:
-            return at
+    while (missing := _missing(capture, name, at)) is not None:
         is_produced = is_produced or capture.store.holder(name) is not None
-        allowed = wait if is_produced else min(wait, _SECONDS_TO_START)
-        if time.monotonic() - begun > allowed:
+        if not is_produced and capture.store.load(name) is None and (topics or capture.topic_names()):
+            break  # its position is kept elsewhere, and cannot be waited for
+        if time.monotonic() - begun > (wait if is_produced else min(wait, _SECONDS_TO_START)):
             why = f"it did not in {wait:g} s" if is_produced else "no process produces it"
-            raise NotCaughtUp(f"the stream {name} has to reach {at.time}:{at.inc} first, and {why}")
+            raise NotCaughtUp(f"the stream {name} has to {missing} first, and {why}")
         time.sleep(0.1)
+    return at
+
+
+def _missing(capture: Capture, name: str, at: Timestamp) -> str | None:
+    """What the stream has to do before it can be compared at a time; None when it has done all of it."""
+    from tailrace.capture.snapshot.progress import SnapshotProgress
+
+    position = capture.store.load(name)
+    if position is None:
+        return "deliver something"
+    if SnapshotProgress(capture.store.cells, name).unfinished is not None:
+        return "finish its snapshot"
+    return None if position.cluster_time >= at else f"reach {at.time}:{at.inc}"
 
 
 def _table(results: list[Comparison]) -> Table:
