@@ -9,12 +9,13 @@ import base64
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
 import bson
-from bson import Binary, Code, Regex, Timestamp
+from bson import Binary, Code, Decimal128, Int64, ObjectId, Regex, Timestamp
 from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
 
@@ -31,6 +32,8 @@ _PATHS = (
     "d.e", "d", "*.a", "a.**.b", "address.**", "7", "b.7.a", "_id", "_id.a",
 )  # fmt: skip
 _LENGTHS = (0, 3, 9)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OBJECT_ID_DIGITS, _DATE_DIGITS = 24, 12
 Path = tuple[str, ...]
 """Names and positions; a position begins with `#`."""
 
@@ -71,11 +74,37 @@ def settings_of(rules: list[Spoken]) -> list[dict[str, Any]]:
 
 
 def found_in(output: bytes, mark: str) -> bool:
-    """Whether a mark stands in an output, as it is, in hexadecimal digits or in base64."""
-    plain = mark.encode()
-    return any(
-        each in output for each in (plain, plain.hex().encode(), plain.hex().upper().encode(), *_in_base64(plain))
-    )
+    """Whether a mark stands in an output, in any of the ways that one is spelt."""
+    return any(each in output for each in _spellings(mark))
+
+
+@lru_cache(maxsize=100_000)
+def _spellings(mark: str) -> tuple[bytes, ...]:
+    """A text as it is, in hexadecimal digits and in base64; a number, a date or an ObjectId in its bytes too."""
+    text = mark.encode()
+    found = [text, text.hex().encode(), text.hex().upper().encode(), *_in_base64(text)]
+    if len(mark) == _OBJECT_ID_DIGITS:
+        found += [text.upper(), bytes.fromhex(mark), *_in_base64(bytes.fromhex(mark))]
+    elif mark.isdigit():
+        found += _of_number(int(mark))
+    if len(mark) == _DATE_DIGITS:
+        moment = _EPOCH + timedelta(milliseconds=int(mark))
+        found += [moment.strftime(f"%Y-%m-%d{between}%H:%M:%S").encode() for between in " T"]
+        found.append(f"{moment:%Y}, {moment.month}, {moment.day}, {moment.hour}, {moment.minute}, ".encode())
+    return tuple(found)
+
+
+def _of_number(number: int) -> Iterator[bytes]:
+    """As BSON has it (and the digits of a decimal), as Avro does, and in the hexadecimal digits of a resume token."""
+    little = number.to_bytes(8, "little")
+    yield from (little, *_in_base64(little))
+    yield f"{number:x}".upper().encode()
+    yield f"{number << 1:x}".upper().encode()
+    left, varint = number << 1, bytearray()
+    while left:
+        varint.append(left & 0x7F | (0x80 if left >> 7 else 0))
+        left >>= 7
+    yield bytes(varint)
 
 
 def _in_base64(text: bytes) -> Iterator[bytes]:
@@ -223,13 +252,26 @@ class Canaries:
     def _leaf(self, path: Path, marks: dict[str, bool]) -> Any:
         mark = f"{self._chance.getrandbits(72):018x}"  # no part of it is that of another
         made: Any = self._chance.choice(
-            [mark, mark, mark, Binary(mark.encode()), Regex(mark), Code(mark), Code(mark, {"s": mark})]
+            [mark, mark, mark, Binary(mark.encode()), Regex(mark), Code(mark), Code(mark, {"s": mark}), None, None]
         )
+        if made is None:
+            mark, made = self._number()
         if path[0] == "_id" and isinstance(made, Regex):
             made = mark  # the server has no regular expressions as _id
         # Code with a scope hides its text with rules above it alone; a rule may not reach into it by name.
         marks[mark] = hides(self.rules, path, made)
         return made
+
+    def _number(self) -> tuple[str, Any]:
+        """Make a value that is no text, and its mark."""
+        kind, number = self._chance.randrange(4), self._chance.randrange(10**17, 10**18)
+        if kind == 0:
+            made = ObjectId(self._chance.randbytes(12))
+            return str(made), made
+        if kind == 1:  # of the years 1973 to 2001: no clock shows it now
+            number = self._chance.randrange(10**11, 10**12)
+            return str(number), _EPOCH + timedelta(milliseconds=number)
+        return str(number), Int64(number) if kind == 2 else Decimal128(str(number))
 
 
 def _spelt(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,8 @@
 A secret is known by where it stands: the password of a URI, the path of a web address, and the value of a name that
 means one, such as `sasl.password`, `AWS_SESSION_TOKEN` or `fs.s3a.secret.key`, in the query of a URL, a dictionary or
 a sentence. Every output, log line and page goes through here.
+
+Resume tokens in what servers say are cut after their time: the rest holds the `_id` of a document.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ _WEB_ADDRESS = re.compile(r"^(https?://[^/?#]*)[/?#].+$", re.DOTALL)
 _LOOKS_LIKE_A_URI = re.compile(r"^[A-Za-z][\w+.-]*:")
 # A value ends where the parameter of a URL does, or a word of a sentence; one in quotation marks ends with them.
 _PAIR = re.compile(r"""([A-Za-z][\w.%-]{1,80})(["']?\s?=\s?|["']:\s?|:)("[^"]*"|'[^']*'|[^&\s"',;})\]]+)""")
+_TOKEN = re.compile(r"""(\b_data["']?\s?:\s?["'])([0-9A-Fa-f]{18})[0-9A-Fa-f]{15,}""")
+"""One that is longer than a high-water mark, and its beginning: the type of the first value, and the cluster time."""
 _ALWAYS = ("password", "passwd", "passphrase", "secret", "credential", "authorization", "jaas", "pwd")
 _KEYS = ("api", "private", "account", "shared", "signing", "encryption", "access")
 _NO_SECRET_AT_THE_END = ("file", "location", "path", "url", "uri", "id", "class", "provider", "type", "seconds", "ms")
@@ -42,8 +46,8 @@ def means_a_secret(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Give the text without the passwords of URIs and without the values of names that mean a secret."""
-    return _PAIR.sub(_masked_pair, _URI_PASSWORD.sub(rf"\1:{STARS}@", text))
+    """Give the text without the passwords of URIs, the values of names that mean a secret, and the keys in tokens."""
+    return _PAIR.sub(_masked_pair, _URI_PASSWORD.sub(rf"\1:{STARS}@", _TOKEN.sub(r"\1\2...", text)))
 
 
 def shown_failure(error: BaseException) -> str:

@@ -142,6 +142,12 @@ def test_deletes_in_a_gap_are_found_under_hashed_keys(database: Database[Any], t
         ({"rules": [{"fields": ["a"], "action": "drop", "length": 3}]}, {}, "length"),
         ({"key": "short", "rules": []}, {}, "guessed"),
         ({"rules": [{"fields": ["a"], "action": "drop"}]}, {"pipeline": '[{"$addFields": {"b": "$a"}}]'}, "$addFields"),
+        ({"rules": [{"fields": ["a"], "action": "drop"}]}, {"pipeline": '[{"$unset": "documentKey"}]'}, "documentKey"),
+        (
+            {"rules": [{"fields": ["a"], "action": "drop"}]},
+            {"pipeline": '[{"$unset": ["b", "ns.coll"]}]'},
+            "removes ns",
+        ),
     ],
 )
 def test_what_would_protect_nothing_is_refused(policy: Any, capture: Any, says: str) -> None:
@@ -181,6 +187,7 @@ def test_ddl_events_of_a_server_hold_no_constant(database: Database[Any]) -> Non
         {"$match": {"$and": [{"a": 1}, {"$or": [{"$expr": True}]}]}},
         {"$redact": "$$KEEP"},
         {"$project": {"copy": "$fullDocument.email"}},
+        {"$changeStreamSplitLargeEvent": {}},
     ],
 )
 def test_a_stage_whose_error_may_quote_a_value_is_refused(

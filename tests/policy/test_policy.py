@@ -230,6 +230,18 @@ def test_what_is_no_event_is_refused_and_stripped():
         policy(("a", "drop")).event(bson.encode({"_id": {"_data": "82"}, "fullDocument": {"a": 1}}))
 
 
+@pytest.mark.parametrize("ns", [None, {}, {"db": "shop"}, {"coll": "people"}])
+@pytest.mark.parametrize("name", ["fullDocument", "fullDocumentBeforeChange", "documentKey", "updateDescription"])
+def test_what_names_no_collection_is_refused(ns, name):
+    """A part of an event that came in fragments, say: nobody knows which rules it is under."""
+    rules = policy(("a", "drop"), namespaces="shop.people")
+    nameless = bson.decode(event()) | {name: {"a": 1}, "ns": ns}
+    for made in (nameless, {key: value for key, value in nameless.items() if key != "documentKey" or key == name}):
+        for govern in (rules.event, lambda given: rules.events([given])):
+            with pytest.raises(EventUnconvertible, match="names no collection"):
+                govern(bson.encode(made))
+
+
 def raw_empty() -> bytes:
     return bson.encode({})
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tailrace.capture.producer.status import ProducerStatus
 from tailrace.cli.app import run
 from tailrace.dashboard.answers import ObservedEvent
 from tailrace.dashboard.sources.change_stream import ChangeStreamSource
+from tailrace.errors import HistoryLost
 from tailrace.policy.configured import policy_of
 from tailrace.proof import LedgerFile, TrustLedger, report
 from tailrace.proof.comparator import Comparison
@@ -101,3 +104,48 @@ def test_a_position_is_shown_without_the_key_of_its_event() -> None:
     policy = policy_of(Settings.model_validate({"policy": {"rules": RULES}}))
     assert full_state(status, CaptureSettings(), [])["token"] == token.hex
     assert full_state(status, CaptureSettings(), [], policy)["token"] == ResumeToken.high_water_mark(time).hex
+
+
+@pytest.mark.mongodb("4.2.6", "6.0.5")
+def test_what_a_server_says_of_an_event_does_not_show_its_key(
+    mongodb: ReplicaSet, database: Database[Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of an event over 16 MB the server quotes the token, which holds the `_id`."""
+    settings = tmp_path / "governed.toml"
+    settings.write_text(
+        f'[mongodb]\nuri = "{mongodb.uri}"\n[policy]\nkey = "0123456789abcdef"\n'
+        '[[policy.rules]]\nfields = ["_id"]\naction = "hash"\n'
+    )
+    database.people.insert_one({"_id": MARK, "a": "x" * 9 * 2**20})
+    began = database.client.admin.command("ping")["operationTime"]
+    database.people.update_one({"_id": MARK}, {"$set": {"b": "x" * 6 * 2**20}})
+    words = ["--config", str(settings), "watch", f"{database.name}.people", "--full-document", "updateLookup"]
+    assert run([*words, "--start-at", f"{began.time},{began.inc + 1}", "--count", "1"]) != 0
+    text = capfd.readouterr().err
+    assert "_data" in text, "the server quotes it"
+    assert not found_in(text.encode(), MARK)
+
+
+def test_an_error_of_the_spark_source_does_not_show_a_key(mongodb: ReplicaSet, database: Database[Any]) -> None:
+    """Spark prints an error with its traceback; the server quotes the token that it has found instead."""
+    from tailrace.spark.columns import ENVELOPE
+    from tailrace.spark.source import TailraceDataSource
+
+    with database.people.watch() as stream:
+        database.people.insert_one({"_id": MARK})
+        token = ResumeToken.parse(bson.encode(next(stream)["_id"])).decode()
+    assert token.event_identifier is not None
+    gone = replace(token, event_identifier=token.event_identifier.replace(b"4711", b"4712"))
+    options = {
+        "uri": mongodb.uri,
+        "namespaces": f"{database.name}.people",
+        "startAfter": ResumeToken.encode(gone).hex,
+    }
+    database.people.insert_one({"_id": f"{MARK}-2"})
+    reader = TailraceDataSource(options).reader(ENVELOPE)
+    (part, *_) = reader.partitions()
+    with pytest.raises(HistoryLost) as failed:
+        list(reader.read(part))
+    text = "".join(traceback.format_exception(failed.value))
+    assert "_data" in text, "the server quotes it"
+    assert not found_in(text.encode(), MARK)

@@ -13,8 +13,10 @@ from tailrace.settings import PolicyRuleSettings, Settings
 
 _ONLY: Final = "only"
 _LEAST_KEY_BYTES: Final = 16
-_FILTERING_STAGES: Final = frozenset({"$match", "$unset", "$changeStreamSplitLargeEvent"})
+_FILTERING_STAGES: Final = frozenset({"$match", "$unset"})
 _EXPRESSION: Final = "$expr"
+_RULES_DEPEND_ON: Final = frozenset({"ns", "documentKey"})
+"""Without these fields nobody knows which rules an event is under, or which key its token holds."""
 
 
 def policy_of(settings: Settings, pipeline: Iterable[Mapping[str, Any]] = ()) -> Policy:
@@ -55,18 +57,32 @@ def _rule(number: int, given: PolicyRuleSettings, *, has_key: bool) -> Rule:
 
 
 def _refuse_revealing_stages(pipeline: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse stages that may copy values to where no rule looks, and expressions, whose errors quote values."""
+    """Refuse stages that may take values to where no rule looks, and expressions, whose errors quote values."""
     for name, stage in ((name, stage) for each in pipeline for name, stage in each.items()):
         if name not in _FILTERING_STAGES:
             raise SettingsError(
                 f"the pipeline has {name}, which may show values where no rule of the policy looks for them",
                 hint=f"Under a policy a pipeline may hold {', '.join(sorted(_FILTERING_STAGES))}.",
             )
+        if name == "$unset" and (removed := _RULES_DEPEND_ON & set(map(_top_level, _listed(stage)))):
+            raise SettingsError(
+                f"the pipeline removes {', '.join(sorted(removed))}, without which no rule can be applied",
+                hint='Remove fields of documents with action = "drop" instead.',
+            )
         if _holds_expression(stage):
             raise SettingsError(
                 f"the pipeline has {_EXPRESSION}, and an expression's error may quote a value that the policy hides",
                 hint="Compare with query operators, or use a filter of capture.transforms, which sees governed events.",
             )
+
+
+def _listed(value: Any) -> list[Any]:
+    """Give what `$unset` names: one path or a list of them."""
+    return value if isinstance(value, list) else [value]
+
+
+def _top_level(path: Any) -> str:
+    return str(path).partition(".")[0]
 
 
 def _holds_expression(value: Any) -> bool:

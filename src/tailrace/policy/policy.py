@@ -24,6 +24,8 @@ from tailrace.raw import Value
 from tailrace.token import ResumeToken
 
 _DOCUMENTS: Final = frozenset({b"fullDocument", b"fullDocumentBeforeChange", b"documentKey"})
+_OF_A_DOCUMENT: Final = _DOCUMENTS | {b"updateDescription"}
+"""Fields of an event that only the rules of a collection can govern."""
 _MOST_NAMESPACES: Final = 10_000
 _ABOUT_THE_EVENT: Final = (b"_id", b"operationType", b"clusterTime", b"ns")
 _OF_DDL: Final = (b"operationDescription", b"stateBeforeChange")
@@ -127,8 +129,8 @@ class Policy:
 
     def _event(self, view: ChangeEvent) -> bytes:
         namespace = view.namespace
-        if not namespace and (view.document_key is not None or view.has_full_document):
-            raise EventUnconvertible("the policy cannot be applied: the event has no namespace")
+        if None in view.database_and_collection and not _OF_A_DOCUMENT.isdisjoint(view.spans):
+            raise EventUnconvertible("the policy cannot be applied: the event names no collection")
         fields = self.fields(namespace)
         if fields is None or not (fields.may_touch(view.raw) or b"operationDescription" in view.raw):
             return view.raw
@@ -332,7 +334,9 @@ class CompiledPolicy:
         self._learned += 1
         root = self._fields(namespace)
         tables = None if root is None else tables_of(root)
-        if root is None or tables is None:
+        if "." not in namespace:  # no collection's: rare, and the reference sees whether it may be
+            self._compiled.learn(namespace, False)
+        elif root is None or tables is None:
             self._compiled.learn(namespace, root is None)
         else:
             ends = None if root.ends is None else sorted(root.ends)

@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure, ServerSelectionTimeoutError
 from tailrace import errors, server_codes
 from tailrace.capture.classifier import classify
 from tailrace.errors import HistoryLost, Outcome, TailraceError
-from tailrace.masking import shown_failure
+from tailrace.masking import masked, shown_failure
 
 _SNAPSHOT_TOO_OLD = {"mongodb-239", "mongodb-246"}
 _LOST_OFFSETS = ("KAFKA_DATA_LOSS", "OffsetOutOfRangeException", "failOnDataLoss")
@@ -28,16 +28,19 @@ _NOTE = re.compile(r"^error\[([a-z-]+)\]: (.*?) hint: (.*)$", re.MULTILINE)
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Give the errors inside a code and a hint that survive Spark."""
+    """Give the errors inside a code and a hint that survive Spark.
+
+    Causes are left out: Spark would print what the driver says of them, and servers quote tokens, which hold keys.
+    """
     try:
         yield
     except TailraceError as error:
-        raise _with_note(error) from error.__cause__
+        raise _with_note(error) from None
     except Exception as error:
         ours = _translated(error)
         if ours is None:
             raise
-        raise _with_note(ours) from error
+        raise _with_note(ours) from None
 
 
 def error_of(failure: BaseException) -> TailraceError | None:
@@ -103,7 +106,8 @@ def _translated(error: Exception) -> TailraceError | None:
 
 
 def _with_note(error: TailraceError) -> TailraceError:
-    message = " ".join(error.message.split())
+    message = " ".join(masked(error.message).split())
+    error.message, error.args = message, (message,)
     error.add_note(f"error[{error.code}]: {message} hint: {error.hint}")
     return error
 
