@@ -81,3 +81,15 @@ def python_workers(jvm: int) -> list[int]:
         level = [pid for pid, parent in parents.items() if parent in level]
         found += level
     return found
+
+
+@contextmanager
+def most_in_driver(spark: Any, size: str) -> Iterator[None]:
+    """Let no job bring more than this to the driver; Spark looks at it anew for every stage."""
+    conf, name = spark.sparkContext._jsc.sc().conf(), "spark.driver.maxResultSize"
+    before = conf.get(name, "1g")
+    conf.set(name, size)
+    try:
+        yield
+    finally:
+        conf.set(name, before)

@@ -13,23 +13,34 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 
-from spark_queries import wait_until
+from spark_queries import most_in_driver, wait_until
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.checkpoint import records_between
 from tailrace.spark.from_kafka import kafka_records
 from tailrace.warehouse import driver_batch
 from tailrace.warehouse.deletion_vectors import decoded, encoded, puffin
-from tailrace.warehouse.driver_compaction import Compaction, Source, chosen
+from tailrace.warehouse.driver_batch import HistoryRows, append_events
+from tailrace.warehouse.driver_compaction import Compaction, Source, chosen, compact
 from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, RemoteFile
+from tailrace.warehouse.history import COLUMNS as HISTORY_COLUMNS
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.key_index import Change, KeyIndex
 from tailrace.warehouse.lake import configure_catalog, open_lake
 from tailrace.warehouse.names import TableKind
+from tailrace.warehouse.summary import Part
+from tailrace.warehouse.table_files import RecentFiles
 from warehouse_load import Load, Topic, differences, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 SECONDS = 600.0
 TABLE = ("d", "t")
+EVENT_TYPES = {
+    **dict.fromkeys(("token", "op", "db", "coll", "document_key", "full_document"), pa.string()),
+    **dict.fromkeys(("full_document_before", "update_description"), pa.string()),
+    **dict.fromkeys(("_key", "raw"), pa.binary()),
+    "cluster_time": pa.int64(),
+    "wall_time": pa.timestamp("us", tz="UTC"),
+}
 
 
 @pytest.fixture
@@ -120,6 +131,22 @@ def test_a_crash_between_history_and_mirror(spark, kafka, database, settings, tm
     assert lake.table((database.name, "orders_history")).count() == 17
 
 
+def test_a_batch_of_documents_too_large_for_the_driver_is_sparks(spark, kafka, database, settings, tmp_path):
+    """Few events may be many megabytes: a batch that the driver cannot take must not end the job for ever."""
+    topic, chosen_ = Topic(kafka, f"{database.name}-{uuid.uuid4().hex}"), settings()
+    for sizes in ([10], [700_000] * 3, [20]):
+        start = now(database.client)
+        database.orders.insert_many(
+            [{"text": "".join(map(chr, random.choices(range(33, 5000), k=size)))} for size in sizes]
+        )
+        topic.fill(database, start)
+        with most_in_driver(spark, "1m"):
+            records = kafka_records(spark, kafka.bootstrap_servers, topic.name, format="bson")
+            run(WarehouseJob(chosen_, format="bson"), records, tmp_path / "c")
+    assert differences(open_lake(spark, chosen_).table((database.name, "orders")), database.orders) == []
+    assert by_driver(spark, chosen_, (database.name, "orders_history")) == [False, False, True]
+
+
 def test_directly_from_mongodb(spark, mongodb, database, settings, tmp_path):
     """The first batch may be everything, so it is Spark's; the ones after it are the driver's."""
     chosen_ = settings()
@@ -132,11 +159,12 @@ def test_directly_from_mongodb(spark, mongodb, database, settings, tmp_path):
     query = job.start(stream, str(tmp_path / "c"), processingTime="1 second")
     mirror, history = (database.name, "orders"), (database.name, "orders_history")
     try:
-        wait_until(lambda: len(by_driver(spark, chosen_, history)) > 1, seconds=SECONDS)
+        wait_until(lambda: len(by_driver(spark, chosen_, history)) > 1, query, SECONDS)
         database.orders.update_many({"_id": {"$gt": 2}}, {"$set": {"n": 3}})
         database.orders.delete_many({"_id": {"$gte": 8}})
-        wait_until(lambda: any(by_driver(spark, chosen_, mirror)), seconds=SECONDS)
-        wait_until(lambda: not differences(open_lake(spark, chosen_).table(mirror), database.orders), seconds=SECONDS)
+        wait_until(lambda: any(by_driver(spark, chosen_, mirror)), query, SECONDS)
+        lake = open_lake(spark, chosen_)
+        wait_until(lambda: not differences(lake.table(mirror), database.orders), query, SECONDS)
     finally:
         query.stop()
 
@@ -240,6 +268,98 @@ def test_who_is_overtaken_commits_nothing(spark, table):
         first.put(list(range(60, 100)), 4)
     assert old
     assert found_by_spark(table) == expected
+
+
+def test_what_somebody_else_does_between_a_look_and_a_commit_is_seen_by_the_next(spark, table):
+    """A rewrite of all files conflicts with no new row, but a row that is changed later is somewhere else then."""
+    writer = Writer(table.driver_table(TABLE))
+    writer.put(list(range(100)), 1)
+    spark.sql(f"CALL {table.catalog}.system.rewrite_data_files(table => 'd.t', options => map('rewrite-all', 'true'))")
+    writer.put(list(range(100, 110)), 2)
+    writer.index.refresh()
+    writer.put(list(range(50, 105)), 3)
+    versions = {number: 1 if number < 50 else 3 if number < 105 else 2 for number in range(110)}
+    assert found_by_spark(table) == [(b"k%06d" % number, version) for number, version in versions.items()]
+
+
+def test_two_who_insert_the_same_documents_do_not_both(table):
+    """Neither takes a row of the other away, so only the rows that were added tell."""
+    first, second = Writer(table.driver_table(TABLE)), Writer(table.driver_table(TABLE))
+    first.put(list(range(10)), 1)
+    with pytest.raises(Conflict):
+        second.put(list(range(10)), 1)
+    assert found_by_spark(table) == [(b"k%06d" % number, 1) for number in range(10)]
+
+
+HISTORY = ("d", "t_history")
+
+
+class Appender:
+    """Puts events into a history, as batches do."""
+
+    def __init__(self, lake: Any) -> None:
+        self.table = lake.driver_table(HISTORY)
+        self.recent = RecentFiles(self.table, "cluster_time")
+        self.recent.refresh()
+
+    def append(self, numbers: range) -> None:
+        at = int(time.time()) << 32
+        columns = {name: pa.nulls(len(numbers), kind) for name, kind in EVENT_TYPES.items()}
+        columns |= {
+            "token": pa.array([f"{number:06d}" for number in numbers]),
+            "cluster_time": pa.array([at + number for number in numbers]),
+            "_key": pa.array([b"%d" % number for number in numbers]),
+        }
+        events = pa.table(columns)
+        token = {"least_token": f"{numbers[0]:06d}", "greatest_token": f"{numbers[-1]:06d}"}
+        part = Part(
+            "d", "t", len(numbers), 0, 0, 0, least_key=None, greatest_key=None, least_time=at, repeated=False, **token
+        )
+        append_events(HistoryRows(part, self.table, self.recent, events), {})
+
+
+def tokens(lake: Any) -> list[int]:
+    return sorted(int(row.token) for row in lake.table(HISTORY).select("token").collect())
+
+
+@pytest.fixture
+def history(table):
+    table.create(HISTORY, TableKind.HISTORY, "d.t", HISTORY_COLUMNS, day="cluster_time")
+    return table
+
+
+def test_two_who_append_the_same_events_do_so_once(history):
+    first, second = Appender(history), Appender(history)
+    first.append(range(10))
+    second.append(range(5, 15))
+    first.append(range(20, 25))
+    second.append(range(16, 20))
+    assert tokens(history) == list(range(25))[:15] + list(range(16, 25))
+    operations = [str(one.operation()) for one in history._java(HISTORY).snapshots()]
+    assert operations == ["append"] * 4
+
+
+def test_events_that_somebody_deleted_do_not_come_back_by_a_compaction(spark, history):
+    appender = Appender(history)
+    for number in range(16):
+        appender.append(range(number * 10, number * 10 + 10))
+    compaction = Compaction(appender.table, "token", 1.0)
+    compaction.begin(appender.recent.sources())
+    compaction.wait()
+    name = history.sql_name(HISTORY)
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    spark.sql(f"DELETE FROM {name} WHERE token = '000017'")
+    done = compaction.take()
+    assert done is not None
+    assert appender.recent.replace(done, {})
+    left = [number for number in range(160) if number != 17]
+    assert tokens(history) == left
+    spark.sql(f"DELETE FROM {name} WHERE token = '000023'")
+    appender.append(range(200, 201))
+    left = [*(number for number in left if number != 23), 200]
+    again = compact(appender.table, Appender(history).recent.sources(), "token")
+    assert appender.recent.replace(again, {})
+    assert tokens(history) == left
 
 
 def test_files_elsewhere_are_read_through_iceberg(table):

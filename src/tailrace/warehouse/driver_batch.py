@@ -7,22 +7,20 @@ The commits say of the batch what Spark's say, so a batch that comes again finds
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
 from tailrace.fold import BASE, DATA_OPERATIONS, Ends
 from tailrace.settings import WarehouseSettings
-from tailrace.warehouse.driver_compaction import Compacted, Compaction, Source, replace
-from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, NeedsSpark
+from tailrace.warehouse.driver_compaction import Compaction
+from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, NeedsSpark, Range
 from tailrace.warehouse.key_index import Change, KeyIndex
 from tailrace.warehouse.lake import Commit, Lake, Name
 from tailrace.warehouse.lifecycle import locations
@@ -31,11 +29,22 @@ from tailrace.warehouse.mirrors import Mirrors
 from tailrace.warehouse.names import history_table
 from tailrace.warehouse.staging import DEAD_LETTER, EVENT_COLUMNS, REPORT, ROW, Report, folding
 from tailrace.warehouse.summary import Part, Summary
+from tailrace.warehouse.table_files import RecentFiles, TableFiles
 
 _DAY: Final = "cluster_time_day"
 """The partition of a history."""
 _TRIES: Final = 5
 _BASE_COLUMNS: Final = ("_key", "_version", "_token", "_is_deleted", "_refused", "_bson", "_told_as")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRows:
+    """The events of a batch for one history."""
+
+    part: Part
+    table: DriverTable
+    recent: RecentFiles
+    events: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class PlannedBatch:
     """A batch that the driver can write."""
 
     summary: Summary
-    histories: Sequence[tuple[Part, DriverTable, pa.Table]]
+    histories: Sequence[HistoryRows]
     mirrors: Sequence[_MirrorRows]
 
 
@@ -67,8 +76,8 @@ class DriverWriter:
         self._batches = 0
         self._tables: dict[Name, DriverTable] = {}
         self._indexes: dict[Name, KeyIndex] = {}
-        self._appended: dict[Name, list[Source]] = defaultdict(list)
-        """The files of histories that may be put together: those of today and yesterday."""
+        self._recent: dict[Name, RecentFiles] = {}
+        """The files of histories that may be put together."""
         self._compactions: dict[Name, Compaction] = {}
 
     def planned(self, events: pa.Table, summary: Summary, ends: Ends) -> PlannedBatch:
@@ -80,7 +89,7 @@ class DriverWriter:
             if part.collection is None:
                 raise NeedsSpark("events of a database")
             rows = events.filter(_of(events, part))
-            histories.append((part, self._history(part), rows))
+            histories.append(HistoryRows(part, *self._history(part), rows))
             if part.changes:
                 self._check_location(part, ends)
                 mirrors.append(self._staged(part, rows))
@@ -89,12 +98,9 @@ class DriverWriter:
     def write(self, batch: PlannedBatch, commit: Commit, *, may_be_replay: bool) -> None:
         """Write a planned batch: histories first, as Spark does."""
         properties = commit.properties()
-        for part, table, rows in batch.histories:
-            name = history_table(part.namespace)
-            if not (may_be_replay and self._lake.has_batch(name, commit)):
-                self._appended[name] += [
-                    Source(file, BitMap()) for file in append_events(table, part, rows, properties)
-                ]
+        for rows in batch.histories:
+            if not (may_be_replay and self._lake.has_batch(history_table(rows.part.namespace), commit)):
+                append_events(rows, properties)
         for staged in batch.mirrors:
             staged.mirror.note_drift(staged.report, f"{commit.query}/{commit.batch}")
             if not (may_be_replay and self._lake.has_batch(staged.mirror.table, commit)):
@@ -105,33 +111,18 @@ class DriverWriter:
         properties = commit.properties(is_whole=False)
         self._batches += 1
         is_due = self._settings.maintain_batches and self._batches % self._settings.maintain_batches == 0
-        for part, table, _ in batch.histories:
-            name = history_table(part.namespace)
-            compaction = self._compaction(name, table, "token")
+        files: dict[Name, tuple[TableFiles, str]] = {
+            **{history_table(rows.part.namespace): (rows.recent, "token") for rows in batch.histories},
+            **{staged.mirror.table: (staged.index, "_key") for staged in batch.mirrors},
+        }
+        for name, (known, order) in files.items():
+            compaction = self._compaction(name, self._tables[name], order)
             if (done := compaction.take()) is not None:
-                self._replace_history(name, table, done, properties)
-            compaction.begin(self._appended[name])
-            if is_due:
-                table.expire(self._settings.keep_hours)
-        for staged in batch.mirrors:
-            name, index = staged.mirror.table, staged.index
-            compaction = self._compaction(name, self._tables[name], "_key")
-            if (done := compaction.take()) is not None:
-                with suppress(Conflict):
-                    index.replace(done, properties)
-            compaction.begin(index.sources())
+                with suppress(Conflict, NeedsSpark):
+                    known.replace(done, properties)
+            compaction.begin(known.sources())
             if is_due:
                 self._tables[name].expire(self._settings.keep_hours)
-
-    def _replace_history(self, name: Name, table: DriverTable, done: Compacted, properties: dict[str, str]) -> None:
-        replaced = {source.file.path for source in done.sources}
-        left = [source for source in self._appended[name] if source.file.path not in replaced]
-        try:
-            replace(table, done, {path: BitMap() for path in replaced}, properties)
-            left += [Source(done.file, BitMap())] if done.file is not None else []
-        except Conflict:
-            left.clear()  # somebody else put them together
-        self._appended[name] = left
 
     def _compaction(self, name: Name, table: DriverTable, order: str) -> Compaction:
         if name not in self._compactions:
@@ -143,20 +134,17 @@ class DriverWriter:
         """Open all tables again."""
         for compaction in self._compactions.values():
             compaction.wait()
-        for kept in (self._tables, self._indexes, self._appended, self._compactions):
+        for kept in (self._tables, self._indexes, self._recent, self._compactions):
             kept.clear()
 
-    def _history(self, part: Part) -> DriverTable:
+    def _history(self, part: Part) -> tuple[DriverTable, RecentFiles]:
         name = history_table(part.namespace)
-        is_first = name not in self._tables
         table = self._table(name)
-        table.refresh()
+        recent = self._recent.setdefault(name, RecentFiles(table, "cluster_time"))
+        recent.refresh()
         if table.partition != _DAY:
             raise NeedsSpark("a history that is not partitioned by day", is_lasting=True)
-        if is_first:
-            yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat()
-            self._appended[name] = [Source(file, BitMap()) for file in table.files_since("cluster_time", yesterday)]
-        return table
+        return table, recent
 
     def _table(self, name: Name) -> DriverTable:
         if name not in self._tables:
@@ -193,9 +181,26 @@ class DriverWriter:
         return _MirrorRows(mirror, index, rows.select(own.names).cast(own).sort_by("_key"), report)
 
 
-def append_events(table: DriverTable, part: Part, events: pa.Table, properties: dict[str, str]) -> list[DataFile]:
-    """Append the events of one collection to its history, each once, in one commit; gives the new files."""
-    new = events.take(pa.array(_new_events(table, part, events), pa.int64()))
+def append_events(history: HistoryRows, properties: dict[str, str]) -> None:
+    """Append the events of one collection to its history, each once, in one commit."""
+    recent, part = history.recent, history.part
+    inside = Range("token", part.least_token, part.greatest_token)
+    for left in reversed(range(_TRIES)):
+        files = _written(history, inside)
+        try:
+            recent.snapshot = history.table.append(files, properties, recent.snapshot, inside)
+            recent.append(files)
+            return
+        except Conflict:
+            if not left:
+                raise
+            recent.refresh()
+
+
+def _written(history: HistoryRows, inside: Range) -> list[DataFile]:
+    """Write the events that the history does not have, one file per day."""
+    table = history.table
+    new = history.events.take(pa.array(_new_events(table, inside, history.events), pa.int64()))
     seconds = pc.shift_right(new["cluster_time"], 32)
     times = pc.multiply(seconds, 1_000_000).cast(pa.timestamp("us", tz="UTC"))
     rows = new.append_column("version", new["cluster_time"]).set_column(
@@ -208,19 +213,18 @@ def append_events(table: DriverTable, part: Part, events: pa.Table, properties: 
         of_day = rows.filter(pa.array([one == day for one in days])) if len(set(days)) > 1 else rows
         date = datetime.fromtimestamp(day * 86_400, UTC).date()
         files.append(table.write_rows(of_day, f"{_DAY}={date.isoformat()}"))
-    table.append(files, properties)
     return files
 
 
-def _new_events(table: DriverTable, part: Part, events: pa.Table) -> list[int]:
+def _new_events(table: DriverTable, inside: Range, events: pa.Table) -> list[int]:
     """Give the events that the history does not have, each once; one is known by its token and key."""
     known: set[tuple[str, bytes | None]] = set()
-    for path in table.files_between("token", part.least_token, part.greatest_token):
+    for path in table.files_between(inside):
         rows = table.parquet(path).read(["token", "_key"])
-        inside = pc.and_(
-            pc.greater_equal(rows["token"], part.least_token), pc.less_equal(rows["token"], part.greatest_token)
+        is_inside = pc.and_(
+            pc.greater_equal(rows["token"], inside.least), pc.less_equal(rows["token"], inside.greatest)
         )
-        known.update(_pairs(rows.filter(inside)))
+        known.update(_pairs(rows.filter(is_inside)))
     new = []
     for number, pair in enumerate(_pairs(events)):
         if pair not in known:

@@ -155,18 +155,19 @@ class Compaction:
 
 
 def replace(
-    table: DriverTable, done: Compacted, gone: Mapping[str, BitMap], properties: Mapping[str, str]
-) -> tuple[Any, BitMap]:
+    table: DriverTable, done: Compacted, gone: Mapping[str, BitMap], properties: Mapping[str, str], since: int | None
+) -> tuple[Any, BitMap, int | None]:
     """Put a new file in the place of its sources, in one commit; gives its deletion vector, if any, and what that has.
 
-    `gone` has what is gone of the sources in the newest snapshot that the table knows. Raises Conflict, and changes
-    nothing, when there is a newer one that touches them.
+    `gone` has what is gone of the sources in the snapshot `since`. Raises Conflict, and changes nothing, when there is
+    a newer one that touches them. The last is the new snapshot, as `DriverTable.rewrite` gives it.
     """
     lost = done.gone_since(gone)
     vectors = table.write_vectors({done.file.path: lost} if done.file is not None and lost else {})
     try:
-        table.rewrite([source.file for source in done.sources], done.file, list(vectors.values()), properties)
+        files = [source.file for source in done.sources]
+        snapshot = table.rewrite(files, done.file, list(vectors.values()), properties, since)
     except Conflict as conflict:
         _log.info("compaction_overtaken", cause=str(conflict))
         raise
-    return next(iter(vectors.values()), None), lost
+    return next(iter(vectors.values()), None), lost, snapshot

@@ -64,6 +64,15 @@ class DataFile:
     """As a path, such as `cluster_time_day=2024-05-01`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Values of a column, both ends included."""
+
+    column: str
+    least: str
+    greatest: str
+
+
 class DriverTable:
     """One table, opened once."""
 
@@ -117,10 +126,15 @@ class DriverTable:
         """Give those that may have values as great as this, by metadata alone."""
         yield from self._planned(self._java.newScan().filter(self._expressions.greaterThanOrEqual(column, least)))
 
-    def files_between(self, column: str, least: str, greatest: str) -> list[str]:
+    def files_between(self, inside: Range) -> list[str]:
         """Give the files that may have values in a range, by metadata alone."""
-        scan = self._java.newScan().filter(self._expressions.greaterThanOrEqual(column, least))
-        return [one.path for one in self._planned(scan.filter(self._expressions.lessThanOrEqual(column, greatest)))]
+        return [one.path for one in self._planned(self._java.newScan().filter(self._inside(inside)))]
+
+    def _inside(self, inside: Range) -> Any:
+        least = self._expressions.greaterThanOrEqual(inside.column, inside.least)
+        return getattr(self._expressions, "and")(
+            least, self._expressions.lessThanOrEqual(inside.column, inside.greatest)
+        )
 
     def _planned(self, scan: Any) -> Iterator[DataFile]:
         tasks = scan.planFiles()
@@ -211,12 +225,19 @@ class DriverTable:
             made[blob.data_file] = builder.withContentSizeInBytes(blob.size).withRecordCount(blob.rows).build()
         return made
 
-    def append(self, files: Iterable[DataFile], properties: Mapping[str, str]) -> None:
-        """Add files, in one commit."""
-        update = self._java.newAppend()
+    def append(
+        self, files: Sequence[DataFile], properties: Mapping[str, str], since: int | None, inside: Range
+    ) -> int | None:
+        """Add files, in one commit; fails when somebody else has added rows inside a range after `since`.
+
+        Gives the new snapshot, or None when there are others between the two.
+        """
+        if not files:  # a change of nothing is called an overwrite, and streams that read the table refuse that
+            return self._commit(self._java.newAppend(), properties, since)
+        update = self._java.newRowDelta().conflictDetectionFilter(self._inside(inside))
         for file in files:
-            update = update.appendFile(file.java)
-        self._commit(update, properties)
+            update = update.addRows(file.java)
+        return self._commit_after(update.validateNoConflictingDataFiles(), properties, since)
 
     def change(
         self,
@@ -225,24 +246,36 @@ class DriverTable:
         replaced: Iterable[Any],
         properties: Mapping[str, str],
         since: int | None,
-    ) -> None:
-        """Add rows and let others leave, in one commit; fails when a file that loses rows has changed after `since`."""
-        update = self._java.newRowDelta()
+    ) -> int | None:
+        """Add rows and let others leave, in one commit.
+
+        Fails when after `since` somebody else has added rows, of which some may be those of the same documents, or has
+        changed a file that loses rows. Gives the new snapshot, or None when there are others between the two.
+        """
+        update = self._java.newRowDelta().validateNoConflictingDataFiles()
         for file in added:
             update = update.addRows(file.java)
         for vector in vectors.values():
             update = update.addDeletes(vector)
         for vector in replaced:
             update = update.removeDeletes(vector)
-        if vectors and since is not None:
-            update = update.validateFromSnapshot(since).validateDataFilesExist(list_(self._jvm, vectors))
+        if vectors:
+            update = update.validateDataFilesExist(list_(self._jvm, vectors))
             update = update.validateDeletedFiles().validateNoConflictingDeleteFiles()
-        self._commit(update, properties)
+        return self._commit_after(update, properties, since)
 
     def rewrite(
-        self, old: Sequence[DataFile], new: DataFile | None, vectors: Sequence[Any], properties: Mapping[str, str]
-    ) -> None:
-        """Put a file in the place of others; fails when one of these has changed since the snapshot known here."""
+        self,
+        old: Sequence[DataFile],
+        new: DataFile | None,
+        vectors: Sequence[Any],
+        properties: Mapping[str, str],
+        since: int | None,
+    ) -> int | None:
+        """Put a file in the place of others; fails when one of these has changed after `since`.
+
+        Gives the new snapshot, or None when there are others between the two.
+        """
         update = self._java.newRewrite()
         for file in old:
             update = update.deleteFile(file.java)
@@ -252,9 +285,7 @@ class DriverTable:
             update = update.addFile(new.java)
         for vector in vectors:
             update = update.addFile(vector)
-        if self.snapshot is not None:
-            update = update.validateFromSnapshot(self.snapshot)
-        self._commit(update, properties)
+        return self._commit_after(update, properties, since)
 
     def expire(self, keep_hours: float) -> None:
         """Remove snapshots older than this, and the files only they need.
@@ -272,7 +303,15 @@ class DriverTable:
                 update = update.expireSnapshotId(number)
             update.commit()
 
-    def _commit(self, update: Any, properties: Mapping[str, str]) -> None:
+    def _commit_after(self, update: Any, properties: Mapping[str, str], since: int | None) -> int | None:
+        """Commit what is checked against everything after a snapshot."""
+        return self._commit(update if since is None else update.validateFromSnapshot(since), properties, since)
+
+    def _commit(self, update: Any, properties: Mapping[str, str], since: int | None) -> int | None:
+        """Commit, and give the new snapshot when it is the next one after `since`.
+
+        What conflicts with nothing may come between, so whoever keeps an account of the files has to look again.
+        """
         for key, value in properties.items():
             update = update.set(key, value)
         try:
@@ -281,6 +320,8 @@ class DriverTable:
             if error.java_exception.getClass().getSimpleName() in _CONFLICTS:
                 raise Conflict(str(error.java_exception.getMessage())) from error
             raise
+        newest = self._java.currentSnapshot()
+        return int(newest.snapshotId()) if newest.parentId() == since else None
 
     def _write(self, data: bytes, suffix: str) -> str:
         path = str(self._java.locationProvider().newDataLocation(f"{uuid.uuid4()}.{suffix}"))

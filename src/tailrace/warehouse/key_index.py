@@ -6,9 +6,8 @@ snapshot. A batch looks at the files whose range of keys it touches, and the oth
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,19 +16,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from tailrace.warehouse.driver_compaction import Compacted, Source, replace
+from tailrace.warehouse.driver_compaction import Compacted, Source
 from tailrace.warehouse.driver_table import DataFile, DriverTable, NeedsSpark
+from tailrace.warehouse.table_files import TableFiles
 
 MOST_ROWS: Final = 5_000_000
 """Larger mirrors are merged by Spark: each row takes about 30 bytes here, and each batch is compared with all."""
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is known of one data file."""
+class _Keys:
+    """The keys and versions of one data file."""
 
-    file: DataFile
-    gone: BitMap
     least: bytes | None
     greatest: bytes | None
     keys: pa.Array | None = None
@@ -64,48 +62,46 @@ class Change:
     """All rows that are gone then, by data file, of those that lose some."""
 
 
-class KeyIndex:
+class KeyIndex(TableFiles):
     """The rows of one mirror."""
 
     def __init__(self, table: DriverTable) -> None:
-        self._table = table
-        self._known: dict[str, _Known] = {}
-        self.snapshot: int | None = None
+        super().__init__(table)
+        self._keys: dict[str, _Keys] = {}
 
     def refresh(self) -> None:
         """Take over what somebody else did to the mirror."""
-        newest = self._table.refresh()
-        if newest == self.snapshot:
-            return
-        files = list(self._table.files())
-        if sum(file.rows for file in files) > MOST_ROWS:
-            self._known.clear()
-            self.snapshot = None
-            raise NeedsSpark(f"a mirror of more than {MOST_ROWS} rows", is_lasting=True)
-        self._known = {file.path: self._taken(file) for file in files}
-        self.snapshot = newest
+        super().refresh()
+        self._keys = {path: known for path, known in self._keys.items() if path in self._sources}
 
-    def _taken(self, file: DataFile) -> _Known:
-        gone, before = self._table.vector(file), self._known.get(file.path)
-        if before is not None:
-            return _Known(file, gone, before.least, before.greatest, before.keys, before.versions)
-        return _Known(file, gone, *_range(self._table.parquet(file.path).metadata))
+    def _listed(self) -> Iterable[DataFile]:
+        files = list(super()._listed())
+        if sum(file.rows for file in files) > MOST_ROWS:
+            self._keys.clear()
+            raise NeedsSpark(f"a mirror of more than {MOST_ROWS} rows", is_lasting=True)
+        return files
 
     def find(self, keys: pa.Array, least: bytes, greatest: bytes) -> Iterator[Found]:
         """Give the rows that are there for keys, which are all inside a range."""
-        for known in self._known.values():
+        for path, source in self._sources.items():
+            known = self._keys_of(path)
             if not known.overlaps(least, greatest):
                 continue
             if known.keys is None:
-                rows = self._table.parquet(known.file.path).read(["_key", "_version"]).combine_chunks()
+                rows = self._table.parquet(path).read(["_key", "_version"]).combine_chunks()
                 known.keys, known.versions = _chunk(rows["_key"]), _chunk(rows["_version"]).to_numpy()
             numbers = pc.index_in(known.keys, value_set=keys)
             positions = np.flatnonzero(numbers.is_valid().to_numpy(zero_copy_only=False))
-            if known.gone and len(positions):
-                positions = positions[[position not in known.gone for position in positions.tolist()]]
+            if source.gone and len(positions):
+                positions = positions[[position not in source.gone for position in positions.tolist()]]
             if len(positions):
                 matched = numbers.take(pa.array(positions)).to_numpy()
-                yield Found(known.file.path, matched, positions, known.versions[positions])
+                yield Found(path, matched, positions, known.versions[positions])
+
+    def _keys_of(self, path: str) -> _Keys:
+        if path not in self._keys:
+            self._keys[path] = _Keys(*_range(self._table.parquet(path).metadata))
+        return self._keys[path]
 
     def rows(self, path: str, positions: Any, columns: Sequence[str]) -> pa.Table:
         """Read rows of a data file, from the row groups that have them."""
@@ -124,41 +120,29 @@ class KeyIndex:
 
     def gone_with(self, path: str, positions: Any) -> BitMap:
         """Give the rows of a file that are gone when these are."""
-        return self._known[path].gone | BitMap(positions.tolist())
+        return self._sources[path].gone | BitMap(positions.tolist())
 
-    def sources(self) -> list[Source]:
-        """Give all files, for a compaction."""
-        return [Source(known.file, known.gone) for known in self._known.values()]
-
-    def replace(self, done: Compacted, properties: Mapping[str, str]) -> None:
-        """Put a new file in the place of others; nothing happens when these are there no more."""
-        if any(source.file.path not in self._known for source in done.sources):
-            return
-        sources = [Source(self._known[one.file.path].file, one.gone) for one in done.sources]
-        gone = {one.file.path: self._known[one.file.path].gone for one in done.sources}
-        vector, lost = replace(self._table, dataclasses.replace(done, sources=sources), gone, properties)
-        for path in gone:
-            del self._known[path]
-        if done.file is not None and done.keys is not None:
-            self._remember(dataclasses.replace(done.file, vector=vector), lost, *done.keys)
-        self.snapshot = self._table.snapshot
+    def replace(self, done: Compacted, properties: Mapping[str, str]) -> bool:
+        """Put a new file in the place of others, in one commit; tells whether these were still there."""
+        is_done = super().replace(done, properties)
+        if is_done and done.file is not None and done.keys is not None:
+            self._remember(done.file.path, *done.keys)
+        return is_done
 
     def commit(self, change: Change, properties: Mapping[str, str]) -> None:
         """Commit a change, and remember it."""
         vectors = self._table.write_vectors(change.gone)
-        replaced = [old for path in change.gone if (old := self._known[path].file.vector) is not None]
-        self._table.change(change.added, vectors, replaced, properties, self.snapshot)
+        replaced = [old for path in change.gone if (old := self._sources[path].file.vector) is not None]
+        self.snapshot = self._table.change(change.added, vectors, replaced, properties, self.snapshot)
         for path, gone in change.gone.items():
-            known = self._known[path]
-            known.gone = gone
-            known.file = dataclasses.replace(known.file, vector=vectors[path])
+            self._sources[path] = Source(replace(self._sources[path].file, vector=vectors[path]), gone)
+        self.append(change.added)
         for file, (keys, versions) in zip(change.added, change.keys, strict=True):
-            self._remember(file, BitMap(), keys, versions)
-        self.snapshot = self._table.snapshot
+            self._remember(file.path, keys, versions)
 
-    def _remember(self, file: DataFile, gone: BitMap, keys: pa.Array, versions: Any) -> None:
+    def _remember(self, path: str, keys: pa.Array, versions: Any) -> None:
         ends = pc.min_max(keys).as_py()
-        self._known[file.path] = _Known(file, gone, ends["min"], ends["max"], keys, versions)
+        self._keys[path] = _Keys(ends["min"], ends["max"], keys, versions)
 
 
 def _chunk(column: pa.ChunkedArray) -> pa.Array:
