@@ -1,7 +1,7 @@
 """Reads tables by each library and prints their fingerprints, or why not: `reading.py CATALOG DATABASE.TABLE ...`.
 
-CATALOG is JSON: `{"folder": ...}`, `{"type": "sql", "uri": ...}` or `{"type": "rest", "uri": ...}`. Each library goes
-the way that its own documentation shows.
+CATALOG is JSON: `{"folder": ...}`, `{"name": ..., "type": "sql", "uri": ...}` or `{"type": "rest", "uri": ...}`. Each
+library goes the way that its own documentation shows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def loaded(catalog: Catalog, database: str, table: str) -> Any:
     from pyiceberg.table import StaticTable
 
     if "folder" not in catalog:
-        return load_catalog("lake", **catalog).load_table((database, table))
+        return load_catalog(**{"name": "lake", **catalog}).load_table((database, table))
     metadata = Path(catalog["folder"], database, table, "metadata")
     newest = max(metadata.glob("v*.metadata.json"), key=lambda file: int(file.name.split(".")[0][1:]))
     return StaticTable.from_metadata(str(newest))

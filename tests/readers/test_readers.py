@@ -1,7 +1,8 @@
 """Mirror and history, read by Spark, PyIceberg, Polars, DuckDB and `tailrace sql`, through three kinds of catalogs.
 
-Every reader gives the same fingerprint of every column, for tables of every format version that the settings know.
-What one of them cannot do is named in `KNOWN`, and the test fails when that no longer holds.
+Every reader gives the same fingerprint of every column, for tables of every format version that the settings know, and
+of every writer: Spark, and the driver, whose small batches leave deletion vectors and files that it put together. What
+one of them cannot do is named in `KNOWN`, and the test fails when that no longer holds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.lake import Commit, configure_catalog
 from tailrace.warehouse.query import ask
 from tailrace.warehouse.tables import newest_metadata_file
-from warehouse_load import RAW, VALUES
+from warehouse_load import RAW, VALUES, now
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]
 DOCUMENTS = int(os.environ.get("DOCUMENTS", "20000"))
@@ -52,8 +53,10 @@ LIBRARIES = (
 """Beside the environment's own PyIceberg. The extension of DuckDB for Iceberg comes from PyPI for this release."""
 KNOWN = ["deep", "items", "lines"]
 """Columns with lists of documents: PyIceberg 0.12 by itself gives `[]` for null there, `tailrace sql` does not."""
-VERSIONS = (2, 3)
-"""Of Iceberg's format; `warehouse.format_version` chooses one."""
+WAYS = (("spark", 2), ("spark", 3), ("driver", 3))
+"""Who writes the changes, and the version of Iceberg's format; `warehouse.format_version` chooses one."""
+ROUNDS = 40
+"""Batches of the driver; sixteen files of a size are put together."""
 TABLES = ("orders", "orders_history")
 READING = Path(__file__).with_name("reading.py")
 MORE: dict[str, list[Any]] = {
@@ -134,31 +137,45 @@ def read_by_others(lakes: list[Lake]) -> dict[str, dict[str, dict[str, str] | st
 
 @pytest.fixture(scope="module")
 def written(session: Any, mongodb: Any, tmp_path_factory: Any) -> Iterator[list[Lake]]:
-    """Tables of each format version, of a collection that was loaded, then changed: a fifth updated and deleted."""
-    name = f"readers_{uuid.uuid4().hex[:8]}"
+    """Tables of each way, of a collection that was loaded, then changed: a fifth updated and deleted."""
+    name, folder = f"readers_{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("lake")
     with mongodb.client() as client:
-        yield [
-            _written(session, mongodb.uri, client, f"{name}_{version}", version, tmp_path_factory.mktemp(f"v{version}"))
-            for version in VERSIONS
-        ]
-        for version in VERSIONS:
-            client.drop_database(f"{name}_{version}")
+        names = [f"{name}_{writer}_{version}" for writer, version in WAYS]
+        yield [_written(session, mongodb.uri, client, name, way, folder) for name, way in zip(names, WAYS, strict=True)]
+        for name in names:
+            client.drop_database(name)
 
 
-def _written(session: Any, uri: str, client: Any, name: str, version: int, folder: Path) -> Lake:
-    chance, orders = random.Random(1), client[name].orders
+def _written(session: Any, uri: str, client: Any, name: str, way: tuple[str, int], folder: Path) -> Lake:
+    chance, orders, (writer, version) = random.Random(1), client[name].orders, way
     options: dict[str, Any] = {"format_version": version, "maintain_batches": 0}
-    settings = WarehouseSettings(folder=str(folder), catalog=f"written{version}", **options)
+    if writer == "driver":
+        options |= {"maintain_batches": 10_000, "compaction_share": 1.0, "driver_events": DOCUMENTS}
+    settings = WarehouseSettings(folder=str(folder), catalog=f"written_{writer}_{version}", **options)
     for begin in range(0, DOCUMENTS, 1_000):
         numbers = range(begin, min(begin + 1_000, DOCUMENTS))
         orders.insert_many([document(number, chance) for number in numbers])
     job = WarehouseJob(settings, Namespaces.parse([f"{name}.orders"]), uri=uri)
     start = job.backfill(session, uri, [f"{name}.orders"])
     chosen = chance.sample(range(DOCUMENTS), DOCUMENTS // 5)
-    for begin in range(0, len(chosen), 1_000):
-        orders.bulk_write([change(number, chance) for number in chosen[begin : begin + 1_000]])
-    since = {**own_options(uri), "namespaces": f"{name}.orders", "startAtOperationTime": start}
-    job.write(session.read.format("tailrace").options(**since).schema(COLUMNS).load(), Commit("changes", 0))
+
+    def events() -> Any:
+        since = {**own_options(uri), "namespaces": f"{name}.orders", "startAtOperationTime": start}
+        return session.read.format("tailrace").options(**since).schema(COLUMNS).load()
+
+    size = 1_000 if writer == "spark" else -(-len(chosen) // ROUNDS)
+    for number, begin in enumerate(range(0, len(chosen), size), 1):
+        at = now(client)
+        orders.bulk_write([change(one, chance) for one in chosen[begin : begin + size]])
+        if writer == "driver":
+            start = f"{at.time}:{at.inc}"
+            job.apply(events(), number)
+    if writer == "driver":
+        for table in TABLES:
+            made = {row.operation for row in session.table(f"{settings.catalog}.{name}.{table}.snapshots").collect()}
+            assert "replace" in made, f"{table} was not compacted"
+    else:
+        job.write(events(), Commit("changes", 0))
     mirror = session.table(f"{settings.catalog}.{name}.orders")
     documents = orders.with_options(codec_options=RAW).find()
     assert {bytes(row[0]) for row in mirror.select("_bson").collect()} == {bytes(found.raw) for found in documents}
@@ -173,10 +190,12 @@ def lakes(request: pytest.FixtureRequest, written: list[Lake], tmp_path_factory:
         case "folder":
             yield written
         case "sql":
+            # A catalog in a database is known there by its name, for all of its clients.
             uri, place = f"sqlite:///{folder}/catalog.db", f"file://{folder}"
             config = {"type": "jdbc", "uri": f"jdbc:sqlite:{folder}/catalog.db", "warehouse": place}
-            with closing(SqlCatalog("lake", uri=uri, warehouse=place)) as catalog:
-                yield [register(catalog, one, "sql", config, {"type": "sql", "uri": uri}) for one in written]
+            with closing(SqlCatalog("sql_lake", uri=uri, warehouse=place)) as catalog:
+                others = {"name": "sql_lake", "type": "sql", "uri": uri}
+                yield [register(catalog, one, "sql", config, others) for one in written]
         case "rest":
             with RestCatalog.start(folder / "lake", folder=folder / "server") as server:
                 config = {"type": "rest", "uri": server.url}
@@ -206,7 +225,7 @@ def change(number: int, chance: random.Random) -> Any:
 
 def test_all_readers_read_the_same(lakes: list[Lake], session: Any) -> None:
     others, differing = read_by_others(lakes), {}
-    for lake, version in zip(lakes, VERSIONS, strict=True):
+    for lake, way in zip(lakes, WAYS, strict=True):
         for table in TABLES:
             expected = lake.spark(session, table)
             assert int(expected["rows"]) >= DOCUMENTS * 0.8
@@ -214,8 +233,8 @@ def test_all_readers_read_the_same(lakes: list[Lake], session: Any) -> None:
             found |= {reader: seen[f"{lake.database}.{table}"] for reader, seen in others.items()}
             for reader, seen in found.items():
                 if seen != expected:
-                    differing[reader, version, table] = _differing(expected, seen)
-    assert differing == {("pyiceberg", version, "orders"): KNOWN for version in VERSIONS}
+                    differing[reader, way, table] = _differing(expected, seen)
+    assert differing == {("pyiceberg", way, "orders"): KNOWN for way in WAYS}
 
 
 def _differing(expected: dict[str, str], seen: dict[str, str] | str) -> Any:
