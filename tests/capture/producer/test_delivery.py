@@ -113,13 +113,13 @@ def test_a_slow_store_is_spared_while_there_is_more_to_read_and_asked_when_the_s
 
 
 def test_a_store_that_is_away_for_a_moment_is_no_reason_to_deliver_everything_again(tmp_path) -> None:
-    """The next save has all that was acknowledged meanwhile; who ends has to know that nothing was saved."""
+    """The next save has all that was acknowledged meanwhile; who ends tries for a while, and learns that it failed."""
     with (
         open_store(f"file:{tmp_path / 'positions'}") as store,
         Leader(store, store.acquire("orders", "here/1", seconds=600)) as leader,
     ):
         leader.save(at(5))
-        delivery = delivery_of(leader)
+        delivery = delivery_of(leader, lambda seconds, _: time.sleep(seconds), RetryPolicy(budget=0.2))
         save = leader.save
 
         def fail(position: Position, **more: object) -> None:
@@ -215,3 +215,25 @@ def test_a_store_that_stays_away_is_an_error_once_the_budget_is_spent(tmp_path) 
         with pytest.raises(StoreUnavailable):
             delivery.deliver([event(1)], at(6))
         bring_back()
+
+
+def test_what_is_saved_at_the_end_waits_for_the_store(tmp_path) -> None:
+    """A stream whose server is away too, as when its store is that server, does not come again from the last save."""
+    with (
+        open_store(f"file:{tmp_path / 'positions'}") as store,
+        Leader(store, store.acquire("orders", "here/1", seconds=600)) as leader,
+    ):
+        pauses = []
+
+        def pause(seconds: float, _: str) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                bring_back()
+            time.sleep(seconds)
+
+        leader.save(at(5))
+        delivery = delivery_of(leader, pause)
+        bring_back = lose(tmp_path / "positions")
+        delivery.deliver([event(1)], at(6))
+        delivery.finish(5)
+        assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(6, 1), 1)

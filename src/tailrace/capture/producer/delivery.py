@@ -201,39 +201,48 @@ class Delivery:
                 self._leader.check(in_flight=self.waiting)
                 break
             except StoreUnavailable as error:
-                self._wait_for_store(error)
+                self._wait_for_store(error, "lease_not_renewed")
 
-    def _wait_for_store(self, error: StoreUnavailable) -> None:
-        """Wait a moment before the lease is renewed again, or raise the error when the retry budget is spent."""
+    def _wait_for_store(self, error: StoreUnavailable, event: str) -> None:
+        """Wait a moment before the store is asked again, or raise the error when the retry budget is spent."""
         seconds = self._backoff.failed()
         if seconds is None:
             raise error
-        self._metrics.error(error.code)
-        _log.warning("lease_not_renewed", stream=self._stream, error=error.message[:300])
+        self._note_store_away(error, event)
         until = time.monotonic() + min(seconds, _SECONDS_UNTIL_ASKED_AGAIN)
         while (left := until - time.monotonic()) > 0:
-            self._pause(left, "the lease cannot be renewed, because the position store is away")
+            self._pause(left, "the position store is away")
             self._advance(self._sink.acknowledged())
 
+    def _note_store_away(self, error: StoreUnavailable, event: str) -> None:
+        self._metrics.error(error.code)
+        _log.warning(event, stream=self._stream, error=error.message[:300])
+
     def _commit_position(self, now: bool, caught_up: bool) -> None:
-        self._check_lease()
-        acknowledged = self._sink.acknowledged()
-        self._advance(acknowledged)
-        idle = caught_up and not self._pending
-        try:
-            if self._uncommitted is not None and (now or self._is_time(idle=idle)):
-                self._save(self._uncommitted)
-            elif now or time.monotonic() >= self._next_renewal:
-                self._leader.keep()
-        except StoreUnavailable as error:
-            if now:
-                raise
-            # To begin anew would deliver everything again, at every try. While the lease lasts nobody else delivers,
-            # and its end is noticed by the check before the next record.
-            self._metrics.error(error.code)
-            _log.warning("position_not_saved", stream=self._stream, error=error.message[:300])
-            self._next_renewal = time.monotonic() + _SECONDS_UNTIL_ASKED_AGAIN
-            self._next_commit = self._next_commit_when_idle = self._next_renewal
+        """Save what is acknowledged; a store that is away is no reason to begin anew, which would deliver it again.
+
+        While the lease lasts nobody else delivers, so the stream goes on without saving, unless it is to be done `now`.
+        """
+        while True:
+            self._check_lease()
+            self._advance(self._sink.acknowledged())
+            try:
+                return self._save_if_due(now, idle=caught_up and not self._pending)
+            except StoreUnavailable as error:
+                if not now:
+                    return self._save_later(error)
+                self._wait_for_store(error, "position_not_saved")
+
+    def _save_later(self, error: StoreUnavailable) -> None:
+        self._note_store_away(error, "position_not_saved")
+        self._next_renewal = time.monotonic() + _SECONDS_UNTIL_ASKED_AGAIN
+        self._next_commit = self._next_commit_when_idle = self._next_renewal
+
+    def _save_if_due(self, now: bool, *, idle: bool) -> None:
+        if self._uncommitted is not None and (now or self._is_time(idle=idle)):
+            self._save(self._uncommitted)
+        elif now or time.monotonic() >= self._next_renewal:
+            self._leader.keep()
 
     def _save(self, position: Position) -> None:
         self._hook("before-save")
