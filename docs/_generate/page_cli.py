@@ -20,7 +20,7 @@ def page() -> str:
         "# Command line\n",
         "Made of the program itself: this is what `tailrace --help` and `tailrace VERB --help` show.\n",
         prose.paragraphs(program.help),
-        "Flags of the program stand before the verb, as in `tailrace --config other.toml check`.\n",
+        "These flags may stand before the verb or behind it: `tailrace check --config other.toml`.\n",
         _flags(program),
     ]
     for name, command in sorted(program.commands.items()):

@@ -90,7 +90,7 @@ def _fields(kind: type) -> list[tuple[str, ...]]:
         name, shown = _declared(node)
         if name and not name.startswith("_"):
             told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-            rows.append((f"`{name}`", f"`{shown}`".replace("|", "\\|"), prose.cell(str(told))))
+            rows.append((f"`{name}`", f"`{shown}`", prose.cell(str(told))))
     return rows
 
 

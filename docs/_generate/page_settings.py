@@ -38,7 +38,7 @@ def page() -> str:
     for section, keys in groupby(describe(), key=lambda key: key[0].partition(".")[0]):
         about = Settings.model_fields[section].annotation
         rows = [
-            (f"`{name.partition('.')[2]}`", f"`{kind}`".replace("|", "\\|"), _default(default), prose.cell(meaning))
+            (f"`{name.partition('.')[2]}`", f"`{kind}`", _default(default), prose.cell(meaning))
             for name, kind, default, meaning in keys
         ]
         parts.append(f"\n## [{section}]\n\n{prose.paragraphs((about and about.__doc__) or '')}\n")

@@ -11,8 +11,8 @@ def inline(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Make the same for a cell of a table."""
-    return inline(text).replace("|", "\\|")
+    """Make the same for a cell of a table, whose columns a bar ends, except in code."""
+    return "".join(part if part.startswith("`") else part.replace("|", "\\|") for part in _parts(inline(text)))
 
 
 def paragraphs(text: str) -> str:
@@ -29,5 +29,9 @@ def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def _escaped(line: str) -> str:
     """Keep `<name>` outside of code from being read as HTML, and a star or underscore as emphasis."""
-    parts = re.split(r"(`[^`]*`)", line)
-    return "".join(part if part.startswith("`") else re.sub(r"<(?=[\w/!])", "&lt;", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"<(?=[\w/!])", "&lt;", part) for part in _parts(line))
+
+
+def _parts(line: str) -> list[str]:
+    """Split a line into code, which begins with a backquote, and what is between."""
+    return re.split(r"(`[^`]*`)", line)

@@ -60,6 +60,13 @@ def test_every_setting_is_there(site: Path) -> None:
         assert " ".join(meaning.split()) in " ".join(part.split())
 
 
+def test_no_character_of_the_markup_is_shown(site: Path) -> None:
+    """Choices stood as `auto \\| mongodb`: in code a backslash is itself."""
+    for page in site.rglob("*.html"):
+        code = re.findall(r"<td><code>(.*?)</code>", page.read_text(), re.DOTALL)
+        assert not [each for each in code if "\\|" in each], page.relative_to(site)
+
+
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     loaded = re.compile(
         r'<(?:script|img|iframe|source)[^>]+src="https?:|<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+https?:'
