@@ -23,13 +23,12 @@ _scripts: dict[str, list[str]] = {}
 
 def connect(url: str, **options: Any) -> RedisClient:
     """Give a client for a URL; that of a cluster asks its node for the others at once, any other connects when used."""
-    import redis
     from redis.cluster import RedisCluster
     from redis.exceptions import ConnectionError, RedisClusterException
 
     scheme, separator, rest = url.partition("://")
     if scheme not in CLUSTER_SCHEMES:
-        return redis.Redis.from_url(url, **options)
+        return connect_to_server(url, **options)
     try:
         return RedisCluster.from_url(f"{CLUSTER_SCHEMES[scheme]}{separator}{rest}", **options)
     except RedisClusterException as error:
@@ -37,6 +36,19 @@ def connect(url: str, **options: Any) -> RedisClient:
             hint = f"The URL of a single server begins with {CLUSTER_SCHEMES[scheme]}://."
             raise SettingsError("the Redis server is not part of a cluster", hint=hint) from None
         raise ConnectionError(str(error)) from error
+
+
+def connect_to_server(url: str, **options: Any) -> redis.Redis:
+    """Give a client for the URL of a single server; a ValueError says what is wrong with the URL."""
+    import redis
+
+    client = redis.Redis.from_url(url, **options)
+    try:
+        client.connection_pool.make_connection()  # connects to nobody, and knows the names of its options
+    except TypeError as error:
+        unknown = re.search(r"argument '(\w+)'", str(error))
+        raise ValueError(f"there is no option {unknown[1]}" if unknown else str(error)) from None
+    return client
 
 
 def is_cluster(client: RedisClient) -> bool:

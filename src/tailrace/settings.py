@@ -34,10 +34,16 @@ from tailrace.settings_source import (
     with_secrets_of_files,
 )
 from tailrace.settings_types import (
+    CONTRACTS,
+    HEAP,
+    HOST_AND_PORT,
     IDENTIFIER,
+    NAMESPACE,
     STREAM_NAME,
     http_address,
     http_addresses,
+    mongodb_uris,
+    one_of,
     pattern_in_words,
     plain_reason,
     refuse_placeholder,
@@ -108,6 +114,7 @@ class CaptureSettings(Section):
     name: str = Field("default", pattern=STREAM_NAME, description="Name of the stream in the position store.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="Where events come from.")
     shards: dict[str, str] = Field({}, description="Shard URIs by name, for source oplog; unset means discover them.")
+    _are_uris = field_validator("shards")(mongodb_uris)
     order: str = Field(
         "strict", pattern="^(strict|per-key)$", description="Order of events across shards (source oplog)."
     )
@@ -169,7 +176,7 @@ class CaptureSettings(Section):
     commit_interval_seconds: float = Field(0.1, ge=0, description="Minimum time between two saves of the position.")
     heartbeat_seconds: float = Field(0, ge=0, description="Interval of heartbeats written to the source; 0 means none.")
     heartbeat_collection: str = Field(
-        "tailrace.heartbeats", pattern=r"^[^.]+\..+", description="Collection for heartbeats, which are not delivered."
+        "tailrace.heartbeats", pattern=NAMESPACE, description="Collection for heartbeats, which are not delivered."
     )
     lease_seconds: float = Field(
         30.0, gt=1, description="Lease time-to-live: a process that does not renew it loses its stream."
@@ -309,7 +316,7 @@ class GatewaySettings(Section):
     )
     advertise: str | None = Field(
         None,
-        pattern=r"^(\[[^\]]+\]|[^:\s]+):\d+$",
+        pattern=HOST_AND_PORT,
         description="HOST:PORT given to replica-set drivers; unset means the address they connected to.",
     )
     certificate: Path | None = Field(None, description="PEM file with certificate and key, for TLS.")
@@ -344,6 +351,7 @@ class GatewaySettings(Section):
     idle_seconds: float = Field(0.0, ge=0, description="Idle clients are disconnected after this time; 0 means never.")
     access_log: bool = Field(True, description="Log who opens and closes which stream, and from where.")
     shards: dict[str, str] = Field({}, description="Shard URIs by name; unset means discover them.")
+    _are_uris = field_validator("shards")(mongodb_uris)
     order: str = Field("strict", pattern="^(strict|per-key)$", description="Order of events across shards.")
     ring_mb: int = Field(64, gt=0, description="Recent oplog entries buffered for subscribers, per shard.")
     channels_mb: int = Field(128, gt=0, description="Buffer for slow subscribers, per shard.")
@@ -357,7 +365,7 @@ class SparkSettings(Section):
         description="Spark master URL, with the number of attempts per task; sc:// is a Spark Connect server.",
     )
     app_name: str = Field("tailrace", description="Application name in Spark's UI and logs.")
-    driver_memory: str = Field("1g", description="Heap of the driver's JVM.")
+    driver_memory: str = Field("1g", pattern=HEAP, description="Heap of the driver's JVM, such as 512m or 2g.")
     jars: tuple[Path, ...] = Field((), description="Connector jars; unset means download them when needed.")
     config: dict[str, str] = Field({}, description="Any Spark configuration property.")
     log_level: str = Field("warn", pattern="^(debug|info|warn|error|off)$", description="Lowest level that Spark logs.")
@@ -393,9 +401,7 @@ class WarehouseSettings(Section):
     )
     fail_on_data_loss: bool = Field(True, description="Stop if the topics no longer contain the next records.")
     source: str = Field("change-stream", pattern="^(change-stream|oplog)$", description="How to read MongoDB directly.")
-    contract: str = Field(
-        "evolve", pattern="^(evolve|json|variant|strict)$", description="How tables handle schema drift."
-    )
+    contract: str = Field("evolve", pattern=CONTRACTS, description="How tables handle schema drift.")
     contracts: dict[str, str] = Field({}, description="Contracts of single collections, by db.collection.")
     declared: dict[str, str] = Field({}, description="Columns by db.collection, such as 'amount double, at date'.")
     columns: dict[str, dict[str, str]] = Field(
@@ -433,6 +439,8 @@ class WarehouseSettings(Section):
         0.2, ge=0, le=1, description="Share of one core for compacting, in the background, what the driver wrote."
     )
     keep_hours: float = Field(1.0, ge=0, description="How long to keep snapshots; every commit rewrites their list.")
+
+    _are_contracts = field_validator("contracts")(one_of(CONTRACTS))
 
     @model_validator(mode="after")
     def _variants_need_version_3(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from types import NoneType
@@ -17,10 +17,26 @@ _CHOICES = re.compile(r"\^\(([\w|-]+)\)\$")
 _NAMES = {str: "text", SecretStr: "secret", bool: "true or false", int: "integer", float: "number", Path: "path"}
 STREAM_NAME = "^[^~]"
 IDENTIFIER = "^[A-Za-z_][A-Za-z0-9_]*$"
+NAMESPACE = r"^[^.]+\..+"
+HOST_AND_PORT = r"^(\[[^\]]+\]|[^:\s]+):\d+$"
+CONTRACTS = "^(evolve|json|variant|strict)$"
+HEAP = "^[1-9][0-9]*[kmgtKMGT]$"
 _IN_WORDS = {
+    NAMESPACE: "must be db.collection",
+    HOST_AND_PORT: "must be host:port",
+    HEAP: "must be a size such as 512m or 2g",
     STREAM_NAME: "must not be empty or begin with ~",
     IDENTIFIER: "must be letters, digits and underscores, and not begin with a digit",
 }
+_PLAIN = (
+    (re.compile(r"(Input|String|Value) should "), "must "),
+    (re.compile(r"Field required"), "is missing"),
+    (re.compile(r"a valid tuple"), "a list"),
+    (re.compile(r"a valid dictionary( or instance of \w+)?"), "a table"),
+    (re.compile(r"a valid string"), "text"),
+    (re.compile(r"items after validation, not \d+"), "characters"),
+)
+"""What pydantic says, and how someone says it who writes settings."""
 _URL = re.compile(r"(?!mongodb)[a-z][a-z0-9+.-]*://")
 _LARGEST_NUMBER: Final = 1_000_000_000
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -41,7 +57,9 @@ def pattern_in_words(pattern: str) -> str:
 def plain_reason(message: str) -> str:
     """Give pydantic's reason without its own words: `must be a valid integer`."""
     message = message.replace("Value error, ", "").partition(", unable to parse ")[0]
-    return re.sub(r"(Input|String) should ", "must ", message)
+    for theirs, ours in _PLAIN:
+        message = theirs.sub(ours, message)
+    return message
 
 
 def type_name(field: FieldInfo) -> str:
@@ -95,10 +113,43 @@ def http_address(address: SecretStr | None) -> SecretStr | None:
 def http_addresses(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what is no address of an HTTP endpoint."""
     for address in addresses:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_http_address(address):
             raise ValueError("must be an address such as http://127.0.0.1:9464")
     return addresses
+
+
+def _is_http_address(address: str) -> bool:
+    parts = urlsplit(address)
+    try:
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number, or too large
+        return False
+
+
+def mongodb_uris(uris: dict[str, str]) -> dict[str, str]:
+    """Refuse what is no address of a MongoDB deployment; the value is not quoted, it may have a password."""
+    from pymongo.errors import PyMongoError
+    from pymongo.uri_parser import parse_uri
+
+    for name, uri in uris.items():
+        if not uri.startswith("mongodb+srv://"):  # would ask the DNS
+            try:
+                parse_uri(uri if "://" in uri else f"mongodb://{uri}")
+            except (PyMongoError, ValueError):
+                raise ValueError(f"the URI of {name} must be one such as mongodb://host:27017/") from None
+    return uris
+
+
+def one_of(pattern: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Refuse values of a table that a pattern of alternatives does not allow."""
+
+    def checked(table: dict[str, str]) -> dict[str, str]:
+        for name, value in table.items():
+            if value not in choices(pattern):
+                raise ValueError(f"{name} {pattern_in_words(pattern)}")
+        return table
+
+    return checked
 
 
 def _name_of(kind: Any) -> str:

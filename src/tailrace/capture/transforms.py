@@ -181,7 +181,14 @@ def renames_of(given: Sequence[TransformSettings]) -> tuple[tuple[str, str], ...
                 re.compile(pattern)
             except re.error as error:
                 raise SettingsError(f"{where}: {pattern!r} is no pattern: {error}", hint="Correct it.") from None
-            found.append((pattern, _needed(one.replacement, where, "replacement")))
+            replacement = _needed(one.replacement, where, "replacement")
+            try:
+                re.sub(pattern, replacement, "")
+            except (re.error, IndexError) as error:
+                raise SettingsError(
+                    f"{where}: {replacement!r} cannot replace {pattern!r}: {error}", hint="\\1 is its first group."
+                ) from None
+            found.append((pattern, replacement))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ import redis
 
 from tailrace.capture.positions.observed import digest_of
 from tailrace.errors import SettingsError, StoreUnavailable
-from tailrace.redis_access import not_authorized, registered
+from tailrace.redis_access import connect_to_server, not_authorized, registered
 from tailrace.settings import masked
 
 _SECONDS = 10
@@ -46,9 +46,8 @@ class RedisCells:
     def __init__(self, url: str) -> None:
         self._url = url
         try:
-            self._client = redis.Redis.from_url(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS)
-            self._client.connection_pool.make_connection()  # connects to nobody, and knows the names of its options
-        except (ValueError, TypeError) as error:
+            self._client = connect_to_server(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS)
+        except ValueError as error:
             raise SettingsError(f"{masked(url)} is not a Redis URL: {masked(str(error))}") from None
         self._swap = registered(self._client, _SWAP)
         self._age = registered(self._client, _AGE)

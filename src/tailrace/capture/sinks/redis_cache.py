@@ -16,7 +16,7 @@ from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
 from tailrace.capture.sinks.worker import WorkerSink
 from tailrace.errors import RecordRefused, SettingsError, SinkUnavailable, TailraceError
 from tailrace.raw import extended_json
-from tailrace.redis_access import not_authorized
+from tailrace.redis_access import connect_to_server, not_authorized
 from tailrace.settings import masked
 
 DEFAULT_TEMPLATE = "{db}:{coll}:{_id}"
@@ -74,7 +74,7 @@ class RedisCacheSink(WorkerSink):
         self._template = KeyTemplate(template)
         self._dead_letters = dead_letters
         try:
-            self._client = redis.Redis.from_url(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS)
+            self._client = connect_to_server(url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS)
         except ValueError as error:
             raise SettingsError(f"{masked(url)} is not a Redis URL: {error}") from None
 
