@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Iterator
@@ -110,6 +111,31 @@ def test_a_schema_grows_with_what_is_seen_and_a_restart_goes_on_with_it(kind: st
     two = made(kind, registry)
     two.records(event(DOCUMENTS[2]))
     assert first.records(event(DOCUMENTS[2]))[0].value[:5] == b"\0\0\0\0\3", "what another process made is taken over"
+
+
+@KINDS
+def test_fields_that_the_client_encrypts_are_named_in_the_schema(kind: str) -> None:
+    registry = KeepingRegistry()
+    secret, plain = Binary(b"\1" + bytes(40), 6), Binary(b"x", 0)
+    document = {"_id": 1, "ssn": secret, "photo": plain, "in": {"many": [None, secret]}}
+    value = made(kind, registry).records(event(document))[0].value or b""
+    assert secret in value or base64.b64encode(secret) in value
+    made(kind, registry).records(event({**document, "more": "x"}))  # the registry's schema is read, and grows
+    (versions,) = registry.schemas.values()
+    assert [list(_encrypted(json.loads(each))) for each in versions] == [["ssn", "many"]] * 2
+
+
+def _encrypted(form: Any, name: str = "") -> Iterator[str]:
+    """The names of the fields whose bytes a schema calls encrypted, in Avro and in JSON Schema."""
+    if isinstance(form, list):
+        for each in form:
+            yield from _encrypted(each, name)
+    elif isinstance(form, dict):
+        if form.get("bson") == "encrypted":
+            yield name
+        own = form.get("name", name)
+        for key, each in form.items():
+            yield from _encrypted(each, key if key in ("ssn", "many") else own)
 
 
 @KINDS

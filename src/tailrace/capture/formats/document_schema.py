@@ -5,7 +5,8 @@ second branch. A registry judges whether its consumers can bear that. The schema
 process begins, so that processes agree and nothing is forgotten.
 
 Types that Avro lacks are strings: ObjectIds and decimals as such, everything else (regular expressions, code,
-timestamps) as canonical Extended JSON. A field that is null and one that is not there are alike.
+timestamps) as canonical Extended JSON. A field that is null and one that is not there are alike. What the client has
+encrypted is bytes, and the schema names such fields.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import orjson
 from bson import Binary, Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
+from tailrace.policy.actions import ENCRYPTED_SUBTYPE
 from tailrace.raw import extended_json
 
 Json = dict[str, Any]
@@ -27,6 +29,8 @@ UnionPlan = tuple[list[str], "RecordPlan | None", "UnionPlan | None"]
 RecordPlan = list[tuple[str, UnionPlan]]
 PROPERTY: Final = "bson"
 """The property of a schema that holds what a field is called, or what its values were, in MongoDB."""
+ENCRYPTED: Final = "encrypted"
+"""What the property holds of bytes that the client has encrypted (CSFLE, Queryable Encryption)."""
 _DOUBLE: Final = Struct("<d")
 _not_in_names = re.compile(r"[^A-Za-z0-9_]")
 _PLAIN: Final[Mapping[type, str]] = {
@@ -66,6 +70,7 @@ class Union:
         self._name = name
         self._path = path
         self._kinds: list[str] = []
+        self._is_encrypted = False
         self.record: DocumentSchema | None = None
         self.elements: Union | None = None
         self._writers: dict[type, tuple[bytes, Write]] = {}
@@ -76,6 +81,7 @@ class Union:
             return
         kind = self._branch_of(kind_of(value))
         if kind not in self._kinds:
+            self._is_encrypted |= isinstance(value, Binary) and value.subtype == ENCRYPTED_SUBTYPE
             if kind == "long" and "int" in self._kinds:
                 self._kinds[self._kinds.index("int")] = kind
             else:
@@ -185,6 +191,8 @@ class Union:
             elif kind == "array":
                 assert self.elements is not None
                 branches.append({"type": "array", "items": self.elements.avro()})
+            elif kind == "bytes" and self._is_encrypted:
+                branches.append({"type": kind, PROPERTY: ENCRYPTED})
             else:
                 branches.append(_TIMESTAMP if kind == "date" else kind)
         return branches
@@ -199,6 +207,8 @@ class Union:
             elif kind == "array":
                 assert self.elements is not None
                 branches.append({"type": "array", "items": self.elements.json_schema()})
+            elif kind == "bytes" and self._is_encrypted:
+                branches.append({**_JSON_TYPES[kind], PROPERTY: ENCRYPTED})
             elif _JSON_TYPES[kind] not in branches:
                 branches.append(_JSON_TYPES[kind])
         return {"anyOf": branches, "x-kinds": list(self._kinds)}
@@ -211,6 +221,7 @@ class Union:
             form = branch if isinstance(branch, dict) else {"type": branch}
             kind = "date" if "logicalType" in form else form["type"]
             made._kinds.append(kind)
+            made._is_encrypted |= form.get(PROPERTY) == ENCRYPTED
             if kind == "record":
                 made.record = DocumentSchema.of_avro(name, path, form)
             elif kind == "array":
@@ -224,6 +235,7 @@ class Union:
         made = cls(name, path)
         made._kinds = list(form["x-kinds"])
         for branch in form["anyOf"]:
+            made._is_encrypted |= branch.get(PROPERTY) == ENCRYPTED
             if branch["type"] == "object":
                 made.record = DocumentSchema.of_json_schema(name, path, branch)
             elif branch["type"] == "array":
