@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import bson
 import fastavro
+import httpx
 import pytest
 from bson import Binary, Code, DatetimeMS, Decimal128, Int64, ObjectId, Regex, Timestamp
 from hypothesis import given
@@ -23,7 +27,10 @@ from tailrace.capture.formats import Format, decoder_of, event_decoder_of, make_
 from tailrace.capture.formats.document_schema import DocumentSchema
 from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.errors import EventUnconvertible, SchemaDrifted, SettingsError, SinkUnavailable
+from tailrace.owned import run_guarded
 from tailrace.raw import extended_json
+from tailrace.stand.java import java_home
+from tailrace.stand.maven import fetch_jars
 from tailrace.token import ResumeToken
 from tailrace.token.resume_token import TokenData
 
@@ -188,6 +195,16 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield server
 
 
+def events_of(database: Database[Any]) -> list[bytes]:
+    """What a real server tells of documents of every type: inserts, updates and deletes."""
+    with database.people.watch(full_document="updateLookup") as stream:
+        for document in DOCUMENTS:
+            database.people.insert_one(document)
+            database.people.update_one({"_id": document["_id"]}, {"$set": {"seen": True}})
+            database.people.delete_one({"_id": document["_id"]})
+        return [bson.encode(next(stream)) for _ in range(3 * len(DOCUMENTS))]
+
+
 @pytest.mark.long
 @KINDS
 @pytest.mark.parametrize("compatibility", ["BACKWARD", "FULL"])
@@ -204,12 +221,7 @@ def test_stock_deserializers_read_every_record_of_a_real_registry(
     writer = made(kind, SchemaRegistry(registry.url, compatibility), prefix)
     client = SchemaRegistryClient({"url": registry.url})
     read = AvroDeserializer(client) if kind == "avro" else JSONDeserializer(None, schema_registry_client=client)
-    with database.people.watch(full_document="updateLookup") as stream:
-        for document in DOCUMENTS:
-            database.people.insert_one(document)
-            database.people.update_one({"_id": document["_id"]}, {"$set": {"seen": True}})
-            database.people.delete_one({"_id": document["_id"]})
-        events = [bson.encode(next(stream)) for _ in range(3 * len(DOCUMENTS))]
+    events = events_of(database)
     refused = found = 0
     for each in events:
         try:
@@ -224,3 +236,52 @@ def test_stock_deserializers_read_every_record_of_a_real_registry(
         found += 1
     assert found == len(events) - refused
     assert bool(refused) == (compatibility == "FULL")
+
+
+SPARK_AVRO = "org.apache.spark:spark-avro_2.13:4.0.1"
+SPARK_AVRO_JARS = {
+    "scala-library-2.13.16.jar": "1ebb2b6f9e4eb4022497c19b1e1e825019c08514f962aaac197145f88ed730f1",
+    "scala-parallel-collections_2.13-1.2.0.jar": "4eae6e68cf44e9f709970355590ae981883edf6484608d747376a56cbb285432",
+    "spark-avro_2.13-4.0.1.jar": "834207b759159ceb7e367df9c0fe5998bbb547fdcdc5269dfeeba2c6803559b6",
+    "spark-tags_2.13-4.0.1.jar": "422df5feabd133e8c770fee9d538beb9bfadb6604ec71a7a93dd1841663861f8",
+    "xz-1.10.jar": "95c63c1a55b22dd6453890a419cc1a640f790bbf7d8ae82db1e30aefefb08888",
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("spark")
+def test_spark_reads_every_record_with_from_avro(
+    registry: Registry, database: Database[Any], implementation: str, tmp_path: Path
+) -> None:
+    """`make registry`: each record by the schema that the registry has under its id, behind a header of five bytes."""
+    prefix, asked = f"spark-{implementation}", SchemaRegistry(registry.url)
+    writer, written = made("avro", asked, prefix), dict[int, list[tuple[dict[str, Any], bytes]]]()
+    for each in events_of(database):
+        value = writer.records(each)[0].value or b""
+        written.setdefault(int.from_bytes(value[1:5], "big"), []).append((bson.decode(each), value))
+    lines = []
+    for number, records in written.items():
+        answer = httpx.get(f"{registry.url}/schemas/ids/{number}", timeout=60).raise_for_status()
+        values = [base64.b64encode(value).decode() for _, value in records]
+        lines.append(json.dumps({"schema": answer.json()["schema"], "values": values}))
+    (tmp_path / "given").write_text("\n".join(lines))
+    jars = fetch_jars("spark-avro", (SPARK_AVRO,), SPARK_AVRO_JARS)
+    jar = next(str(jar) for jar in jars if jar.name.startswith("spark-avro"))
+    program = Path(__file__).parents[2] / "from_avro.py"
+    command = [sys.executable, str(program), jar, str(tmp_path / "given"), str(tmp_path / "out")]
+    done = run_guarded(
+        command, capture_output=True, text=True, timeout=800, env={**os.environ, "JAVA_HOME": str(java_home())}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    read = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    sent = [event for records in written.values() for event, _ in records]
+    assert len(read) == len(sent) == 3 * len(DOCUMENTS)
+    for found, event in zip(read, sent, strict=True):
+        assert found["operationType"] == event["operationType"]
+        assert (found["after"] is None) == (event.get("fullDocument") is None)
+        document = event.get("fullDocument") or {}
+        if "nested" in document:
+            assert found["after"]["nested"]["_xe9__x2d_1"] == 1.5
+        if "d" in document:
+            assert found["after"]["d"] == "12.50"
