@@ -13,7 +13,7 @@ import redis
 from confluent_kafka import Producer
 
 from feature_load import USERS, Load, equal_now, transactions, transactions_toml
-from spark_queries import SECONDS, run_to_end, wait_until
+from spark_queries import SECONDS, most_in_driver, run_to_end, wait_until
 from tailrace.capture.formats import make_format
 from tailrace.cli.app import run
 from tailrace.dashboard.sources.job_dead_letters import FeatureDeadLetters
@@ -99,7 +99,9 @@ def test_from_topics_with_duplicates_and_updates_without_documents(
     assert isinstance(error_of(failure.value), FeaturesLost)
 
 
-def test_topics_whose_records_the_driver_reads_itself(spark, kafka, database, redis_server, client, tmp_path):
+@pytest.mark.parametrize("size", ["1g", "8k"], ids=["small", "too-large"])
+def test_topics_whose_records_the_driver_reads_itself(spark, kafka, database, redis_server, client, tmp_path, size):
+    """What is too large for the driver, tasks read."""
     start: bson.Timestamp = database.client.admin.command("ping")["operationTime"]
     Load(database.tx, 3).run(80)
     written(kafka, database, database.name, bson.Timestamp(start.time, start.inc + 1), "bson")
@@ -107,12 +109,13 @@ def test_topics_whose_records_the_driver_reads_itself(spark, kafka, database, re
     letters = str(tmp_path / "dead")
     place = redis_server.url, letters
     job = FeatureJob(transactions(f"{database.name}.tx", "records"), *place, in_driver=True, format="bson")
-    query = job.start(job.records(spark, kafka.bootstrap_servers, [database.name]), str(tmp_path / "c"))
-    try:
-        wait_until(lambda: equal_now(client, database.tx, "records"), query)
-        wait_until(lambda: client.hget("records:progress", "batch") is not None, query)
-    finally:
-        query.stop()
+    with most_in_driver(spark, size):
+        query = job.start(job.records(spark, kafka.bootstrap_servers, [database.name]), str(tmp_path / "c"))
+        try:
+            wait_until(lambda: equal_now(client, database.tx, "records"), query)
+            wait_until(lambda: client.hget("records:progress", "batch") is not None, query)
+        finally:
+            query.stop()
     (bad,) = spark.read.parquet(f"{letters}/records").collect()
     assert (bytes(bad.bad_record), "is not of the format bson" in bad.cause) == (b"no JSON", True)
 

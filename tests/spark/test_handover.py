@@ -7,8 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 
+from feature_load import transactions
 from spark_queries import wait_until
+from tailrace.features.job import FeatureJob
 from tailrace.spark.handover import HandOver, hand_over
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -86,3 +89,12 @@ def test_a_checkpoint_elsewhere_proves_nothing(location: str):
     handed, folder = waiting(location)
     assert hand_over(str(folder), {"token": "a"}, {"token": "b"}, ROWS)
     assert handed.take(0) is None
+
+
+def test_a_job_that_takes_rows_can_be_sent_to_a_server_of_connect():
+    """Connect pickles what is done with every batch, with the job behind it."""
+    job = FeatureJob(transactions("d.c", "n"), "redis://127.0.0.1:1", in_driver=True)
+    job.handed_over.options()
+    sent = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(job.apply)).__self__
+    assert (sent.definition, sent.redis_url) == (job.definition, job.redis_url)
+    assert sent.handed_over.take(0) is None

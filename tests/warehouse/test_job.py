@@ -29,6 +29,7 @@ from tailrace.spark.columns import EventColumns
 from tailrace.token import ResumeToken
 from tailrace.warehouse import TableKind, read_tables
 from tailrace.warehouse.contract import Rules
+from tailrace.warehouse.driver_batch import DriverWriter
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
 from tailrace.warehouse.mirror import Mirror
@@ -271,6 +272,35 @@ def test_every_document_comes_back_from_its_row(spark, settings, generated):
 
 
 @pytest.mark.parametrize("settings", ["iceberg"], indirect=True)
+@pytest.mark.parametrize(("driver_events", "is_between"), [(0, False), (5_000, False), (5_000, True)])
+def test_a_job_that_was_overtaken_brings_nothing_back(spark, settings, monkeypatch, driver_events, is_between):
+    """Two jobs with one checkpoint run for a while, as when a deployment is replaced; what one has not heard of yet, a
+    delete, the other has done: before the batch of the first begins, or between its plan and its commit."""
+    chosen, namespace = settings(driver_events=driver_events), "d.c"
+    behind, ahead = (WarehouseJob(chosen, uri="mongodb://nobody") for _ in range(2))
+    inserted = read_events(namespace, [{"_id": 1, "n": 1}, {"_id": 2, "n": 1}], 3)
+    behind.apply(frame(spark, read_events(namespace, [{"_id": 0, "n": 1}], 2)), 0)
+
+    def overtake() -> None:
+        ahead.apply(frame(spark, inserted), 1)
+        ahead.apply(frame(spark, [event(namespace, "delete", 1, 4)]), 2)
+
+    def planned(writer: Any, *arguments: Any) -> Any:
+        monkeypatch.undo()
+        plan = writer.planned(*arguments)
+        overtake()
+        return plan
+
+    if is_between:
+        monkeypatch.setattr(DriverWriter, "planned", planned)
+    else:
+        overtake()
+    behind.apply(frame(spark, inserted), 1)
+    assert sorted(row.n for row in rows_of(spark, chosen, namespace).collect()) == [1, 1]
+    assert sorted(row._id for row in rows_of(spark, chosen, namespace).collect()) == [0, 2]
+    assert rows_of(spark, chosen, f"{namespace}_history").count() == 4
+
+
 def test_a_merge_reads_keys_and_versions_alone(spark, settings):
     """Unless a row keeps something of itself: then all columns of all rows that are compared have to be read."""
     chosen = settings()

@@ -35,9 +35,10 @@ from tailrace.spark.from_kafka import (
     event_reader,
     from_dead_letters,
     from_kafka,
+    is_records,
     kafka_records,
 )
-from tailrace.spark.handover import HandOver
+from tailrace.spark.handover import HandOver, collected
 from tailrace.spark.jvm import HadoopFiles
 from tailrace.spark.options import own_options
 from tailrace.telemetry import NO_TRACING, SampledEvent, Sampler, TraceContext, Tracing
@@ -203,7 +204,9 @@ class FeatureJob:
         if not self.in_driver:
             return self._applied_in_tasks(events)
         found = self.handed_over.take(number)
-        rows: Iterable[pa.RecordBatch] = (events.toArrow() if found is None else found).to_batches()
+        if found is None and (found := collected(events)) is None:
+            return self._applied_in_tasks(events)
+        rows: Iterable[pa.RecordBatch] = found.to_batches()
         if self._reader is not None:
             rows = self._reader(rows)
         results = _applying(self.definition, self.redis_url, self.tracing.sampler.ratio)(rows)
@@ -211,7 +214,7 @@ class FeatureJob:
 
     def _applied_in_tasks(self, events: DataFrame) -> list[Row]:
         apply = _applying(self.definition, self.redis_url, self.tracing.sampler.ratio)
-        return events.mapInArrow(apply, _RESULT).collect()
+        return self._events(events).mapInArrow(apply, _RESULT).collect()
 
     def replay_dead_letters(self, spark: SparkSession) -> tuple[int, int]:
         """Apply the dead letters that can be read now; gives how many were, and how many were not, which stay.
@@ -234,10 +237,14 @@ class FeatureJob:
             files.remove(f"{folder}/{name}")
         return total - len(left), len(left)
 
+    def _events(self, frame: DataFrame) -> DataFrame:
+        """Make events of records, in tasks."""
+        if self._reader is None or not is_records(frame):
+            return frame
+        return frame.mapInArrow(self._reader, StructType([*COLUMNS.fields, *BAD_RECORD.fields]))
+
     def _bad_records(self, events: DataFrame) -> DataFrame:
-        if self._reader is not None:
-            events = events.mapInArrow(self._reader, StructType([*COLUMNS.fields, *BAD_RECORD.fields]))
-        return events.where("cause IS NOT NULL").select("bad_record", "cause")
+        return self._events(events).where("cause IS NOT NULL").select("bad_record", "cause")
 
     def _write_dead_letters(self, events: DataFrame, number: int) -> None:
         """Keep the bad records of a batch with their causes; a repeated batch writes the same folder again."""
@@ -297,11 +304,11 @@ def _applying(definition: Definition, url: str, sample_ratio: float = 0.0) -> Co
 
     def apply(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with explained():
-            collected = Collected(definition, Sampler(sample_ratio))
+            found = Collected(definition, Sampler(sample_ratio))
             for batch in batches:
-                collected.add(batch)
-            outcome = _store(url, definition).apply(collected.changes) if collected.changes else Outcome()
-        yield _result(collected, outcome)
+                found.add(batch)
+            outcome = _store(url, definition).apply(found.changes) if found.changes else Outcome()
+        yield _result(found, outcome)
 
     return apply
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.spark.checkpoint import LocalFiles
@@ -26,6 +27,17 @@ OPTION: Final = "handOverFolder"
 _FILE: Final = "batch.arrow"
 _START: Final = b"tailrace.start"
 _END: Final = b"tailrace.end"
+_TOO_LARGE: Final = "spark.driver.maxResultSize"
+
+
+def collected(rows: DataFrame) -> pa.Table | None:
+    """Bring rows to the driver; None when they are more than Spark lets it take, however few they are."""
+    try:
+        return rows.toArrow()
+    except Exception as error:
+        if _TOO_LARGE not in str(error):
+            raise
+        return None
 
 
 def hand_over(folder: str, start: Mapping[str, Any], end: Mapping[str, Any], rows: Iterable[pa.RecordBatch]) -> bool:
@@ -54,6 +66,10 @@ class HandOver:
         self._location = ""
         self._query: StreamingQuery | None = None
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[HandOver], tuple[()]]:
+        """Spark Connect takes a job to its server: no planner leaves rows for that one, so it has none of this."""
+        return HandOver, ()
 
     def options(self) -> dict[str, str]:
         """Give the options of a source whose rows the driver takes."""

@@ -33,6 +33,9 @@ _LOCAL: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Large documents can make a batch of few events more than the heap holds: it is left to the tasks then. The usual
+    # limit is the whole of our heap.
+    "spark.driver.maxResultSize": "256m",
     # When a batch fails, Spark looks through the whole traceback with a pattern that recurses once per character: a
     # long one overflows the usual stack, and the query would end without its error.
     "spark.driver.extraJavaOptions": "-Xss16m",

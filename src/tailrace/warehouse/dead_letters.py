@@ -33,7 +33,7 @@ class DeadLetters:
             return
         self._add(rows, count, namespace, F.col("_token"), F.col("_rest"), F.col("_bson"))
 
-    def append(self, *, may_be_replay: bool) -> None:
+    def append(self) -> None:
         """Write them, unless the batch did so before."""
         if not self._frames:
             return
@@ -41,11 +41,9 @@ class DeadLetters:
         all_ = self._frames[0]
         for frame in self._frames[1:]:
             all_ = all_.unionByName(frame)
-        if may_be_replay:
-            all_ = self._without_known(all_)
-            if all_.isEmpty():
-                return
-        self._lake.append(DEAD_LETTERS_TABLE, all_.coalesce(1))
+        new = self._without_known(all_)
+        if not new.isEmpty():
+            self._lake.append(DEAD_LETTERS_TABLE, new.coalesce(1))
 
     def _without_known(self, dead_letters: DataFrame) -> DataFrame:
         known = self._lake.table(DEAD_LETTERS_TABLE).where(

@@ -7,7 +7,7 @@ The commits say of the batch what Spark's say, so a batch that comes again finds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,6 +52,7 @@ class _MirrorRows:
     """The rows of a batch for one mirror, one per document."""
 
     mirror: Mirror
+    table: DriverTable
     index: KeyIndex
     rows: pa.Table
     report: Report
@@ -95,16 +96,13 @@ class DriverWriter:
                 mirrors.append(self._staged(part, rows))
         return PlannedBatch(summary, histories, mirrors)
 
-    def write(self, batch: PlannedBatch, commit: Commit, *, may_be_replay: bool) -> None:
+    def write(self, batch: PlannedBatch, commit: Commit) -> None:
         """Write a planned batch: histories first, as Spark does."""
-        properties = commit.properties()
-        for rows in batch.histories:
-            if not (may_be_replay and self._lake.has_batch(history_table(rows.part.namespace), commit)):
-                append_events(rows, properties)
+        for history in batch.histories:
+            append_events(history, commit)
         for staged in batch.mirrors:
             staged.mirror.note_drift(staged.report, f"{commit.query}/{commit.batch}")
-            if not (may_be_replay and self._lake.has_batch(staged.mirror.table, commit)):
-                _merge(staged, properties)
+            _merge(staged, commit)
 
     def maintain(self, batch: PlannedBatch, commit: Commit) -> None:
         """Look after the tables of a batch that is done: compact beside the next, expire snapshots now and then."""
@@ -178,23 +176,38 @@ class DriverWriter:
         own = table.schema
         if {*own.names, "_row"} != set(rows.schema.names):
             raise NeedsSpark("a mirror with columns of somebody else", is_lasting=True)
-        return _MirrorRows(mirror, index, rows.select(own.names).cast(own).sort_by("_key"), report)
+        return _MirrorRows(mirror, table, index, rows.select(own.names).cast(own).sort_by("_key"), report)
 
 
-def append_events(history: HistoryRows, properties: dict[str, str]) -> None:
+def append_events(history: HistoryRows, commit: Commit) -> None:
     """Append the events of one collection to its history, each once, in one commit."""
     recent, part = history.recent, history.part
     inside = Range("token", part.least_token, part.greatest_token)
-    for left in reversed(range(_TRIES)):
+
+    def append() -> None:
         files = _written(history, inside)
+        recent.snapshot = history.table.append(files, commit.properties(), recent.snapshot, inside)
+        recent.append(files)
+
+    _once(append, history.table, recent, commit)
+
+
+def _once(write: Callable[[], None], table: DriverTable, files: TableFiles, commit: Commit) -> None:
+    """Write a batch to a table that does not have it yet.
+
+    When somebody else changed the table meanwhile it is written on top of that, unless it was this very batch: another
+    job with the same checkpoint may be ahead, and what this one has to say would bring back what is deleted since.
+    """
+    for left in reversed(range(_TRIES)):
+        if table.has_batch(commit.query, commit.batch):
+            return
         try:
-            recent.snapshot = history.table.append(files, properties, recent.snapshot, inside)
-            recent.append(files)
+            write()
             return
         except Conflict:
             if not left:
                 raise
-            recent.refresh()
+            files.refresh()
 
 
 def _written(history: HistoryRows, inside: Range) -> list[DataFile]:
@@ -269,16 +282,10 @@ def _unique(column: pa.ChunkedArray) -> pa.Array:
     return pc.unique(column)
 
 
-def _merge(staged: _MirrorRows, properties: dict[str, str]) -> None:
-    """Take over what is newer; when somebody else changed the table meanwhile, once more on top of that."""
-    for left in reversed(range(_TRIES)):
-        try:
-            staged.index.commit(_change(staged), properties)
-            return
-        except Conflict:
-            if not left:
-                raise
-            staged.index.refresh()
+def _merge(staged: _MirrorRows, commit: Commit) -> None:
+    """Take over what is newer."""
+    properties = commit.properties()
+    _once(lambda: staged.index.commit(_change(staged), properties), staged.table, staged.index, commit)
 
 
 def _change(staged: _MirrorRows) -> Change:

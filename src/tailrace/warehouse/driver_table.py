@@ -116,6 +116,10 @@ class DriverTable:
             raise NeedsSpark("a table with several partition fields", is_lasting=True)
         return str(fields[0].name()) if len(fields) else None
 
+    def has_batch(self, query: str, batch: int) -> bool:
+        """Tell whether a batch, or a later one of its query, is in the newest snapshot that is known here."""
+        return has_batch(self._java, query, batch)
+
     # --- reading
 
     def files(self) -> Iterator[DataFile]:
@@ -376,6 +380,18 @@ class RemoteFile(io.RawIOBase):
         if not self.closed:
             self._stream.close()
         super().close()
+
+
+def has_batch(java: Any, query: str, batch: int) -> bool:
+    """Tell whether a batch is in a table: its own snapshot, or one of a later batch of its query, is in its past."""
+    snapshot = java.currentSnapshot()
+    while snapshot is not None:
+        summary = dict(snapshot.summary())
+        if summary.get("tailrace.query") == query and "tailrace.batch" in summary:
+            return int(summary["tailrace.batch"]) >= batch
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else java.snapshot(parent)
+    return False
 
 
 def local_path(path: str) -> Path | None:

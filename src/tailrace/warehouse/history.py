@@ -18,7 +18,7 @@ COLUMNS: Final = (
 )
 
 
-def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit, *, may_be_replay: bool) -> None:
+def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit) -> None:
     """Append the events of one collection, unless the batch is there already.
 
     An event that was delivered twice is kept once, however far apart the deliveries are: its token says where to look,
@@ -26,7 +26,7 @@ def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit, *,
     """
     table = history_table(part.namespace)
     lake.create(table, TableKind.HISTORY, part.namespace, COLUMNS, day="cluster_time")
-    if may_be_replay and lake.has_batch(table, commit):
+    if lake.has_batch(table, commit):
         return
     rows = events.where(part.condition()).select(
         "token",

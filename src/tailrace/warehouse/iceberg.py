@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.jvm import java_session
-from tailrace.warehouse.driver_table import SNAPSHOTS_KEPT, DriverTable
+from tailrace.warehouse.driver_table import SNAPSHOTS_KEPT, DriverTable, has_batch
 from tailrace.warehouse.evolution import ANY_NAME
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, listed_properties, sql_text
@@ -48,7 +48,8 @@ _OF_KIND: Final[Mapping[TableKind, Mapping[str, str]]] = {
         "write.update.mode": "merge-on-read",
         "write.delete.mode": "merge-on-read",
         "write.merge.distribution-mode": "none",
-        "write.merge.isolation-level": "snapshot",
+        # Two jobs that insert the same documents at once must not both.
+        "write.merge.isolation-level": "serializable",
         # Rows are found by their key: its range in each file tells which files a batch cannot touch.
         "write.metadata.metrics.column._key": "full",
         "write.metadata.metrics.column._bson": "none",
@@ -170,16 +171,8 @@ class IcebergLake(Lake):
         return int(summary.get("total-records", 0))
 
     def has_batch(self, table: Name, commit: Commit) -> bool:
-        """Tell whether a batch is in the table already: its own snapshot, or one of a later batch, is in its past."""
-        java = self._java(table)
-        snapshot = java.currentSnapshot()
-        while snapshot is not None:
-            summary = dict(snapshot.summary())
-            if summary.get("tailrace.query") == commit.query and "tailrace.batch" in summary:
-                return int(summary["tailrace.batch"]) >= commit.batch
-            parent = snapshot.parentId()
-            snapshot = None if parent is None else java.snapshot(parent)
-        return False
+        """Tell whether a batch, or a later one of the same query, is in the table already."""
+        return has_batch(self._java(table), commit.query, commit.batch)
 
     def has_rows_between(self, table: Name, column: str, least: str, greatest: str) -> bool:
         """Tell whether a file may hold values in a range; only metadata is read."""

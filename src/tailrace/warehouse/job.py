@@ -29,6 +29,7 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.checkpoint import QueryCheckpoint, Recorded, records_between
 from tailrace.spark.failures import explained
 from tailrace.spark.from_kafka import Conversion, check_format, event_reader, events_of, from_dead_letters, is_records
+from tailrace.spark.handover import collected
 from tailrace.spark.jvm import java_session, jvm_of
 from tailrace.spark.lineage import NO_LINEAGE, Lineage, collection_datasets, location_dataset
 from tailrace.spark.options import own_options
@@ -134,7 +135,7 @@ class WarehouseJob:
         lake, mirrors, _, ends = self._open(events.sparkSession)
         self._driver = self._driver or DriverWriter(lake, mirrors, self._settings)
         found = self._collected(events)
-        if not 0 < found.num_rows <= self._settings.driver_events:
+        if found is None or not 0 < found.num_rows <= self._settings.driver_events:
             return False
         summary = summarise_rows(found, self._selection)
         known = FoldedEnds() if Policy(self._settings.ends) is Policy.KEEP else ends.all
@@ -145,7 +146,7 @@ class WarehouseJob:
             self._by_spark = _BATCHES_BY_SPARK if cause.is_lasting else 0
             return False
         commit = replace(commit, token=summary.newest)
-        self._driver.write(batch, commit, may_be_replay=self._may_be_replay(commit))
+        self._driver.write(batch, commit)
         if self._tracing.is_on:
             sampled = self._tracing.sampler.sampled(found["raw"].to_pylist())
             self._tracing.applied(sampled, "tables", began_ns, is_direct=self._format is None)
@@ -153,16 +154,13 @@ class WarehouseJob:
         self._driver.maintain(batch, commit)
         return True
 
-    def _collected(self, events: DataFrame) -> pa.Table:
-        table = events.toArrow()
-        if is_records(events) and table.num_rows:
+    def _collected(self, events: DataFrame) -> pa.Table | None:
+        table = collected(events)
+        if is_records(events) and table is not None and table.num_rows:
             if self._reader is None:
                 self._reader = event_reader(self._format or "", COLUMNS, keep_bad_records=True)
             table = pa.Table.from_batches(self._reader(table.to_batches()))
         return table
-
-    def _may_be_replay(self, commit: Commit) -> bool:
-        return self._newest is None or commit.batch <= self._newest
 
     def write(self, events: DataFrame, commit: Commit) -> None:
         """Write events as one batch."""
@@ -184,7 +182,7 @@ class WarehouseJob:
                     summary = replace(summarise(found, self._selection), ends=summary.ends)
             commit = replace(commit, token=summary.newest)
             chosen = FoldedEnds() if policy is Policy.KEEP else ends.all
-            SparkBatch(lake, mirrors, found, summary, commit, self._may_be_replay(commit), policy, chosen).write()
+            SparkBatch(lake, mirrors, found, summary, commit, policy, chosen).write()
             lake.commit_as(commit, is_whole=False)  # what is done to the tables from here on is not the batch itself
             self._trace(found, began_ns)
         if summary.ends and self._driver is not None:

@@ -43,7 +43,6 @@ class SparkBatch:
         events: DataFrame,
         summary: Summary,
         commit: Commit,
-        may_be_replay: bool,
         policy: Policy,
         ends: FoldedEnds,
     ) -> None:
@@ -52,7 +51,6 @@ class SparkBatch:
         self._events = events
         self._summary = summary
         self._commit = commit
-        self._may_be_replay = may_be_replay
         self._policy = policy
         self._ends = ends
 
@@ -78,7 +76,7 @@ class SparkBatch:
         return list(found.values())
 
     def _append(self, part: Part) -> None:
-        append_history(self._lake, self._events, part, self._commit, may_be_replay=self._may_be_replay)
+        append_history(self._lake, self._events, part, self._commit)
 
     def _mirror(self, parts: Sequence[TablePart], bad: int) -> None:
         """Bring mirrors to where the batch leaves them; the letters are written first.
@@ -98,7 +96,7 @@ class SparkBatch:
             staged = _each(parts, stage)
             for mirror, rows in staged:
                 dead_letters.add_staged(rows.dead_letters, rows.report.dead_letters, mirror.namespace)
-            dead_letters.append(may_be_replay=self._may_be_replay)
+            dead_letters.append()
             if dead_letters.count:
                 _log.warning("dead_letters_written", batch=self._commit.batch, count=dead_letters.count)
             self._lake.commit_as(self._commit)
@@ -107,9 +105,8 @@ class SparkBatch:
     def _merge(self, one: tuple[Mirror, Staged]) -> None:
         mirror, rows = one
         mirror.note_drift(rows.report, f"{self._commit.query}/{self._commit.batch}")
-        if self._may_be_replay and self._lake.has_batch(mirror.table, self._commit):
-            return
-        mirror.merge(rows)
+        if not self._lake.has_batch(mirror.table, self._commit):
+            mirror.merge(rows)
 
 
 @dataclass(frozen=True, slots=True)
