@@ -6,7 +6,7 @@ import sys
 
 import redis
 
-from tailrace.features import FeatureValues, read
+from tailrace.features import FeatureValues, read_named
 
 
 def verdict(signals: FeatureValues) -> str:
@@ -24,7 +24,7 @@ def main() -> None:
     user = sys.argv[1]
     url = sys.argv[2] if len(sys.argv) > 2 else "redis://127.0.0.1:6379"
     with redis.Redis.from_url(url) as client:
-        signals = read(client, user, "fraud")
+        signals = read_named(client, user, "fraud")
     for name, value in signals.values.items():
         print(f"{name:20} {value}")
     print(f"as of {signals.as_of}: {verdict(signals)}")

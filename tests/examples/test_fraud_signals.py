@@ -12,10 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import redis
 from pymongo import DeleteOne, InsertOne, UpdateOne
 
-from tailrace.features import load_definition
+from feature_changes import put
+from tailrace.features import FeatureStore, load_definition
 from tailrace.owned import GuardedProcess, run_guarded
+from tailrace.stand import Redis
 from tailrace.up import demo
 from waiting import SECONDS
 
@@ -102,6 +105,19 @@ def test_the_load_writes_to_a_real_server_at_its_rate_and_by_hand(mongodb):
             assert running.wait(SECONDS) == 0
         assert client.shop.transactions.count_documents({"status": "captured"}) > 0
         client.drop_database("shop")
+
+
+@pytest.mark.parametrize(("paid", "verdict"), [(1, "accept"), (6, "refuse: more than five payments in a minute")])
+def test_a_decision_is_made_by_the_signals_of_the_user(redis_server: Redis, paid: int, verdict: str) -> None:
+    """It asked for a user whose id is a text, found nothing of anybody, and accepted everything."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        store = FeatureStore(client, load_definition(str(LOAD.with_name("features.toml"))))
+        store.begin()
+        payment = {"user_id": 7, "amount": 5.0, "merchant": "north", "placed_at": datetime.now(UTC)}
+        store.apply([put(number, {"_id": number, **payment}) for number in range(paid)])
+    command = [sys.executable, str(LOAD.with_name("decide.py")), "7", redis_server.url]
+    decided = run_guarded(command, capture_output=True, text=True, timeout=SECONDS)
+    assert decided.stdout.splitlines()[-1].endswith(f": {verdict}"), decided.stdout + decided.stderr
 
 
 def test_a_wheel_carries_the_example(tmp_path):

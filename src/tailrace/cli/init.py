@@ -32,7 +32,7 @@ name = {name}
 namespaces = {namespaces}
 # Where records go: kafka://host:9092, file:events.jsonl, stdout:, https://..., redis://..., or module:Class.
 sink = {sink}
-# json, canonical, bson, flat or debezium.
+# json, canonical, bson, flat, debezium, cloudevents, avro, jsonschema or module:function.
 format = "json"
 # Where positions are kept: file:folder for one machine; postgresql://, mongodb://, kafka:// or redis:// for several.
 position_store = {store}
