@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 from pymongo import MongoClient
+from pymongo.collection import Collection
 
 from dashboard_site import free_port
 from docs.pages import ROOT, read
@@ -36,7 +37,7 @@ STARTED = {
     "produce": "stream_opened",
     "serve": "serving change streams",
     "dashboard": "http://127.0.0.1:",
-    "watch": "",
+    "watch": "operationType",
 }
 """Verbs that run until they are stopped, and what each says when it is there."""
 NEEDS_THE_LEASE = ("recover", "snapshot", "position set", "position import")
@@ -50,6 +51,7 @@ class Reader:
     folder: Path
     environment: dict[str, str]
     addresses: dict[str, str]
+    orders: Collection[Any]
     running: dict[str, tuple[GuardedProcess, Path]] = field(default_factory=dict)
 
     def type(self, line: str) -> None:
@@ -87,6 +89,7 @@ class Reader:
         deadline = time.monotonic() + 180
         while STARTED[words[0]] not in log.read_text() and time.monotonic() < deadline:
             assert process.poll() is None, log.read_text()
+            self.orders.delete_one({"_id": self.orders.insert_one({}).inserted_id})  # something to watch
             time.sleep(0.2)
         assert STARTED[words[0]] in log.read_text(), log.read_text()
 
@@ -158,7 +161,7 @@ def reader(
         }  # fmt: skip
         shutil.copy(ROOT / "examples" / "fraud_signals" / "features.toml", tmp_path)
         environment = {**os.environ, **{f"TAILRACE_{name}": value for name, value in settings.items()}}
-        someone = Reader(tmp_path, environment, addresses)
+        someone = Reader(tmp_path, environment, addresses, shop.shop.orders)
         open_.callback(someone.kill)
         yield someone
 
