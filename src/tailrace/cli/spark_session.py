@@ -18,6 +18,7 @@ import typer
 from tailrace.capture.formats import event_decoder_of
 from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.cli.session import connected, say_missing
+from tailrace.cli.session import session as invocation
 from tailrace.errors import MissingExtra, ServerUnreachable, SettingsError
 from tailrace.settings import FeaturesSettings, Settings, SparkSettings, WarehouseSettings
 
@@ -41,6 +42,7 @@ def spark_session(
     except ImportError as error:
         hint = "Install it with: pip install 'tailrace[spark]'"
         raise MissingExtra(f"Spark jobs need {error.name}", hint=hint) from None
+    _leave_stacks_out()
     if session.is_submitted() or session.is_connect(settings):
         with session.open_session(settings, table_format=table_format) as spark:
             yield spark
@@ -54,6 +56,14 @@ def spark_session(
                 session.open_session(settings, jars=jars, java_home=java_home(), table_format=table_format)
             )
         yield spark
+
+
+def _leave_stacks_out() -> None:
+    """Keep pyspark from logging the stack of the JVM for each query that is refused; the error says what is wrong."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = not invocation.debug
 
 
 @contextmanager

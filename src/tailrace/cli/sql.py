@@ -118,7 +118,14 @@ def _answered_by_spark(query: str, limit: int, settings: Settings) -> tuple[list
             rows = frame.take(limit + 1) if limit else frame.collect()
             return frame.columns, [tuple(_without_rows(value) for value in row) for row in rows]
         except (AnalysisException, ParseException) as error:
-            raise typer.BadParameter(str(error.getMessage() or error).strip().splitlines()[0]) from None
+            raise typer.BadParameter(_complaint(error)) from None
+
+
+def _complaint(error: Any) -> str:
+    """What Spark refuses, in one line. It takes the database of a table that is not there for a kind of file."""
+    if error.getCondition() == "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY":
+        return f"there is no such table in {error.getMessageParameters()['dataSourceType']}; see `warehouse tables`"
+    return str(error.getMessage() or error).strip().splitlines()[0]
 
 
 def _without_rows(value: Any) -> Any:
