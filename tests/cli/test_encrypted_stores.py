@@ -16,6 +16,7 @@ from pymongo.database import Database
 from feature_changes import every_kind, moment, put
 from tailrace.cli.app import run
 from tailrace.dashboard.sources.features import FeaturesSource
+from tailrace.dashboard.sources.positions import PositionsSource
 from tailrace.features import FeatureStore
 from tailrace.stand import Postgres, Redis, ReplicaSet
 from tailrace.stand.node import ThrowAwayCA
@@ -72,7 +73,13 @@ def test_positions_are_kept_over_tls(
     assert run(["--config", str(file), "position", "show"]) == 0
     printed = capsys.readouterr().out
     assert database.name in printed
-    assert PASSWORD not in printed
+    page = PositionsSource(secret.read_text())
+    assert database.name in {stream.consumer.stream for stream in page.poll().streams}
+    page.close()
+    run(["--config", str(file), "doctor"])
+    checked = capsys.readouterr().out
+    assert "1 stream" in next(line for line in checked.splitlines() if "position store" in line)
+    assert PASSWORD not in printed + checked
 
 
 @pytest.mark.parametrize("store", ["redis_url", "postgres_url"])

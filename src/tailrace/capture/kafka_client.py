@@ -60,6 +60,11 @@ def is_refused(error: KafkaException | KafkaError) -> bool:
     return code_of(error) in _REFUSED
 
 
+def is_about_the_group(error: KafkaException | KafkaError) -> bool:
+    """Whether a reader may go on: the library asks for the coordinator of its group, though nothing is kept in it."""
+    return code_of(error) == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
 def describe(error: KafkaException | KafkaError) -> str:
     """Give the name and text of an error."""
     inner = _inner(error)

@@ -22,16 +22,22 @@ from confluent_kafka.admin import (
 from kafka_security import KafkaSecurity
 from sink_sides import KafkaSide, records
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
+from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.positions import Position, open_store
 from tailrace.capture.sinks import SinkOptions, open_sink
 from tailrace.capture.sinks.kafka import KafkaSink
 from tailrace.capture.sinks.kafka_handover import ClientHandover, CompiledHandover
 from tailrace.capture.sinks.topics import TopicRule
+from tailrace.cli.app import run
+from tailrace.dashboard.answers import ObservedEvent
+from tailrace.dashboard.sources.dead_letters import TopicDeadLetters
+from tailrace.dashboard.sources.topics import TopicsSource
 from tailrace.errors import CaptureError, SinkUnavailable
-from tailrace.stand import Kafka
+from tailrace.settings import Settings
+from tailrace.stand import Kafka, ReplicaSet
 from tailrace.stand.node import ThrowAwayCA
 from token_endpoint import TokenEndpoint
-from waiting import SECONDS
+from waiting import SECONDS, wait_until
 
 USER, PASSWORD = "alice", "p@ss/word"
 
@@ -114,6 +120,41 @@ def test_who_has_no_password_comes_by_a_token_or_a_certificate(
         assert sink.flush(30) == 300
     assert sorted(side.numbers()) == list(range(300))
     assert (len(tokens.given) > given) == (how == "token")
+
+
+@pytest.mark.parametrize("how", ["password", "token", "certificate"])
+def test_the_page_and_doctor_come_the_same_way(
+    broker: Kafka, security: KafkaSecurity, tokens: TokenEndpoint, dead_letters: DeadLetters, mongodb: ReplicaSet,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str,
+) -> None:  # fmt: skip
+    """Who comes by a certificate may do nothing with groups, and needs not."""
+    allow(broker, "client", ("TOPIC", "", "PREFIXED", "ALL"))
+    ways = {"token": by_token(broker, security, tokens), "certificate": by_certificate(broker, security)}
+    sink_url = ways.get(how) or f"{url(broker, security)}&sasl.mechanism=SCRAM-SHA-512"
+    side = KafkaSide(dead_letters, broker, sink_url)
+    with side.sink() as sink:
+        sink.setup()
+        sink.add(records(*range(20)))
+        assert sink.flush(30) == 20
+    (tmp_path / "sink").write_text(sink_url)
+    file = tmp_path / "tailrace.toml"
+    file.write_text(
+        f'[mongodb]\nuri = "{mongodb.uri}"\n[capture]\nsink_file = "sink"\ntopic_prefix = "{side.prefix}"\n'
+        f'position_store = "file:{tmp_path}"\n'
+    )
+    seen: list[ObservedEvent] = []
+    page = TopicsSource(Settings.load(file).capture, seen.append)
+    letters = TopicDeadLetters(KafkaAddress.parse(sink_url), f"{side.prefix}.shop.orders")
+    try:
+        wait_until(lambda: page.poll().records == 20 and seen, "records on the page")
+        assert letters.poll().newest, "any topic's messages are shown as dead letters"
+    finally:
+        page.close()
+        letters.close()
+    run(["--config", str(file), "doctor"])
+    printed = capsys.readouterr().out
+    assert "1 broker" in next(line for line in printed.splitlines() if " sink " in line)
+    assert PASSWORD not in printed
 
 
 def test_a_token_is_replaced_before_it_ends(

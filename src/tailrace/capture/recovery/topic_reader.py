@@ -10,7 +10,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tailrace.capture.kafka_client import SECONDS_TO_ANSWER, KafkaAddress, bounds_of, describe, unavailable
+from tailrace.capture.kafka_client import (
+    SECONDS_TO_ANSWER,
+    KafkaAddress,
+    bounds_of,
+    describe,
+    is_about_the_group,
+    unavailable,
+)
 from tailrace.errors import SinkUnavailable
 from tailrace.fold import Moment, moment_of
 from tailrace.raw.cluster_time import ClusterTime
@@ -95,8 +102,8 @@ class TopicContents:
             for message in messages:
                 part, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
                 error = message.error()
-                if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    continue  # the library asks for the group's coordinator all the same; nothing is kept in the group
+                if error is not None and is_about_the_group(error):
+                    continue
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 if part not in left:

@@ -14,7 +14,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace.capture.dead_letters.dead_letters import FILE, TOPIC
-from tailrace.capture.kafka_client import KafkaAddress, bounds_of, describe
+from tailrace.capture.kafka_client import KafkaAddress, bounds_of, describe, is_about_the_group
 from tailrace.dashboard.sources.topics import QUIET
 from tailrace.dashboard.values import DeadLetter, DeadLetters
 from tailrace.errors import SinkUnavailable
@@ -123,6 +123,8 @@ def _last(consumer: Consumer, topic: str, low: int, high: int) -> Iterator[Messa
         if message is None:
             continue
         error = message.error()
+        if error is not None and is_about_the_group(error):
+            continue
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 break

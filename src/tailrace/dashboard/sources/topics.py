@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace.capture.dead_letters.dead_letters import TOPIC as DEAD_LETTERS
-from tailrace.capture.kafka_client import KafkaAddress, bounds_of, describe
+from tailrace.capture.kafka_client import KafkaAddress, bounds_of, describe, is_about_the_group
 from tailrace.capture.sinks.topics import DEFAULT_TEMPLATE, TopicRule
 from tailrace.dashboard.answers import EventLine, ObservedEvent
 from tailrace.dashboard.record_view import as_json, key_of, namespace_of, summary_of, wall_time_of
@@ -122,6 +122,8 @@ class TopicsSource:
         messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=_SECONDS_OF_A_POLL)
         for message in messages:
             error = message.error()
+            if error is not None and is_about_the_group(error):
+                continue
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
             self._locations[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
