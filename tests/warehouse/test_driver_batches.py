@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import time
 import uuid
 from pathlib import Path
@@ -249,6 +250,18 @@ def by_driver_snapshots(lake: Any) -> list[Any]:
     return list(lake._java(TABLE).snapshots())
 
 
+def test_a_snapshot_that_somebody_named_stays(spark, table):
+    writer, name = Writer(table.driver_table(TABLE)), table.sql_name(TABLE)
+    writer.put(list(range(5)), 1)
+    spark.sql(f"ALTER TABLE {name} CREATE TAG january")
+    for version in range(2, 15):
+        writer.put([version], version)
+    writer.table.refresh()
+    writer.table.expire(0)
+    assert len(by_driver_snapshots(table)) == 11
+    assert spark.sql(f"SELECT count(*) FROM {name} VERSION AS OF 'january'").first()[0] == 5
+
+
 def test_who_is_overtaken_commits_nothing(spark, table):
     first, second = Writer(table.driver_table(TABLE)), Writer(table.driver_table(TABLE))
     first.put(list(range(100)), 1)
@@ -376,6 +389,23 @@ def test_files_elsewhere_are_read_and_written_through_iceberg(table, monkeypatch
     kept = [source for source in again.index.sources() if source.gone]
     assert [list(source.gone) for source in kept] == [[8]]
     assert isinstance(again.table.open(kept[0].file.path), pa.PythonFile)
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_left(table):
+    """The system refuses to let a file grow, as a full disk does."""
+    writer = Writer(table.driver_table(TABLE))
+    writer.put([1], 1)
+    folder, limit = Path(table.location(TABLE).removeprefix("file:")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = set(folder.rglob("*.*"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            writer.put(list(range(5_000)), 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert set(folder.rglob("*.*")) == before
+    writer.put([1, 2], 2)
+    assert found_by_spark(table) == [(b"k000001", 2), (b"k000002", 2)]
 
 
 def test_deletion_vectors():

@@ -295,10 +295,12 @@ class DriverTable:
         """Remove snapshots older than this, and the files only they need.
 
         They are named one by one: without names Iceberg 1.11 cleans up by what left each snapshot, and removes a file
-        of deletion vectors as soon as one of them was replaced, while others in it are in use.
+        of deletion vectors as soon as one of them was replaced, while others in it are in use. What somebody has given
+        a name (a tag or a branch) stays.
         """
         before = int((time.time() - keep_hours * 3600) * 1000)
         kept = {int(entry.snapshotId()) for entry in list(self._java.history())[-SNAPSHOTS_KEPT:]}
+        kept |= {int(named.snapshotId()) for named in dict(self._java.refs()).values()}
         known = ((int(one.snapshotId()), int(one.timestampMillis())) for one in self._java.snapshots())
         old = [number for number, at in known if at < before and number not in kept]
         if old:
@@ -332,7 +334,11 @@ class DriverTable:
         local = local_path(path)
         if local is not None:
             local.parent.mkdir(parents=True, exist_ok=True)
-            local.write_bytes(data)
+            try:
+                local.write_bytes(data)
+            except OSError:
+                local.unlink(missing_ok=True)  # each try on a full disk would leave a part of a file
+                raise
             return path
         stream = self._java.io().newOutputFile(path).create()
         try:

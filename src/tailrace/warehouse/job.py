@@ -7,6 +7,7 @@ the mirror. Every snapshot says which batch made it, so a batch that Spark repea
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -90,6 +91,8 @@ class WarehouseJob:
         self._tracing = tracing
         self._lineage = lineage
         self._checkpoint = ""
+        self._name = f"job {uuid.uuid4().hex}"
+        """Stands for the query of batches that somebody else's query gives to `apply`: nobody knows its checkpoint."""
         self._newest: int | None = None
         self._opened: tuple[Lake, Mirrors, Maintenance, KnownEnds] | None = None
         self._driver: DriverWriter | None = None
@@ -109,7 +112,7 @@ class WarehouseJob:
     def apply(self, events: DataFrame, number: int) -> None:
         """Write one micro-batch; any part of it may have been written before."""
         with explained():
-            commit = self._commit(events.sparkSession, number) if self._checkpoint else Commit("", number)
+            commit = self._commit(events.sparkSession, number) if self._checkpoint else Commit(self._name, number)
             if not (self._is_small(events.sparkSession, commit) and self._write_in_driver(events, commit)):
                 self.write(self._events(events), commit)
 
