@@ -116,7 +116,7 @@ class Mongod:
         self.dead_tokens: set[tuple[str, str]] = set()
         """Tokens that were answered with ChangeStreamHistoryLost, and to whom."""
         self.is_noted: Callable[[str], bool] = lambda _: False
-        """Whether a token is in the ledger, where everybody can know that it is dead."""
+        """Whether a token is in the ledger, as the process that sends it has read that."""
         self.sent_again: list[str] = []
         """Dead tokens that were sent by somebody who knew."""
         self._cursors: dict[int, Cursor] = {}
@@ -337,6 +337,8 @@ class CellTable:
         self.cells: dict[str, bytes] = {}
         self.before: dict[str, tuple[bytes | None, float, object]] = {}
         """The cell before the last change, when that was, and who made it."""
+        self.known: dict[tuple[str, str], bytes] = {}
+        """What each process has read of each cell last."""
 
 
 class CellView:
@@ -352,9 +354,12 @@ class CellView:
         self._faults.before(f"read {name}", _store_away)
         old = self._table.before.get(name)
         scheduler = self._faults.scheduler
+        cell = self._table.cells.get(name)
         if old and old[2] is not self and scheduler.now - old[1] < 0.2 and self._faults.happens(4):
-            return old[0]  # a replica that has not heard of the newest yet
-        return self._table.cells.get(name)
+            cell = old[0]  # a replica that has not heard of the newest yet
+        if scheduler.running is not None:  # else it is the judge who looks
+            self._table.known[scheduler.process.name, name] = cell or b""
+        return cell
 
     def swap(self, name: str, expected: bytes | None, cell: bytes, change: bytes | None) -> bool:
         table, scheduler = self._table, self._faults.scheduler

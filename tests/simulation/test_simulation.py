@@ -17,8 +17,8 @@ from simulation.scheduler import replaced
 from simulation.world import World, run_seed, shrunk
 
 FEW_SEEDS = 12
-ONCE_BROKEN = (93,)
-"""Seeds that broke a promise before what they showed was mended."""
+ONCE_BROKEN = (93, 1695)
+"""Seeds that broke a promise before what they showed was mended; by 1695 that was a promise nobody could keep."""
 FIRST, SEEDS = int(os.environ.get("FIRST", "0")), int(os.environ.get("SEEDS", "10000"))
 SEEDS_TO_FIND_A_BUG = 1_000
 FOUND_AT_ONCE = (

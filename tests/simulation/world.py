@@ -101,12 +101,19 @@ class World:
         self.violation: Violation | None = None
         self._epoch = 0
         self._last: dict[tuple[object, str, int], Delivered] = {}
-        self.server.is_noted = lambda token: token.encode() in self.table.cells.get(f"~gaps~{STREAM}", b"")
+        self.server.is_noted = self._knows_to_be_lost
         self._first_position = ""
         self._begins = ""
         """The token behind which everything has to be delivered before the position may pass it."""
 
     # --- what must hold
+
+    def _knows_to_be_lost(self, token: str) -> bool:
+        """Whether the process that runs has read in the ledger that a token is dead.
+
+        One that was stopped before it could, and sends on when it continues, cannot know.
+        """
+        return token.encode() in self.table.known.get((self.scheduler.process.name, f"~gaps~{STREAM}"), b"")
 
     def broken(self, promise: str) -> None:
         if self.violation is None:
