@@ -218,16 +218,16 @@ class IcebergLake(Lake):
             f"map('target-file-size-bytes', '{_TARGET_BYTES}', 'min-input-files', '4', 'delete-ratio-threshold', '0.2')"
         )
         order = ", strategy => 'sort', sort_order => '_key'" if kind is TableKind.MIRROR else ""
-        row = self._call(f"rewrite_data_files(table => {_argument(table)}, options => {options}{order})")
+        row = self._call(f"rewrite_data_files(table => {self._argument(table)}, options => {options}{order})")
         if row.rewritten_data_files_count:
-            self._call(f"rewrite_manifests(table => {_argument(table)})")
+            self._call(f"rewrite_manifests(table => {self._argument(table)})")
         return Compacted(row.rewritten_data_files_count, row.added_data_files_count, row.rewritten_bytes_count)
 
     def expire(self, table: Name, keep_hours: float) -> int:
         """Remove snapshots older than this, and the files only they need; gives the number of files."""
         before = datetime.now(UTC) - timedelta(hours=keep_hours)
         row = self._call(
-            f"expire_snapshots(table => {_argument(table)}, older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}',"
+            f"expire_snapshots(table => {self._argument(table)}, older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}',"
             f" retain_last => {SNAPSHOTS_KEPT})"
         )
         return sum(value for name, value in row.asDict().items() if name.startswith("deleted_"))
@@ -235,10 +235,14 @@ class IcebergLake(Lake):
     def remove_orphans(self, table: Name, older_than_hours: float = 72) -> int:
         """Remove files that no snapshot knows: what killed jobs had written and not committed."""
         before = datetime.now(UTC) - timedelta(hours=older_than_hours)
-        name, limit = _argument(table), f"{before:%Y-%m-%d %H:%M:%S}"
+        name, limit = self._argument(table), f"{before:%Y-%m-%d %H:%M:%S}"
         system = f"{quoted(self.catalog)}.system"
         call = f"CALL {system}.remove_orphan_files(table => {name}, older_than => TIMESTAMP '{limit}')"
         return len(self.spark.sql(call).collect())
+
+    def _argument(self, table: Name) -> str:
+        """Name a table for a procedure; without its catalog, the database would be looked for among the catalogs."""
+        return sql_text(self.sql_name(table))
 
     def _call(self, call: str) -> Row:
         (row,) = self.spark.sql(f"CALL {quoted(self.catalog)}.system.{call}").collect()
@@ -256,7 +260,3 @@ class IcebergLake(Lake):
             if not error.java_exception.getClass().getName().endswith(".NoSuchNamespaceException"):
                 raise
             return []
-
-
-def _argument(table: Name) -> str:
-    return sql_text(quoted(*table))
