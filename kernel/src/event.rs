@@ -29,6 +29,8 @@ pub struct Event<'e> {
     pub transaction: Option<Value<'e>>,
     pub is_recovered: bool,
     pub is_image_fetched: bool,
+    /// Whether it describes a change of a collection or its indexes (DDL).
+    pub is_description: bool,
 }
 
 impl<'e> Event<'e> {
@@ -66,6 +68,10 @@ impl<'e> Event<'e> {
             }
             b"imageFetched" => {
                 self.is_image_fetched = true;
+                return Ok(());
+            }
+            b"operationDescription" | b"stateBeforeChange" => {
+                self.is_description = true;
                 return Ok(());
             }
             _ => return Ok(()),

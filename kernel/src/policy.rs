@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use hmac::{Hmac, Mac};
+use memchr::memmem::Finder;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -20,6 +21,8 @@ use crate::writer::Writer;
 
 const MAX_DEPTH: usize = 100;
 const ENCRYPTED: u8 = 6;
+/// The documents of an event whose fields the rules are about.
+const DOCUMENTS: [&[u8]; 3] = [b"fullDocument", b"fullDocumentBeforeChange", b"documentKey"];
 const HEX: &[u8; 16] = b"0123456789abcdef";
 const UNUSUAL: Error = Error::Declined("an event that the reference looks at");
 
@@ -50,10 +53,12 @@ impl State {
 
 /// The rules of a collection: for each state and name the state of a field of that name.
 struct Machine {
-    /// Numbers of the names that rules spell out, from 1 on; 0 is any other.
-    names: HashMap<Vec<u8>, usize>,
+    /// The names that rules spell out, in order: their numbers count from 1 on, and 0 is any other.
+    names: Vec<Vec<u8>>,
+    /// A bit for each length that such a name has, up to 63: most fields are told apart by it.
+    lengths: u64,
     /// Names without which nothing happens to an event; None: something may happen to any.
-    ends: Option<Vec<Vec<u8>>>,
+    ends: Option<Vec<Finder<'static>>>,
     states: Vec<State>,
     fields: Vec<u32>,
     positions: Vec<u32>,
@@ -72,7 +77,7 @@ impl Machine {
     ) -> Option<Machine> {
         let size = states.len() * (names.len() + 1);
         let is_whole = |table: &[u32]| table.len() == size && table.iter().all(|&to| (to as usize) < states.len());
-        if states.is_empty() || !is_whole(&fields) || !is_whole(&positions) {
+        if states.is_empty() || !names.is_sorted() || !is_whole(&fields) || !is_whole(&positions) {
             return None;
         }
         let states = states.into_iter().map(|(action, length, is_kept, is_untouched, may_contain_kept)| {
@@ -86,8 +91,9 @@ impl Machine {
             State { action, is_kept, is_untouched, may_contain_kept }
         });
         let states = states.collect();
-        let names = names.into_iter().zip(1..).collect();
-        Some(Machine { names, ends, states, fields, positions })
+        let lengths = names.iter().fold(0, |bits, name| bits | length_bit(name));
+        let ends = ends.map(|ends| ends.iter().map(|end| Finder::new(end).into_owned()).collect());
+        Some(Machine { names, lengths, ends, states, fields, positions })
     }
 
     fn state(&self, number: usize) -> &State {
@@ -95,8 +101,10 @@ impl Machine {
     }
 
     fn step(&self, table: &[u32], from: usize, name: &[u8]) -> usize {
-        let name = self.names.get(name).copied().unwrap_or(0);
-        table[from * (self.names.len() + 1) + name] as usize
+        let is_possible = self.lengths & length_bit(name) != 0;
+        let place = if is_possible { self.names.binary_search_by(|known| known.as_slice().cmp(name)) } else { Err(0) };
+        let number = place.map_or(0, |place| place + 1);
+        table[from * (self.names.len() + 1) + number] as usize
     }
 
     /// The state of a field of a document; a name with dots is a path, in which a number may be a position or a name.
@@ -124,8 +132,13 @@ impl Machine {
 
     fn may_touch(&self, raw: &[u8]) -> bool {
         let Some(ends) = &self.ends else { return true };
-        ends.iter().any(|end| memchr::memmem::find(raw, end).is_some())
+        ends.iter().any(|end| end.find(raw).is_some())
     }
+}
+
+/// Lengths from 63 on share a bit.
+fn length_bit(name: &[u8]) -> u64 {
+    1 << name.len().min(63)
 }
 
 /// What is known of a collection.
@@ -216,10 +229,12 @@ impl Policy {
 impl Policy {
     fn apply(&self, events: &[&[u8]]) -> (Vec<u8>, Vec<Result<Outcome>>) {
         let mut rewriter = Rewriter { out: Writer::default(), mac: self.mac.as_ref(), scratch: Vec::new() };
+        rewriter.out.bytes.reserve(events.iter().map(|event| event.len()).sum());
         let mut outcomes = Vec::with_capacity(events.len());
+        let mut last = None;
         for event in events {
             let begin = rewriter.out.bytes.len();
-            let outcome = self.event(event, &mut rewriter);
+            let outcome = self.event(event, &mut last, &mut rewriter);
             if !matches!(outcome, Ok(Outcome::Changed(_))) {
                 rewriter.out.truncate(begin);
             }
@@ -232,20 +247,29 @@ impl Policy {
         (rewriter.out.bytes, outcomes)
     }
 
-    fn event(&self, raw: &[u8], rewriter: &mut Rewriter<'_>) -> Result<Outcome> {
+    fn event<'e>(
+        &'e self,
+        raw: &'e [u8],
+        last: &mut Option<(&'e str, Option<&'e str>, &'e Known)>,
+        rewriter: &mut Rewriter<'_>,
+    ) -> Result<Outcome> {
         let event = Event::parse(raw)?;
-        let namespace = match (event.database, event.collection) {
-            (Some(database), Some(collection)) => [database, ".", collection].concat(),
-            (Some(database), None) if !database.is_empty() => database.to_owned(),
-            _ => return Err(UNUSUAL),
+        let database = event.database.filter(|name| !name.is_empty() || event.collection.is_some()).ok_or(UNUSUAL)?;
+        let known = match *last {
+            Some((before, collection, known)) if before == database && collection == event.collection => known,
+            _ => {
+                let namespace = event.collection.map_or(database.to_owned(), |name| [database, ".", name].concat());
+                let Some(known) = self.known.get(&namespace) else { return Ok(Outcome::Unknown) };
+                *last = Some((database, event.collection, known));
+                known
+            }
         };
-        let machine = match self.known.get(&namespace) {
-            None => return Ok(Outcome::Unknown),
-            Some(Known::Untouched) => return Ok(Outcome::Same),
-            Some(Known::Left) => return Err(UNUSUAL),
-            Some(Known::Ruled(machine)) => machine,
+        let machine = match known {
+            Known::Untouched => return Ok(Outcome::Same),
+            Known::Left => return Err(UNUSUAL),
+            Known::Ruled(machine) => machine,
         };
-        if memchr::memmem::find(raw, b"operationDescription").is_some() {
+        if event.is_description {
             return Err(UNUSUAL);
         }
         if !machine.may_touch(raw) || event.is_recovered {
@@ -278,17 +302,23 @@ struct Rewriter<'k> {
 impl Rewriter<'_> {
     fn event(&mut self, machine: &Machine, raw: &[u8]) -> Result<()> {
         let whole = self.out.open();
+        let mut copied = 4;
         for element in elements(raw)? {
-            let Element { kind, name, value, .. } = element?;
-            self.out.head(kind, name);
-            match name {
-                b"fullDocument" | b"fullDocumentBeforeChange" | b"documentKey" if kind == bson::DOCUMENT => {
-                    self.document(machine, 0, value, 0)?;
-                }
-                b"updateDescription" if kind == bson::DOCUMENT => self.update(machine, value)?,
-                _ => self.out.raw(value),
+            let Element { kind, name, value, start, end } = element?;
+            let is_delta = name == b"updateDescription";
+            if kind != bson::DOCUMENT || !(is_delta || DOCUMENTS.contains(&name)) {
+                continue;
             }
+            self.out.raw(&raw[copied..start]);
+            self.out.head(kind, name);
+            if is_delta {
+                self.update(machine, value)?
+            } else {
+                self.document(machine, 0, value, 0)?
+            }
+            copied = end;
         }
+        self.out.raw(&raw[copied..raw.len() - 1]);
         self.out.close_document(whole);
         Ok(())
     }
@@ -351,10 +381,17 @@ impl Rewriter<'_> {
             return Err(UNUSUAL);
         }
         let whole = self.out.open();
+        let mut copied = 4;
         for element in elements(document)? {
             let element = element?;
-            self.value(machine, machine.field(from, element.name)?, &element, depth)?;
+            let state = machine.field(from, element.name)?;
+            if !machine.state(state).is_untouched {
+                self.out.raw(&document[copied..element.start]);
+                self.value(machine, state, &element, depth)?;
+                copied = element.end;
+            }
         }
+        self.out.raw(&document[copied..document.len() - 1]);
         self.out.close_document(whole);
         Ok(())
     }
