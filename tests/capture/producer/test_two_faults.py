@@ -142,9 +142,11 @@ def test_a_store_that_is_killed_during_a_takeover(
     assert list(dict.fromkeys(keys)) == list(range(100))
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_while_the_primary_steps_down(
     start_mongodb: Callable[..., ReplicaSet], start_server: Callable[..., Any]
 ) -> None:
+    """make crash"""
     replica_set, broker = start_mongodb(nodes=3), start_server(Kafka)
     settings = exactly_once(replica_set.uri, broker, lease_seconds=6)
     with replica_set.client(w="majority") as client, Capture.open(settings, client) as capture:
