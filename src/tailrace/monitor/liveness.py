@@ -47,7 +47,7 @@ class Observation:
     recovering: bool = False
     paused: bool = False
     sink_problem: str | None = None
-    """Why the sink takes nothing; reading waits for it, and is well."""
+    """Why nothing is delivered; reading waits for that, and is well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Consumer:
     recovering: bool = False
     paused: bool = False
     sink_problem: str | None = None
-    """Why its sink takes nothing."""
+    """Why nothing is delivered."""
 
     def position_on(self, shard: str) -> Timestamp:
         """Where it stands on this shard."""

@@ -223,17 +223,18 @@ def test_what_is_saved_at_the_end_waits_for_the_store(tmp_path) -> None:
         open_store(f"file:{tmp_path / 'positions'}") as store,
         Leader(store, store.acquire("orders", "here/1", seconds=600)) as leader,
     ):
-        pauses = []
+        reasons = []
 
-        def pause(seconds: float, _: str) -> None:
-            pauses.append(seconds)
-            if len(pauses) == 3:
-                bring_back()
+        def pause(seconds: float, reason: str) -> None:
             time.sleep(seconds)
+            reasons.append(reason)
+            if reasons == ["the position store is away"] * 2:
+                bring_back()
 
         leader.save(at(5))
         delivery = delivery_of(leader, pause)
         bring_back = lose(tmp_path / "positions")
         delivery.deliver([event(1)], at(6))
         delivery.finish(5)
+        assert len(reasons) == 2
         assert (leader.position.cluster_time, leader.position.counts.events) == (Timestamp(6, 1), 1)

@@ -188,7 +188,7 @@ class Delivery:
                 return self._sink.add(records)
             except Backpressure as full:
                 self.commit(now=self.transactional)  # only a commit makes room there
-                self._pause(full.retry_after, "its buffer is full of what is not acknowledged")
+                self._pause(full.retry_after, "the sink's buffer is full of what is not acknowledged")
 
     def _check_lease(self) -> None:
         """Write nothing after the end of the lease; a transaction of another's epoch is refused by its broker.

@@ -125,9 +125,9 @@ class ProducerStatus:
             self._waiting = reason
 
     def sink_waits(self, reason: str) -> None:
-        """Note that the sink takes nothing, and that reading waits for it, until the position moves again."""
+        """Note why nothing is delivered, and reading waits, until the position moves again."""
         with self._lock:
-            self._sink_problem = f"the sink takes nothing: {reason}"
+            self._sink_problem = f"nothing is delivered: {reason}"
 
     def error(self, code: str) -> None:
         """Count an error by its code."""
