@@ -157,7 +157,7 @@ def test_comparisons_of_large_events_leave_the_event_loop_alone(
         run_stages(stages, events, given)
 
     monkeypatch.setattr(UserStages, "__call__", noting)
-    gateway = start_gateway(mongodb.uri, stage_seconds=0.2)
+    gateway = start_gateway(mongodb.uri, stage_seconds=0.8)
     many = [{f"fullDocument.items.x{number}": {"$ne": 5}} for number in range(60)]
     collection = database.create_collection("c")
     with gateway.client(socketTimeoutMS=60_000) as client:
