@@ -4,7 +4,7 @@
 //! What is not exact (`spelling`) is declined too.
 
 use std::collections::HashMap;
-use std::sync::RwLock;
+use std::sync::{PoisonError, RwLock};
 
 use pyo3::prelude::*;
 
@@ -51,7 +51,7 @@ impl Schemas {
     /// Take the schema of a namespace: `DocumentSchema.plan()`.
     pub fn learn(&self, namespace: String, id: u32, plan: &Bound<'_, PyAny>) -> PyResult<()> {
         let schema = Schema { id, documents: Record::of(plan)? };
-        self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(namespace, schema);
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(namespace, schema);
         Ok(())
     }
 
@@ -70,7 +70,7 @@ impl Schemas {
             inner.push(b'.');
             inner.extend_from_slice(collection.as_bytes());
         }
-        let known = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let schema = known.get(utf8(inner)?).ok_or(Error::Declined("the schema is not known yet"))?;
         out.push(0);
         out.extend_from_slice(&schema.id.to_be_bytes());

@@ -147,7 +147,8 @@ impl<'e> Event<'e> {
         Ok(())
     }
 
-    fn take_namespace(&mut self, (kind, ns): Value<'e>) -> Result<()> {
+    /// Take `ns`, which names a database or a collection and nothing else.
+    pub fn take_namespace(&mut self, (kind, ns): Value<'e>) -> Result<()> {
         if kind != bson::DOCUMENT {
             return Err(Error::Declined("the namespace is not a document"));
         }

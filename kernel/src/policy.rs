@@ -3,7 +3,9 @@
 //! Python makes a machine of the rules and hands over its tables; here events are rewritten by them. What is left to the
 //! reference: events whose key changes, because that is part of their token, descriptions of DDL, and what is unusual.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::{PoisonError, RwLock};
 
 use hmac::{Hmac, Mac};
 use memchr::memmem::Finder;
@@ -21,8 +23,7 @@ use crate::writer::Writer;
 
 const MAX_DEPTH: usize = 100;
 const ENCRYPTED: u8 = 6;
-/// The documents of an event whose fields the rules are about.
-const DOCUMENTS: [&[u8]; 3] = [b"fullDocument", b"fullDocumentBeforeChange", b"documentKey"];
+const DELTA: &[u8] = b"updateDescription";
 const HEX: &[u8; 16] = b"0123456789abcdef";
 const UNUSUAL: Error = Error::Declined("an event that the reference looks at");
 
@@ -55,8 +56,8 @@ impl State {
 struct Machine {
     /// The names that rules spell out, in order: their numbers count from 1 on, and 0 is any other.
     names: Vec<Vec<u8>>,
-    /// A bit for each length that such a name has, up to 63: most fields are told apart by it.
-    lengths: u64,
+    /// A bit for each such name (`name_bit`): most fields are told apart by it.
+    bits: [u64; 4],
     /// Names without which nothing happens to an event; None: something may happen to any.
     ends: Option<Vec<Finder<'static>>>,
     states: Vec<State>,
@@ -91,9 +92,13 @@ impl Machine {
             State { action, is_kept, is_untouched, may_contain_kept }
         });
         let states = states.collect();
-        let lengths = names.iter().fold(0, |bits, name| bits | length_bit(name));
+        let mut bits = [0; 4];
+        for name in &names {
+            let (word, bit) = name_bit(name);
+            bits[word] |= bit;
+        }
         let ends = ends.map(|ends| ends.iter().map(|end| Finder::new(end).into_owned()).collect());
-        Some(Machine { names, lengths, ends, states, fields, positions })
+        Some(Machine { names, bits, ends, states, fields, positions })
     }
 
     fn state(&self, number: usize) -> &State {
@@ -101,8 +106,12 @@ impl Machine {
     }
 
     fn step(&self, table: &[u32], from: usize, name: &[u8]) -> usize {
-        let is_possible = self.lengths & length_bit(name) != 0;
-        let place = if is_possible { self.names.binary_search_by(|known| known.as_slice().cmp(name)) } else { Err(0) };
+        let (word, bit) = name_bit(name);
+        let place = if self.bits[word] & bit != 0 {
+            self.names.binary_search_by(|known| known.as_slice().cmp(name))
+        } else {
+            Err(0)
+        };
         let number = place.map_or(0, |place| place + 1);
         table[from * (self.names.len() + 1) + number] as usize
     }
@@ -110,7 +119,7 @@ impl Machine {
     /// The state of a field of a document; a name with dots is a path, in which a number may be a position or a name.
     /// Where the two readings differ the reference decides.
     fn field(&self, from: usize, name: &[u8]) -> Result<usize> {
-        if memchr::memchr(b'.', name).is_none() {
+        if !name.contains(&b'.') {
             return Ok(self.step(&self.fields, from, name));
         }
         let (mut state, mut by_name) = (from, from);
@@ -124,10 +133,7 @@ impl Machine {
 
     /// The state of an element of an array.
     fn position(&self, from: usize, index: &[u8]) -> Result<usize> {
-        match memchr::memchr(b'.', index) {
-            None => Ok(self.step(&self.positions, from, index)),
-            Some(_) => Err(UNUSUAL),
-        }
+        if index.contains(&b'.') { Err(UNUSUAL) } else { Ok(self.step(&self.positions, from, index)) }
     }
 
     fn may_touch(&self, raw: &[u8]) -> bool {
@@ -136,9 +142,11 @@ impl Machine {
     }
 }
 
-/// Lengths from 63 on share a bit.
-fn length_bit(name: &[u8]) -> u64 {
-    1 << name.len().min(63)
+/// One of 256 bits, by the length of a name and its first and last bytes.
+fn name_bit(name: &[u8]) -> (usize, u64) {
+    let [first, last] = [name.first(), name.last()].map(|byte| usize::from(*byte.unwrap_or(&0)));
+    let hash = name.len() + 7 * first + 31 * last;
+    (hash / 64 % 4, 1 << (hash % 64))
 }
 
 /// What is known of a collection.
@@ -149,35 +157,32 @@ enum Known {
     Left,
 }
 
+/// What is known of collections, by namespace.
+type Collections = HashMap<String, Known>;
+
 /// A policy with what it has learned of collections.
-#[pyclass(module = "tailrace_kernel")]
+#[pyclass(frozen, module = "tailrace_kernel")]
 pub struct Policy {
     /// Holds the key of the hashes.
     mac: Option<Hmac<Sha256>>,
-    known: HashMap<String, Known>,
-}
-
-enum Outcome {
-    Same,
-    Changed(usize),
-    Unknown,
+    known: RwLock<Collections>,
 }
 
 #[pymethods]
 impl Policy {
     #[new]
     fn new(key: Option<&[u8]>) -> Self {
-        Policy { mac: key.and_then(|key| Hmac::new_from_slice(key).ok()), known: HashMap::new() }
+        Policy { mac: key.and_then(|key| Hmac::new_from_slice(key).ok()), known: RwLock::default() }
     }
 
     /// Learn that nothing happens to the fields of a collection, or that the reference looks at its events.
-    fn learn(&mut self, namespace: String, is_untouched: bool) {
-        self.known.insert(namespace, if is_untouched { Known::Untouched } else { Known::Left });
+    fn learn(&self, namespace: String, is_untouched: bool) {
+        self.insert(namespace, if is_untouched { Known::Untouched } else { Known::Left });
     }
 
     /// Learn the rules of a collection: names, then by state and name (another, then each of the names) where to go on.
     fn learn_rules(
-        &mut self,
+        &self,
         namespace: String,
         names: Vec<Vec<u8>>,
         ends: Option<Vec<Vec<u8>>>,
@@ -187,85 +192,90 @@ impl Policy {
     ) -> PyResult<()> {
         let machine = Machine::new(names, ends, states, fields, positions);
         let machine = machine.ok_or_else(|| PyValueError::new_err("the tables of the rules do not fit together"))?;
-        self.known.insert(namespace, Known::Ruled(machine));
+        self.insert(namespace, Known::Ruled(machine));
         Ok(())
     }
 
-    fn forget(&mut self) {
-        self.known.clear();
+    fn forget(&self) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Apply the rules to events from `start` on: the events as they may leave, the places among them of those that the
-    /// reference has to look at, and where it stopped because a collection has to be learned, else the end.
+    /// Apply the rules to events: the events as they may leave, the places among them of those that the reference has to
+    /// look at, and the namespaces of those for which a collection has to be learned first.
     fn events<'py>(
         &self,
         py: Python<'py>,
         events: Vec<Bound<'py, PyBytes>>,
-        start: usize,
-    ) -> PyResult<(Bound<'py, PyList>, Vec<usize>, usize)> {
-        let slices: Vec<&[u8]> = events.iter().skip(start).map(|event| event.as_bytes()).collect();
-        let (bytes, outcomes) = py.detach(|| self.apply(&slices));
-        let (list, mut declined, mut begin) = (PyList::empty(py), Vec::new(), 0);
-        for (place, outcome) in outcomes.into_iter().enumerate() {
-            let event = &events[start + place];
-            match outcome {
-                Ok(Outcome::Same) => list.append(event)?,
-                Ok(Outcome::Changed(end)) => {
-                    list.append(PyBytes::new(py, &bytes[begin..end]))?;
-                    begin = end;
-                }
-                Ok(Outcome::Unknown) => return Ok((list, declined, start + place)),
+    ) -> PyResult<(Bound<'py, PyList>, Vec<usize>, BTreeSet<String>)> {
+        let slices: Vec<&[u8]> = events.iter().map(|event| event.as_bytes()).collect();
+        let Governed { bytes, places, unknown } = py.detach(|| self.apply(&slices));
+        let (list, mut declined) = (PyList::empty(py), Vec::new());
+        for (number, (event, place)) in events.iter().zip(places).enumerate() {
+            match place {
+                Ok(Some(place)) => list.append(PyBytes::new(py, &bytes[place]))?,
+                Ok(None) => list.append(event)?,
                 Err(_) => {
-                    declined.push(place);
+                    declined.push(number);
                     list.append(event)?;
                 }
             }
         }
-        let end = events.len();
-        Ok((list, declined, end))
+        Ok((list, declined, unknown))
     }
 }
 
+/// What becomes of events under a policy.
+#[derive(Default)]
+pub struct Governed {
+    /// The events that were changed, one behind the other.
+    pub bytes: Vec<u8>,
+    /// Of each event where the changed one is; None when it is as it was, an error when the reference looks at it.
+    pub places: Vec<Result<Option<Range<usize>>>>,
+    /// Namespaces whose rules have to be learned first; their events are left to the reference.
+    pub unknown: BTreeSet<String>,
+}
+
 impl Policy {
-    fn apply(&self, events: &[&[u8]]) -> (Vec<u8>, Vec<Result<Outcome>>) {
-        let mut rewriter = Rewriter { out: Writer::default(), mac: self.mac.as_ref(), scratch: Vec::new() };
-        rewriter.out.bytes.reserve(events.iter().map(|event| event.len()).sum());
-        let mut outcomes = Vec::with_capacity(events.len());
-        let mut last = None;
-        for event in events {
-            let begin = rewriter.out.bytes.len();
-            let outcome = self.event(event, &mut last, &mut rewriter);
-            if !matches!(outcome, Ok(Outcome::Changed(_))) {
-                rewriter.out.truncate(begin);
-            }
-            let is_unknown = matches!(outcome, Ok(Outcome::Unknown));
-            outcomes.push(outcome);
-            if is_unknown {
-                break;
-            }
-        }
-        (rewriter.out.bytes, outcomes)
+    fn insert(&self, namespace: String, known: Known) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(namespace, known);
     }
 
-    fn event<'e>(
-        &'e self,
-        raw: &'e [u8],
-        last: &mut Option<(&'e str, Option<&'e str>, &'e Known)>,
-        rewriter: &mut Rewriter<'_>,
-    ) -> Result<Outcome> {
-        let event = Event::parse(raw)?;
-        let database = event.database.filter(|name| !name.is_empty() || event.collection.is_some()).ok_or(UNUSUAL)?;
-        let known = match *last {
-            Some((before, collection, known)) if before == database && collection == event.collection => known,
-            _ => {
-                let namespace = event.collection.map_or(database.to_owned(), |name| [database, ".", name].concat());
-                let Some(known) = self.known.get(&namespace) else { return Ok(Outcome::Unknown) };
-                *last = Some((database, event.collection, known));
-                known
-            }
-        };
-        let machine = match known {
-            Known::Untouched => return Ok(Outcome::Same),
+    /// Apply the rules to events.
+    pub fn apply(&self, events: &[&[u8]]) -> Governed {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let mut rewriter = Rewriter { out: Writer::default(), mac: self.mac.as_ref(), scratch: Vec::new() };
+        rewriter.out.bytes.reserve(events.iter().map(|event| event.len()).sum());
+        let mut governor = Governor { known: &known, rewriter, latest: None, unknown: BTreeSet::new() };
+        let places = events.iter().map(|event| governor.event(event)).collect();
+        Governed { bytes: governor.rewriter.out.bytes, places, unknown: governor.unknown }
+    }
+}
+
+/// Applies a policy to one event after another.
+struct Governor<'p> {
+    known: &'p Collections,
+    rewriter: Rewriter<'p>,
+    /// `ns` of the event before: neighbours are often of one collection.
+    latest: Option<(Vec<u8>, &'p Known)>,
+    unknown: BTreeSet<String>,
+}
+
+impl<'p> Governor<'p> {
+    /// Apply the rules to an event; give where the changed one is in the buffer, None when it is as it was.
+    fn event(&mut self, raw: &[u8]) -> Result<Option<Range<usize>>> {
+        let begin = self.rewriter.out.bytes.len();
+        let is_changed = self.rewrite(raw);
+        if matches!(is_changed, Ok(true)) {
+            return Ok(Some(begin..self.rewriter.out.bytes.len()));
+        }
+        self.rewriter.out.truncate(begin);
+        is_changed.map(|_| None)
+    }
+
+    fn rewrite(&mut self, raw: &[u8]) -> Result<bool> {
+        let event = Outline::of(raw)?;
+        let machine = match self.collection(event.ns)? {
+            Known::Untouched => return Ok(false),
             Known::Left => return Err(UNUSUAL),
             Known::Ruled(machine) => machine,
         };
@@ -273,22 +283,72 @@ impl Policy {
             return Err(UNUSUAL);
         }
         if !machine.may_touch(raw) || event.is_recovered {
-            return Ok(Outcome::Same);
+            return Ok(false);
         }
-        if let Some(key) = Event::document(event.key) {
-            let begin = rewriter.out.bytes.len();
-            rewriter.document(machine, 0, key, 0)?;
-            if rewriter.out.bytes[begin..] != *key {
+        let begin = self.rewriter.out.bytes.len();
+        if let Some(key) = event.key {
+            self.rewriter.document(machine, 0, key, 0)?;
+            if self.rewriter.out.bytes[begin..] != *key {
                 return Err(UNUSUAL); // the key is in the token, too
             }
-            rewriter.out.truncate(begin);
+            self.rewriter.out.truncate(begin);
         }
-        let begin = rewriter.out.bytes.len();
-        rewriter.event(machine, raw)?;
-        if rewriter.out.bytes[begin..] == *raw {
-            return Ok(Outcome::Same);
+        self.rewriter.event(machine, raw, &event)?;
+        Ok(self.rewriter.out.bytes[begin..] != *raw)
+    }
+
+    fn collection(&mut self, ns: &[u8]) -> Result<&'p Known> {
+        if let Some((latest, known)) = &self.latest
+            && latest == ns
+        {
+            return Ok(known);
         }
-        Ok(Outcome::Changed(rewriter.out.bytes.len()))
+        let mut event = Event::default();
+        event.take_namespace((bson::DOCUMENT, ns))?;
+        let database = event.database.filter(|name| !name.is_empty() || event.collection.is_some()).ok_or(UNUSUAL)?;
+        let namespace = event.collection.map_or(database.to_owned(), |name| [database, ".", name].concat());
+        let Some(known) = self.known.get(&namespace) else {
+            self.unknown.insert(namespace);
+            return Err(UNUSUAL);
+        };
+        self.latest = Some((ns.to_vec(), known));
+        Ok(known)
+    }
+}
+
+/// Where in an event is what the rules are about. Whoever makes records of it looks at the rest.
+#[derive(Default)]
+struct Outline<'e> {
+    ns: &'e [u8],
+    key: Option<&'e [u8]>,
+    /// Its images and its delta, in their order.
+    documents: [Option<Element<'e>>; 3],
+    is_description: bool,
+    is_recovered: bool,
+}
+
+impl<'e> Outline<'e> {
+    fn of(raw: &'e [u8]) -> Result<Self> {
+        let (mut event, mut token, mut count) = (Outline::default(), None, 0);
+        for element in elements(raw)? {
+            let element = element?;
+            match element.name {
+                b"_id" if element.kind == bson::DOCUMENT && token.is_none() => token = Some(element.value),
+                b"ns" if element.kind == bson::DOCUMENT && event.ns.is_empty() => event.ns = element.value,
+                b"documentKey" if element.kind == bson::DOCUMENT && event.key.is_none() => {
+                    event.key = Some(element.value);
+                }
+                b"_id" | b"ns" | b"documentKey" => return Err(UNUSUAL),
+                b"fullDocument" | b"fullDocumentBeforeChange" | DELTA if element.kind == bson::DOCUMENT => {
+                    *event.documents.get_mut(count).ok_or(UNUSUAL)? = Some(element);
+                    count += 1;
+                }
+                b"operationDescription" | b"stateBeforeChange" => event.is_description = true,
+                b"recovered" => event.is_recovered = true,
+                _ => {}
+            }
+        }
+        if token.is_none() || event.ns.is_empty() { Err(UNUSUAL) } else { Ok(event) }
     }
 }
 
@@ -300,18 +360,14 @@ struct Rewriter<'k> {
 }
 
 impl Rewriter<'_> {
-    fn event(&mut self, machine: &Machine, raw: &[u8]) -> Result<()> {
+    /// Write an event with its documents under the rules.
+    fn event(&mut self, machine: &Machine, raw: &[u8], event: &Outline<'_>) -> Result<()> {
         let whole = self.out.open();
         let mut copied = 4;
-        for element in elements(raw)? {
-            let Element { kind, name, value, start, end } = element?;
-            let is_delta = name == b"updateDescription";
-            if kind != bson::DOCUMENT || !(is_delta || DOCUMENTS.contains(&name)) {
-                continue;
-            }
+        for &Element { kind, name, value, start, end } in event.documents.iter().flatten() {
             self.out.raw(&raw[copied..start]);
             self.out.head(kind, name);
-            if is_delta {
+            if name == DELTA {
                 self.update(machine, value)?
             } else {
                 self.document(machine, 0, value, 0)?

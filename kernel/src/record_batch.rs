@@ -1,6 +1,6 @@
 //! The records of a batch, kept as bytes: an object of Python is made for a record that somebody looks at.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use pyo3::exceptions::PyIndexError;
@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::bson;
 use crate::error::KernelError;
 use crate::event::Event;
+use crate::policy::Governed;
 use crate::text;
 
 /// What a format has made of an event; its bytes are in the buffer of the batch.
@@ -29,9 +30,18 @@ enum Value {
     Tombstone,
 }
 
+/// Where the event of a record is.
+#[derive(Clone)]
+pub enum Source {
+    /// Its number among those that were given.
+    Given(usize),
+    /// Its place among those that a policy has changed.
+    Governed(Range<usize>),
+}
+
 /// A record: where its bytes are, and what its headers say.
 struct Stored {
-    event: usize,
+    event: Source,
     /// Its operation and namespace.
     kind: usize,
     key: Range<usize>,
@@ -87,13 +97,13 @@ impl Builder {
         self.items.push(Item::Declined(event));
     }
 
-    pub fn add(&mut self, number: usize, made: Made<'_>, looks_up: bool, tombstones: bool) {
+    pub fn add(&mut self, source: Source, made: Made<'_>, looks_up: bool, tombstones: bool) {
         let event = &made.event;
         let kind = self.kind_of(event);
         let token = event.token.as_ptr() as usize - event.raw.as_ptr() as usize;
         let record = |value| {
             Item::Record(Stored {
-                event: number,
+                event: source.clone(),
                 kind,
                 key: made.key.clone(),
                 value,
@@ -183,12 +193,16 @@ impl View<'_> {
 #[pyclass(frozen, module = "tailrace_kernel")]
 pub struct RecordBatch {
     events: Vec<Py<PyBytes>>,
+    governed: Vec<u8>,
     out: Vec<u8>,
     items: Vec<Item>,
     pub kinds: Vec<Kind>,
     /// How many events are left to the reference.
     #[pyo3(get)]
     pub declined: usize,
+    /// Namespaces of events that are left to the reference because the policy has to learn their rules.
+    #[pyo3(get)]
+    unknown: BTreeSet<String>,
     /// `Record`, and what makes one of a tuple.
     record: Py<PyAny>,
     new: Py<PyAny>,
@@ -240,14 +254,22 @@ impl RecordBatch {
 }
 
 impl RecordBatch {
-    pub fn new(events: Vec<Bound<'_, PyBytes>>, built: Builder, record: Py<PyAny>, new: Py<PyAny>) -> Self {
+    pub fn new(
+        events: Vec<Bound<'_, PyBytes>>,
+        governed: Governed,
+        built: Builder,
+        record: Py<PyAny>,
+        new: Py<PyAny>,
+    ) -> Self {
         let Builder { out, items, kinds, declined, .. } = built;
         RecordBatch {
             events: events.into_iter().map(Bound::unbind).collect(),
+            governed: governed.bytes,
             out,
             items,
             kinds,
             declined,
+            unknown: governed.unknown,
             record,
             new,
         }
@@ -267,7 +289,10 @@ impl RecordBatch {
     fn view<'b>(&'b self, py: Python<'b>, place: usize) -> Option<(View<'b>, &'b [u8])> {
         match self.items.get(place) {
             Some(Item::Record(stored)) => {
-                let event = self.events.get(stored.event)?.as_bytes(py);
+                let event = match &stored.event {
+                    Source::Given(number) => self.events.get(*number)?.as_bytes(py),
+                    Source::Governed(place) => self.governed.get(place.clone())?,
+                };
                 Some((self.view_of(stored, event), event))
             }
             _ => None,
@@ -309,7 +334,10 @@ impl<'b, 'py> Objects<'b, 'py> {
             Item::Declined(number) => return Ok(self.batch.events[*number].bind(py).clone().into_any()),
             Item::Record(stored) => stored,
         };
-        let event = self.batch.events[stored.event].bind(py);
+        let event = match &stored.event {
+            Source::Given(number) => self.batch.events[*number].bind(py).clone(),
+            Source::Governed(place) => PyBytes::new(py, &self.batch.governed[place.clone()]),
+        };
         let view = self.batch.view_of(stored, event.as_bytes());
         let headers = PyList::empty(py);
         view.headers(&mut self.text, |name, value| {

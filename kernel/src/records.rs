@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::flat;
 use crate::keys::{Key, find_key};
-use crate::record_batch::{Builder, Made, RecordBatch};
+use crate::policy::{Governed, Policy};
+use crate::record_batch::{Builder, Made, RecordBatch, Source};
 use crate::spelling::{Names, Style, Writer};
 use crate::styles::{ExtendedJson, Unprintable};
 
@@ -75,23 +76,43 @@ impl RecordFormat {
         }
     }
 
-    /// Make the records of events, in order; `now` is the time in nanoseconds.
-    fn batch(&self, py: Python<'_>, events: Vec<Bound<'_, PyBytes>>, looks_up: bool, now: i64) -> RecordBatch {
+    /// Make the records of events, in order, after a policy was applied to them; `now` is the time in nanoseconds.
+    #[pyo3(signature = (events, looks_up, now, policy=None))]
+    fn batch(
+        &self,
+        py: Python<'_>,
+        events: Vec<Bound<'_, PyBytes>>,
+        looks_up: bool,
+        now: i64,
+        policy: Option<&Bound<'_, Policy>>,
+    ) -> RecordBatch {
         let slices: Vec<&[u8]> = events.iter().map(|event| event.as_bytes()).collect();
-        let built = py.detach(|| self.convert_all(&slices, looks_up, now));
-        RecordBatch::new(events, built, self.record.clone_ref(py), self.new.clone_ref(py))
+        let policy = policy.map(|policy| policy.get());
+        let (built, governed) = py.detach(|| {
+            let governed = policy.map_or_else(Governed::default, |policy| policy.apply(&slices));
+            (self.convert_all(&slices, &governed, looks_up, now), governed)
+        });
+        RecordBatch::new(events, governed, built, self.record.clone_ref(py), self.new.clone_ref(py))
     }
 }
 
 impl RecordFormat {
-    fn convert_all(&self, events: &[&[u8]], looks_up: bool, now: i64) -> Builder {
+    fn convert_all(&self, events: &[&[u8]], governed: &Governed, looks_up: bool, now: i64) -> Builder {
         let mut built = Builder::default();
         built.out.reserve(events.iter().map(|event| event.len() * 5 / 4).sum());
         let (mut inner, mut names) = (Vec::new(), Names::default());
-        for (number, event) in events.iter().enumerate() {
+        for (number, given) in events.iter().enumerate() {
             let begin = built.out.len();
+            let (source, event) = match governed.places.get(number) {
+                None | Some(Ok(None)) => (Source::Given(number), *given),
+                Some(Ok(Some(place))) => (Source::Governed(place.clone()), &governed.bytes[place.clone()]),
+                Some(Err(_)) => {
+                    built.decline(number);
+                    continue;
+                }
+            };
             match self.convert(event, &mut built.out, &mut inner, &mut names, now) {
-                Ok(Some(made)) => built.add(number, made, looks_up, self.tombstones),
+                Ok(Some(made)) => built.add(source, made, looks_up, self.tombstones),
                 Ok(None) => {}
                 Err(_) => {
                     built.out.truncate(begin);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import bson
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 import hostile_bson
 from odd_events import change_events, mutated
 from tailrace import raw
+from tailrace.capture.formats import Format, FormatOptions
+from tailrace.capture.formats.make import CompiledFormat, GovernedFormat
+from tailrace.capture.record import CompiledRecords, Record
 from tailrace.errors import TailraceError
 from tailrace.policy import Action, Kind, Policy, Rule
 from tailrace.policy.policy import _MOST_STATES, tables_of
@@ -24,6 +28,12 @@ pytest.importorskip("tailrace_kernel")
 INPUTS = int(os.environ.get("INPUTS", "2000"))
 SEED = int(os.environ.get("SEED", "1"))
 KEY = b"0123456789abcdef"
+FORMATS = [
+    FormatOptions("json", tombstones=True),
+    FormatOptions("bson", key_field="a"),
+    FormatOptions("flat", fields=["a", "v", "note"]),
+    FormatOptions("debezium", keeps_unrepresentable=True),
+]
 NAMES = ["v", "a", "b", "c", "d", "_id", "n", "0", "1", "*", "**", "price", "é"]
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(".".join)
 ACTIONS = st.sampled_from(
@@ -53,10 +63,36 @@ def outcome(apply: Any, event: bytes) -> Any:
         return type(error), error.message
 
 
-def assert_alike(rules: list[Rule], events: list[bytes]) -> None:
+def assert_alike(rules: list[Rule], events: list[bytes], formats: Sequence[FormatOptions] = FORMATS) -> None:
+    """Events, and the records that the kernel makes of them under the same rules."""
     policy = Policy(rules, KEY)
+    made = governed_and_reference(policy, formats)
     for event in events:
         assert outcome(lambda one: policy.events([one])[0], event) == outcome(policy.event, event)
+        for governed, reference in made:
+            assert outcome(records_of(governed), event) == outcome(reference_records(reference, policy), event)
+
+
+def records_of(governed: Format) -> Callable[[bytes], list[Record]]:
+    return lambda event: list(governed.batch([event]))
+
+
+def reference_records(reference: Format, policy: Policy) -> Callable[[bytes], list[Record]]:
+    return lambda event: list(reference.records(policy.event(event)))
+
+
+def governed_and_reference(
+    policy: Policy, formats: Sequence[FormatOptions] = FORMATS
+) -> list[tuple[GovernedFormat, Format]]:
+    """Formats that govern events in the kernel, and those that make the records of governed events in Python."""
+    pairs = []
+    for options in formats:
+        inner = options.make()
+        assert isinstance(inner, CompiledFormat)
+        for each in (inner, inner._reference):
+            each._clock = lambda: 1_700_000_000_123_456_789  # type: ignore[attr-defined]
+        pairs.append((GovernedFormat(inner, policy), inner._reference))
+    return pairs
 
 
 @given(RULES, st.lists(change_events(), min_size=1, max_size=3))
@@ -129,6 +165,33 @@ def test_a_batch_keeps_its_order_and_nothing_usual_is_left_to_the_reference(monk
     monkeypatch.setattr(Policy, "event", lambda *_: pytest.fail("the kernel left an event to the reference"))
     assert policy.events(events) == expected
     assert policy.events(events) == expected
+    for governed, reference in governed_and_reference(policy):
+        records = [record for event in expected for record in reference.records(event)]
+        assert list(governed.batch(events)) == records
+        assert isinstance(governed.batch(events), CompiledRecords)
+
+
+def test_more_collections_than_the_kernel_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it was not taught is left to the reference: nothing leaves as it came."""
+    monkeypatch.setattr("tailrace.policy.policy._MOST_NAMESPACES", 2)
+    events = [
+        raw.append(raw.without(usual(0, **PERSON), b"ns"), raw.element(raw.DOCUMENT, b"ns", bson.encode(ns)))
+        for ns in ({"db": "shop", "coll": f"c{number % 5}"} for number in range(20))
+    ]
+    policy = Policy(COMMON, KEY)
+    expected = [policy.event(event) for event in events]
+    for _ in range(3):
+        assert policy.events(events) == expected
+        for governed, reference in governed_and_reference(policy):
+            records = [record for event in expected for record in reference.records(event)]
+            assert list(governed.batch(events)) == records
+
+
+def test_a_kernel_that_is_turned_off_meanwhile_governs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(COMMON, KEY)
+    [(governed, reference), *_] = governed_and_reference(policy)
+    monkeypatch.setenv("TAILRACE_KERNEL", "off")
+    assert list(governed.batch([usual(0, **PERSON)])) == list(reference.records(policy.event(usual(0, **PERSON))))
 
 
 def test_rules_with_too_many_states_are_left_to_the_reference() -> None:
@@ -147,18 +210,26 @@ def test_hostile_documents() -> None:
     for document in documents:
         event = raw.append(raw.without(usual(1), b"fullDocument"), raw.element(raw.DOCUMENT, b"fullDocument", document))
         for rules in (COMMON, *([rule] for rule in named)):
-            assert_alike(rules, [event])
+            assert_alike(rules, [event], FORMATS[:1])
 
 
 def test_mutated_bytes() -> None:
     chance = random.Random(SEED)
     policy = Policy(COMMON, KEY)
+    formats = governed_and_reference(policy)
     every = 1 if INPUTS <= 100_000 else 100
     for _ in range(0, INPUTS, 100):
         batch = [mutated(chance, usual(chance.randrange(9), **PERSON)) for _ in range(100)]
         for event in batch[::every]:
             assert outcome(lambda one: policy.events([one])[0], event) == outcome(policy.event, event), event
-        compiled = policy._compiled
+            for governed, reference in formats:
+                assert outcome(records_of(governed), event) == outcome(reference_records(reference, policy), event)
+        compiled = policy.compiled()
         assert compiled is not None
-        made, _, end = compiled._compiled.events(batch, 0)
-        assert len(made) == end
+        made, _, unknown = compiled.compiled.events(batch)
+        assert len(made) == len(batch)
+        compiled.learn(unknown)
+        for governed, _ in formats:
+            assert isinstance(governed._inner, CompiledFormat)
+            records = governed._inner._made(batch, compiled.compiled)
+            assert records.declined == sum(type(each) is bytes for each in records.records())

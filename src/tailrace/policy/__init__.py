@@ -6,6 +6,6 @@ Does not: where events come from and go to; those who let events out call `Polic
 
 from tailrace.policy.actions import Action, Kind
 from tailrace.policy.paths import Rule
-from tailrace.policy.policy import NO_POLICY, Policy, stripped
+from tailrace.policy.policy import NO_POLICY, CompiledPolicy, Policy, stripped
 
-__all__ = ["NO_POLICY", "Action", "Kind", "Policy", "Rule", "stripped"]
+__all__ = ["NO_POLICY", "Action", "CompiledPolicy", "Kind", "Policy", "Rule", "stripped"]

@@ -11,7 +11,8 @@ because the key is part of their token, and what is unusual.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -85,11 +86,15 @@ class Policy:
         """Give many events as they may leave the process; the compiled kernel does it where it runs."""
         if not self._rules:
             return list(events)
-        compiled = compiled_policy(self.event, self.fields, self._key) if self._compiled is None else self._compiled
-        if compiled is None:
-            return [self.event(event) for event in events]
-        self._compiled = compiled
-        return compiled.events(events)
+        compiled = self.compiled()
+        return [self.event(event) for event in events] if compiled is None else compiled.events(events)
+
+    def compiled(self) -> CompiledPolicy | None:
+        """Give what applies the rules in the kernel; None where there are no rules, or no kernel."""
+        module = kernel.module() if self._rules else None
+        if module is not None and self._compiled is None:
+            self._compiled = CompiledPolicy(module.Policy(self._key), self.event, self.fields)
+        return None if module is None else self._compiled
 
     def event_or_stripped(self, event: bytes) -> bytes:
         """Give an event as it may leave the process, or what little of it may when the rules cannot be applied."""
@@ -296,51 +301,49 @@ State = tuple[int, int, bool, bool, bool]
 """The action and the length that it leaves; whether the field is kept, untouched, or may contain what is kept."""
 
 
-def compiled_policy(
-    event: Callable[[bytes], bytes], fields: Callable[[str], FieldState | None], key: bytes | None
-) -> CompiledPolicy | None:
-    """Give what applies a policy in the kernel; None where there is no kernel."""
-    module = kernel.module()
-    return None if module is None else CompiledPolicy(module.Policy(key), event, fields)
-
-
 class CompiledPolicy:
     """Hands events to the kernel, teaches it the rules of collections, and has the reference do the rest."""
 
     def __init__(
         self, compiled: Any, event: Callable[[bytes], bytes], fields: Callable[[str], FieldState | None]
     ) -> None:
-        self._compiled = compiled
-        self._event = event
+        self.compiled = compiled
+        """The kernel's `Policy`, for a format that applies it while it makes records."""
+        self.reference = event
+        """Applies the rules to an event that the kernel declines."""
         self._fields = fields
         self._learned = 0
 
     def events(self, events: Sequence[bytes]) -> list[bytes]:
         """Give the events as they may leave the process."""
-        given: list[bytes] = []
-        while len(given) < len(events):
-            made, declined, end = self._compiled.events(events, len(given))
-            for index in declined:
-                made[index] = self._event(made[index])
-            given += made
-            if end < len(events):
-                self._teach(ChangeEvent(events[end]).namespace)
-        return given
+        made: list[bytes]
+        made, declined, unknown = self.compiled.events(events)
+        if unknown:
+            self.learn(unknown)
+            made, declined, _ = self.compiled.events(events)
+        for place in declined:
+            made[place] = self.reference(made[place])
+        return made
 
-    def _teach(self, namespace: str) -> None:
-        if self._learned >= _MOST_NAMESPACES:
-            self._compiled.forget()
+    def learn(self, namespaces: Collection[str]) -> None:
+        """Teach the kernel the rules of collections; beyond what it may hold the reference looks at their events."""
+        if self._learned + len(namespaces) > _MOST_NAMESPACES:
+            self.compiled.forget()
             self._learned = 0
-        self._learned += 1
+        for namespace in itertools.islice(namespaces, _MOST_NAMESPACES):
+            self._learned += 1
+            self._learn(namespace)
+
+    def _learn(self, namespace: str) -> None:
         root = self._fields(namespace)
         tables = None if root is None else tables_of(root)
         if "." not in namespace:  # no collection's: rare, and the reference sees whether it may be
-            self._compiled.learn(namespace, False)
+            self.compiled.learn(namespace, False)
         elif root is None or tables is None:
-            self._compiled.learn(namespace, root is None)
+            self.compiled.learn(namespace, root is None)
         else:
             ends = None if root.ends is None else sorted(root.ends)
-            self._compiled.learn_rules(namespace, sorted(root.names), ends, *tables)
+            self.compiled.learn_rules(namespace, sorted(root.names), ends, *tables)
 
 
 def tables_of(root: FieldState) -> tuple[list[State], list[int], list[int]] | None:

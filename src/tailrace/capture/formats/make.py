@@ -23,7 +23,7 @@ from tailrace.capture.plugins import load_object
 from tailrace.capture.record import CompiledRecords, Record
 from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.event import ChangeEvent
-from tailrace.policy import NO_POLICY, Policy
+from tailrace.policy import NO_POLICY, CompiledPolicy, Policy
 from tailrace.raw import extended_json
 from tailrace.telemetry import Sampler
 
@@ -45,7 +45,10 @@ class GovernedFormat(Format):
         return self._inner.records(self._policy.event(event))
 
     def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
-        """Give the records for many events."""
+        """Give the records for many events; the kernel applies the policy while it makes them."""
+        compiled = self._policy.compiled()
+        if compiled is not None and isinstance(self._inner, CompiledFormat):
+            return self._inner.governed(events, compiled)
         return self._inner.batch(self._policy.events(events))
 
 
@@ -260,10 +263,22 @@ class CompiledFormat(Format):
 
     def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
         """Give the records for many events; the reference takes its turn at those that the kernel declines."""
-        made = self._compiled.batch(events, self.looks_up, self._clock())
+        return self._finished(self._made(events, None), self._reference.records)
+
+    def governed(self, events: Sequence[bytes], policy: CompiledPolicy) -> Sequence[Record]:
+        """Give the records for many events after a policy was applied to them."""
+        made = self._made(events, policy.compiled)
+        if made.unknown:
+            policy.learn(made.unknown)
+            made = self._made(events, policy.compiled)
+        return self._finished(made, lambda event: self._reference.records(policy.reference(event)))
+
+    def _made(self, events: Sequence[bytes], policy: Any) -> Any:
+        return self._compiled.batch(events, self.looks_up, self._clock(), policy)
+
+    def _finished(self, made: Any, convert: Callable[[bytes], Sequence[Record]]) -> Sequence[Record]:
         if not made.declined:
             return CompiledRecords(made)
-        convert = self._reference.records
         records: list[Record] = []
         for each in made.records():
             if type(each) is bytes:
