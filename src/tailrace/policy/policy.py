@@ -321,8 +321,8 @@ class CompiledPolicy:
         if unknown:
             self.learn(unknown)
             made, declined, _ = self.compiled.events(events)
-        for place in declined:
-            made[place] = self.reference(made[place])
+        for index in declined:
+            made[index] = self.reference(made[index])
         return made
 
     def learn(self, namespaces: Collection[str]) -> None:
