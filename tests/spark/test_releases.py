@@ -49,7 +49,8 @@ def release(version: str) -> Path:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("version", NEWEST.values())
 def test_the_core_of_spark_features_and_tables(version: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(release(version))}
+    searched = os.pathsep.join(filter(None, (str(release(version)), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": searched}
     asked = run_guarded(
         [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"],
         env=environment, capture_output=True, text=True, timeout=SECONDS,

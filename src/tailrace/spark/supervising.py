@@ -44,12 +44,14 @@ def drain(
 def has_done(query: StreamingQuery, until: Offset) -> bool:
     """Return whether a query has finished the batch that ends at a position, by Spark's own report.
 
-    Its JSON is read: PySpark's object gives an offset that is a document as the text of a Python dictionary.
+    Its JSON is read: PySpark's object gives an offset that is a document as the text of a Python dictionary. Through
+    Spark Connect the offset is text in that JSON.
     """
     progress = query.lastProgress
     if progress is None:
         return False
-    ends = (source.get("endOffset") for source in json.loads(progress.json)["sources"])
+    told = (source.get("endOffset") for source in json.loads(progress.json)["sources"])
+    ends = (json.loads(end) if isinstance(end, str) else end for end in told)
     return all(isinstance(end, dict) and Offset.from_json(end).key >= until.key for end in ends)
 
 
