@@ -136,11 +136,15 @@ def redis_server(shared_redis: Redis) -> Redis:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The Spark session that tests of this process share; its JVM ends with the process."""
+    import pyspark
+
     from tailrace.cli.spark_session import spark_session
     from tailrace.settings import SparkSettings
+    from tailrace.spark.connectors import connectors_of
 
     with spark_session(
-        SparkSettings(master="local[2,4]", driver_memory="1g", log_level="error"), table_format="delta"
+        SparkSettings(master="local[2,4]", driver_memory="1g", log_level="error"),
+        table_format="delta" if connectors_of(pyspark.__version__).delta else "iceberg",
     ) as session:
         yield session
 
