@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,46 @@ def test_a_job_that_was_overtaken_brings_nothing_back(spark, settings, monkeypat
     assert sorted(row.n for row in rows_of(spark, chosen, namespace).collect()) == [1, 1]
     assert sorted(row._id for row in rows_of(spark, chosen, namespace).collect()) == [0, 2]
     assert rows_of(spark, chosen, f"{namespace}_history").count() == 4
+
+
+def test_collections_whose_names_are_alike_when_joined_are_kept_apart(spark, settings, monkeypatch):
+    """Mirrors are merged several at once: each from its own rows."""
+    chosen, both, statement = settings(driver_events=0), threading.Barrier(2, timeout=SECONDS), Mirror.merge_statement
+
+    def after_both(*arguments: Any) -> str:
+        both.wait()
+        return statement(*arguments)
+
+    monkeypatch.setattr(Mirror, "merge_statement", after_both)
+    events = [*read_events("a_b.c", [{"_id": 1}]), *read_events("a.b_c", [{"_id": 2}])]
+    WarehouseJob(chosen).write(frame(spark, events), Commit("q", 0))
+    assert [[row._id for row in rows_of(spark, chosen, name).collect()] for name in ("a_b.c", "a.b_c")] == [[1], [2]]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_two_jobs_that_append_the_same_events_do_so_once(spark, settings, monkeypatch, is_first):
+    """Each has a checkpoint of its own; one commits after the other has looked what the history has."""
+    chosen = settings(driver_events=0)
+    lake = type(open_lake(spark, chosen))
+    if not is_first:
+        WarehouseJob(chosen).write(frame(spark, read_events("d.c", [{"_id": 0}], 1)), Commit("before", 0))
+    look = lake.has_rows_between
+
+    def look_before_the_other(*arguments: Any) -> bool:
+        monkeypatch.undo()
+        found = look(*arguments)
+        other = read_events("d.c", [{"_id": number} for number in range(4)], 2)
+        WarehouseJob(chosen).write(frame(spark, other), Commit("other", 0))
+        return found
+
+    monkeypatch.setattr(lake, "has_rows_between", look_before_the_other)
+    own = read_events("d.c", [{"_id": number} for number in range(2, 6)], 2)
+    WarehouseJob(chosen).write(frame(spark, own), Commit("own", 0))
+    found = sorted(json.loads(row.document_key)["_id"] for row in rows_of(spark, chosen, "d.c_history").collect())
+    assert found == [*([] if is_first else [0]), *range(6)]
+    if chosen.format == "iceberg":
+        history = next(one for one in read_tables(chosen.folder) if one.name == "d.c_history")
+        assert {one.operation for one in history.snapshots} == {"append"}, "streams refuse to read anything else"
 
 
 def test_a_merge_reads_keys_and_versions_alone(spark, settings):

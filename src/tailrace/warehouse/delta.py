@@ -21,6 +21,7 @@ from tailrace.spark.session import DELTA_CATALOG, DELTA_EXTENSIONS
 from tailrace.warehouse.contract import Contract
 from tailrace.warehouse.delta_log import LOG_FOLDER
 from tailrace.warehouse.delta_states import Log, delta_state
+from tailrace.warehouse.driver_table import conflicts
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.table_format import (
     Commit,
@@ -37,6 +38,7 @@ _APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 _COMMIT: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _SHORT_RETENTION: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
+_CONFLICTS: Final = ("ConcurrentAppendException", "ConcurrentTransactionException")
 _TARGET_BYTES: Final = str(128 * 1024 * 1024)
 _ORPHAN_HOURS: Final = 72.0
 _ALWAYS: Final[Mapping[str, str]] = {
@@ -182,6 +184,12 @@ class DeltaLake(Lake):
         """Tell whether a file may hold values in a range, by the ranges in the log."""
         inside = self.table(table).where(f"{column} >= '{least}' AND {column} <= '{greatest}'")
         return bool(inside.inputFiles())
+
+    def append_unknown(self, table: Name, rows: DataFrame, same: str, since: int | None) -> None:
+        """Add rows that the table has not; Delta validates what a MERGE has read, whatever there was at `since`."""
+        into = f"MERGE INTO {self.sql_name(table)} t"
+        with self.view(rows) as view, conflicts(_CONFLICTS):
+            self.spark.sql(f"{into} USING {view} s ON {same} WHEN NOT MATCHED THEN INSERT *")
 
     def states(self) -> Iterator[TableState]:
         """Give what every table of ours says about itself."""

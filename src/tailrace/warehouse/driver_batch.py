@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tailrace.fold import BASE, DATA_OPERATIONS, Ends
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.driver_compaction import Compaction
-from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, NeedsSpark, Range
+from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, NeedsSpark, Range, write_once
 from tailrace.warehouse.key_index import Change, KeyIndex
 from tailrace.warehouse.lake import Commit, Lake, Name
 from tailrace.warehouse.lifecycle import locations
@@ -33,7 +33,6 @@ from tailrace.warehouse.table_files import RecentFiles, TableFiles
 
 _DAY: Final = "cluster_time_day"
 """The partition of a history."""
-_TRIES: Final = 5
 _BASE_COLUMNS: Final = ("_key", "_version", "_token", "_is_deleted", "_refused", "_bson", "_told_as")
 
 
@@ -193,21 +192,7 @@ def append_events(history: HistoryRows, commit: Commit) -> None:
 
 
 def _once(write: Callable[[], None], table: DriverTable, files: TableFiles, commit: Commit) -> None:
-    """Write a batch to a table that does not have it yet.
-
-    When somebody else changed the table meanwhile it is written on top of that, unless it was this very batch: another
-    job with the same checkpoint may be ahead, and what this one has to say would bring back what is deleted since.
-    """
-    for left in reversed(range(_TRIES)):
-        if table.has_batch(commit.query, commit.batch):
-            return
-        try:
-            write()
-            return
-        except Conflict:
-            if not left:
-                raise
-            files.refresh()
+    write_once(write, lambda: table.has_batch(commit.query, commit.batch), files.refresh)
 
 
 def _written(history: HistoryRows, inside: Range) -> list[DataFile]:

@@ -10,7 +10,8 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ _CODEC: Final = "write.parquet.compression-codec"
 SNAPSHOTS_KEPT: Final = 10
 """The newest snapshots always stay: among them is the one that says which batch was the last."""
 _CONFLICTS: Final = ("ValidationException", "CommitFailedException")
+_TRIES: Final = 5
 
 
 class NeedsSpark(Exception):
@@ -49,6 +51,37 @@ class NeedsSpark(Exception):
 
 class Conflict(Exception):
     """Somebody else has changed the table since it was planned; nothing was committed."""
+
+
+@contextmanager
+def conflicts(names: Collection[str] = _CONFLICTS) -> Iterator[None]:
+    """Raise Conflict for the exceptions of a table format that say so."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() in names:
+            raise Conflict(str(error.java_exception.getMessage())) from error
+        raise
+
+
+def write_once(
+    write: Callable[[], None], is_there: Callable[[], bool], look_again: Callable[[], None] = lambda: None
+) -> None:
+    """Write a batch to a table that does not have it yet.
+
+    When somebody else changed the table meanwhile it is written on top of that, unless it was this very batch: another
+    job with the same checkpoint may be ahead, and what this one has to say would bring back what is deleted since.
+    """
+    for left in reversed(range(_TRIES)):
+        if is_there():
+            return
+        try:
+            write()
+            return
+        except Conflict:
+            if not left:
+                raise
+            look_again()
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +353,8 @@ class DriverTable:
         """
         for key, value in properties.items():
             update = update.set(key, value)
-        try:
+        with conflicts():
             update.commit()
-        except Py4JJavaError as error:
-            if error.java_exception.getClass().getSimpleName() in _CONFLICTS:
-                raise Conflict(str(error.java_exception.getMessage())) from error
-            raise
         newest = self._java.currentSnapshot()
         return int(newest.snapshotId()) if newest.parentId() == since else None
 

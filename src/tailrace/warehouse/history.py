@@ -7,7 +7,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.warehouse.lake import Commit, Lake
+from tailrace.warehouse.driver_table import write_once
+from tailrace.warehouse.lake import Commit, Lake, Name, sql_text
 from tailrace.warehouse.names import TableKind, history_table
 from tailrace.warehouse.summary import Part
 
@@ -26,8 +27,6 @@ def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit) ->
     """
     table = history_table(part.namespace)
     lake.create(table, TableKind.HISTORY, part.namespace, COLUMNS, day="cluster_time")
-    if lake.has_batch(table, commit):
-        return
     rows = events.where(part.condition()).select(
         "token",
         F.timestamp_seconds(F.shiftright("cluster_time", 32)).alias("cluster_time"),
@@ -37,9 +36,19 @@ def append_history(lake: Lake, events: DataFrame, part: Part, commit: Commit) ->
     )
     if part.repeated:
         rows = rows.dropDuplicates(["token", "_key"])
+    write_once(lambda: _append(lake, table, rows, part), lambda: lake.has_batch(table, commit))
+
+
+def _append(lake: Lake, table: Name, rows: DataFrame, part: Part) -> None:
+    """Append the events that the history has not; what another job appends meanwhile is a conflict."""
+    since = lake.version(table)
     if lake.has_rows_between(table, "token", part.least_token, part.greatest_token):
         rows = _without_known(lake.table(table), rows, part)
-    lake.append(table, rows)
+        if rows.isEmpty():
+            lake.append(table, rows)  # says that the batch is done
+            return
+    inside = f"t.token >= {sql_text(part.least_token)} AND t.token <= {sql_text(part.greatest_token)}"
+    lake.append_unknown(table, rows, f"t.token = s.token AND t._key <=> s._key AND {inside}", since)
 
 
 def _without_known(known: DataFrame, rows: DataFrame, part: Part) -> DataFrame:

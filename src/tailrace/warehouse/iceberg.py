@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.jvm import java_session
-from tailrace.warehouse.driver_table import SNAPSHOTS_KEPT, DriverTable, has_batch
+from tailrace.warehouse.driver_table import SNAPSHOTS_KEPT, DriverTable, conflicts, has_batch
 from tailrace.warehouse.evolution import ANY_NAME
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, listed_properties, sql_text
@@ -190,6 +191,17 @@ class IcebergLake(Lake):
             self.spark.conf.unset(f"{_SNAPSHOT_PROPERTY}{key}")
         for key, value in commit.properties(is_whole=is_whole).items():
             self.spark.conf.set(f"{_SNAPSHOT_PROPERTY}{key}", value)
+
+    def append_unknown(self, table: Name, rows: DataFrame, same: str, since: int | None) -> None:
+        """Add rows unless somebody else has added some after the snapshot `since`; `same` is not needed.
+
+        Only what replaces rows is validated by Iceberg, so these replace none: the snapshot is called an append.
+        """
+        writer = rows.writeTo(self.sql_name(table)).option("isolation-level", "serializable")
+        if since is not None:
+            writer = writer.option("validate-from-snapshot-id", str(since))
+        with conflicts():
+            writer.overwrite(F.lit(False))
 
     def states(self) -> Iterator[TableState]:
         """Give what every table of ours says about itself, whatever the catalog is."""

@@ -110,11 +110,9 @@ class Mirror:
         """Take over what is newer."""
         if staged.report.least is None:
             return
-        view = f"staged_{'_'.join(self.table)}"
         rows = _with_variants(staged.rows) if self._rules.contract is Contract.VARIANT else staged.rows
-        rows.createOrReplaceTempView(view)
-        self._lake.spark.sql(self.merge_statement(view, staged.report))
-        self._lake.spark.catalog.dropTempView(view)
+        with self._lake.view(rows) as view:
+            self._lake.spark.sql(self.merge_statement(view, staged.report))
 
     def remove_older(self, version: int, token: str) -> None:
         """Let the rows leave that nothing as new as this was heard of: their documents are gone."""

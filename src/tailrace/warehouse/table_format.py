@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import re
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -173,9 +175,27 @@ class Lake(ABC):
     def use_names(self) -> None:
         """Let the session's SQL find tables as `database.table`."""
 
+    @contextmanager
+    def view(self, rows: DataFrame) -> Iterator[str]:
+        """Give rows a name for SQL; several collections are written at once, so nobody else has it."""
+        name = f"tailrace_{uuid.uuid4().hex}"
+        rows.createOrReplaceTempView(name)
+        try:
+            yield name
+        finally:
+            self.spark.catalog.dropTempView(name)
+
     def append(self, table: Name, rows: DataFrame) -> None:
         """Add rows, in one commit."""
         rows.writeTo(self.sql_name(table)).append()
+
+    @abstractmethod
+    def append_unknown(self, table: Name, rows: DataFrame, same: str, since: int | None) -> None:
+        """Add rows of which a table had none in the version `since`, in one commit.
+
+        Raises Conflict when somebody else has added rows meanwhile. `same` tells in SQL when a row of the table, `t`,
+        is one of these, `s`.
+        """
 
     def drop(self, table: Name) -> None:
         """Remove a table with its files, if there is one."""
