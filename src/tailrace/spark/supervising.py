@@ -50,8 +50,8 @@ def has_done(query: StreamingQuery, until: Offset) -> bool:
     progress = query.lastProgress
     if progress is None:
         return False
-    told = (source.get("endOffset") for source in json.loads(progress.json)["sources"])
-    ends = (json.loads(end) if isinstance(end, str) else end for end in told)
+    reported = (source.get("endOffset") for source in json.loads(progress.json)["sources"])
+    ends = (json.loads(end) if isinstance(end, str) else end for end in reported)
     return all(isinstance(end, dict) and Offset.from_json(end).key >= until.key for end in ends)
 
 

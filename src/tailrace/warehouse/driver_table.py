@@ -65,7 +65,7 @@ def conflicts(names: Collection[str] = _CONFLICTS) -> Iterator[None]:
 
 
 def write_once(
-    write: Callable[[], None], is_there: Callable[[], bool], look_again: Callable[[], None] = lambda: None
+    write: Callable[[], None], is_there: Callable[[], bool], refresh: Callable[[], None] = lambda: None
 ) -> None:
     """Write a batch to a table that does not have it yet.
 
@@ -81,7 +81,7 @@ def write_once(
         except Conflict:
             if not left:
                 raise
-            look_again()
+            refresh()
 
 
 @dataclass(frozen=True, slots=True)
