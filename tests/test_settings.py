@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import get_args
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from tailrace.errors import SettingsError
 from tailrace.masking import masked
 from tailrace.masking import shown as shown_value
 from tailrace.settings import Settings, describe
+from tailrace.settings_source import PATHS
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +148,29 @@ def test_relative_paths_of_a_file_begin_at_its_folder(tmp_path, monkeypatch):
     flags = {"capture.position_store": "file:here", "warehouse.folder": "there"}
     typed = Settings.load(file, flags)
     assert (typed.capture.position_store.get_secret_value(), typed.warehouse.folder) == ("file:here", "there")
+
+
+def test_every_setting_that_is_a_path_begins_at_the_folder_of_the_file():
+    fields = {
+        f"{section}.{name}": field.annotation
+        for section, info in Settings.model_fields.items()
+        for name, field in info.annotation.model_fields.items()
+    }
+    paths = {key for key, kind in fields.items() if Path in (kind, *get_args(kind))}
+    assert {"gateway.client_ca", "spark.jars"} <= paths <= set(PATHS)
+
+
+def test_default_paths_begin_at_the_folder_that_systemd_made_for_a_unit(tmp_path, monkeypatch):
+    """The folder of the file is read-only for a unit: one tried for ten minutes to keep positions in /etc/tailrace."""
+    (tmp_path / "etc").mkdir()
+    file = tmp_path / "etc" / "orders.toml"
+    file.write_text("[capture]\nsink = 'file:out'\n")
+    monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path}/state:/elsewhere")
+    loaded = Settings.load(file)
+    assert loaded.capture.position_store.get_secret_value() == f"file:{tmp_path}/state/.tailrace/positions"
+    assert loaded.capture.dead_letters == f"file:{tmp_path}/state/dead-letters"
+    assert loaded.engine.folder == tmp_path / "state" / ".tailrace" / "engine"
+    assert loaded.capture.sink.get_secret_value() == f"file:{tmp_path}/etc/out"
 
 
 def test_in_the_folder_of_the_file_nothing_is_moved(tmp_path):

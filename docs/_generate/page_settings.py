@@ -16,7 +16,8 @@ the file named by `--config` or `TAILRACE_CONFIG`), environment variables, and c
 error, wherever it is.
 
 Relative paths in the file, and default paths, are relative to the folder of the file, so that the same settings work
-from any folder. Paths in variables and flags are relative to the working folder.
+from any folder. Paths in variables and flags are relative to the working folder. In a systemd unit with a
+`StateDirectory`, default paths are relative to that directory.
 
 No command, log, page or error shows secrets: tokens, passwords in URIs, and the values of secret parameters and keys
 (`sasl.password`, `ssl.key.pem`, `fs.s3a.secret.key`, ...). Every setting of the type `secret` can also be read from a

@@ -7,7 +7,8 @@ command-line flags. An unknown key is an error, wherever it is. Secrets appear i
 one, such as `spark.config_file`, a file of TOML.
 
 Relative paths in the file, and default paths, are relative to the folder of the file; those in variables and flags to
-the working folder.
+the working folder. In a unit of systemd with a `StateDirectory` default paths are relative to that one: the folder of
+the file is read-only there.
 """
 
 from __future__ import annotations
@@ -544,7 +545,8 @@ class Settings(BaseSettings):
         given = _nested({key: value for key, value in (flags or {}).items() if value is not None})
         read, folder = _read_file(Path(file) if file else None)
         merged = _merge(_merge(read, environment), given)
-        merged, defaults = located_defaults(cls, merged, folder) if folder != Path.cwd() else (merged, [])
+        state = _state_folder(folder)
+        merged, defaults = located_defaults(cls, merged, state) if state != Path.cwd() else (merged, [])
         try:
             loaded = cls.model_validate(merged)
         except ValidationError as error:
@@ -626,6 +628,12 @@ def _read_file(file: Path | None) -> tuple[dict[str, Any], Path]:
     folder = path.resolve().parent
     values = with_secrets_of_files(Settings, read_toml(path, "Check --config."), folder)
     return (values if folder == Path.cwd() else located(values, folder)), folder
+
+
+def _state_folder(folder: Path) -> Path:
+    """Give the folder that default paths begin at: the one that systemd made for a unit, else that of the file."""
+    given, _, _ = os.environ.get("STATE_DIRECTORY", "").partition(":")
+    return Path(given) if given else folder
 
 
 def _refuse_unknown_variables() -> None:

@@ -15,8 +15,8 @@ from tailrace.errors import SettingsError
 
 PATHS = (
     "audit.log", "capture.position_store", "capture.sink", "capture.dead_letters", "capture.inventory",
-    "gateway.certificate", "spark.jars", "spark.checkpoints", "features.dead_letters", "warehouse.folder",
-    "dashboard.certificate", "dashboard.key", "up.folder", "up.features",
+    "engine.folder", "gateway.certificate", "gateway.client_ca", "spark.jars", "spark.checkpoints",
+    "features.dead_letters", "warehouse.folder", "dashboard.certificate", "dashboard.key", "up.folder", "up.features",
 )  # fmt: skip
 """Settings that may hold paths; a text with a colon is a path only after `file:`."""
 _TEXTS = ("features.kafka_servers", "warehouse.kafka_servers")

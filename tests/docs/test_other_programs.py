@@ -84,6 +84,7 @@ CHECKS: dict[str, Callable[[Words], str | None]] = {
     "kubectl": files, "install": files, ".venv/bin/pytest": files, "deploy/spark/submit.sh": job,
     "uvx": lambda words: complaint_about_words(words[2:]), "printf": settings_file, "python": bench_module,
     "python3": bench_module, "spark-sql": spark_packages, "spark-submit": spark_packages, "export": of_others,
+    "mkdir": of_others, "touch": of_others,
     "docker": of_others,  # the image, and what compose starts: tests/deploy
     "kafka-acls.sh": of_others, "redis-cli": of_others,  # `make access` sets each of them
     "mongod": of_others, "mongosh": of_others,  # tests/newcomer/test_deployments.py starts one so

@@ -246,9 +246,10 @@ def test_a_sink_that_cannot_be_a_file_is_not_waited_for(
         (["gaps"], "file:/etc/passwd"),
         (["produce", "--until-idle", "--sink", "file:out.jsonl"], "file:/etc/passwd"),
         (["produce", "--until-idle", "--sink", "file:out.jsonl"], "file:/etc/passwd/x"),
+        (["produce", "--until-idle", "--sink", "file:out.jsonl"], "file:/sys/nobody/may/write/here"),
     ],
 )
-def test_positions_are_not_looked_for_in_a_file(
+def test_positions_are_not_kept_where_nobody_can(
     verb: list[str],
     store: str,
     mongodb: ReplicaSet,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -78,13 +79,23 @@ class FileCells:
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         """Keep other processes out; the kernel gives the lock back when this one dies."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         descriptor = os.open(self._path(name, _LOCK), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+    def _make_folder(self) -> None:
+        """Make the folder; where this user may not, no later try will do better."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            message = f"capture.position_store: {self._folder} cannot be made: {error.strerror}"
+            raise SettingsError(message, hint="Name a folder that this user may write to, by its whole path.") from None
 
     def _replace(self, name: str, cell: bytes) -> None:
         target = self._path(name, _CELL)
