@@ -28,7 +28,7 @@ def test_a_producer_that_waits_for_its_sink_is_behind_and_not_stalled() -> None:
     status.observed(Timestamp(START, 1))
     status.lag_limits = LagLimits(0.0, 0.0)  # every silence is a long one
     assert status.liveness().state is State.STALLED
-    status.sink_waits("Kafka at h:9092: all brokers are down")
+    status.delivery_waits("Kafka at h:9092: all brokers are down")
     assert status.liveness().state is State.BEHIND
     assert "all brokers are down" in status.liveness().proof
     consumer = status.consumer()

@@ -264,7 +264,7 @@ class Attempt:
 
     def _pause(self, seconds: float, reason: str) -> None:
         """Wait while the sink may be given nothing; the reading thread waits too, once its buffer is full."""
-        self._status.sink_waits(reason)
+        self._status.delivery_waits(reason)
         if self.delivery is not None:
             self._show(self.delivery)
         self._parts.controls.wait(min(seconds, _LONGEST_WAIT))

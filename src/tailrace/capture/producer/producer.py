@@ -199,7 +199,7 @@ class Producer:
         verdict = classify(error)
         self._note_error(verdict)
         if isinstance(error, SinkUnavailable):
-            self.status.sink_waits(masked(error.message))
+            self.status.delivery_waits(masked(error.message))
         if verdict.outcome is Outcome.STOP:
             raise error
         if verdict.outcome is Outcome.RECOVER:

@@ -124,7 +124,7 @@ class ProducerStatus:
         with self._lock:
             self._waiting = reason
 
-    def sink_waits(self, reason: str) -> None:
+    def delivery_waits(self, reason: str) -> None:
         """Note why nothing is delivered, and reading waits, until the position moves again."""
         with self._lock:
             self._sink_problem = f"nothing is delivered: {reason}"
