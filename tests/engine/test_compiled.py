@@ -91,7 +91,7 @@ def test_recorded_logs_give_the_same(recordings: Path, recording: str, v2: bool)
         pytest.skip("there is nothing to choose: older servers have no such tokens, newer ones no others")
     read = read_recording([recordings / f"{recording}.jsonl.gz"])
     fields = {"$_generateV2ResumeTokens": True} if v2 else {}
-    for options in OPTIONS if read.dialect.has_expanded_events else OPTIONS[:1]:
+    for options in OPTIONS if read.dialect.since(6, 0) else OPTIONS[:1]:
         entries = [e for e in read.shards[""].entries if OplogEntry(e).op in (b"i", b"u", b"d")]
         events, error = same(entries, read.dialect, options, fields=fields)
         assert error is None
@@ -170,7 +170,7 @@ def test_any_document_gives_the_same(
 ) -> None:
     dialect = DIALECTS[version]
     entries = usual_entries(key, document, retryable=retryable, has_key=has_key, dialect=dialect)
-    options = OPTIONS[option if dialect.has_expanded_events else 0]
+    options = OPTIONS[option if dialect.since(6, 0) else 0]
     fields = {"$_generateV2ResumeTokens": True} if version == "6.0.27" and retryable else {}
     events, error = same(entries, dialect, options, fields=fields)
     assert error is not None or len(events) == len(entries)

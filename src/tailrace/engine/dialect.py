@@ -66,11 +66,6 @@ class Dialect:
         return self.since(6, 0)
 
     @cached_property
-    def has_expanded_events(self) -> bool:
-        """The options `showExpandedEvents`, `showSystemEvents` and `showRawUpdateDescription` exist."""
-        return self.since(6, 0)
-
-    @cached_property
     def has_disambiguated_paths(self) -> bool:
         """Expanded updates tell `a.b` of a field with a dot from `a.b` of a nested field."""
         return self.since(6, 1)

@@ -30,7 +30,7 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.parsing import Arity, Scope, call_with, function, parse_operands, parser
 from tailrace.engine.expression.running_sum import RunningSum, minus_millis
-from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, type_name
+from tailrace.engine.expression.values import Date, Value, expect_number, is_nullish, is_number, type_name
 from tailrace.server_codes import BAD_VALUE, DURATION_OVERFLOW, OVERFLOW, TYPE_MISMATCH
 
 
@@ -105,8 +105,7 @@ def _two_operands(name: str, compute: Binary, compute_before_5: Binary, compute_
         return evaluate
 
     def parse(name: str, value: Value, scope: Scope) -> Node:
-        operands = parse_operands(value, scope)
-        Arity(2, 2).check(name, len(operands))
+        operands = Arity(2, 2).parse(name, value, scope)
         if scope.context.version >= (5, 0):
             newer = compute_since_7 if scope.context.version >= (7, 0) else None
             return Operator(name, operands, partial(build, newer or compute))
@@ -184,8 +183,7 @@ def _product(operands: tuple[Evaluate, ...], slots: Slots, code: int, must_fit: 
         value = operand(slots)
         if is_nullish(value):
             return None
-        if not is_number(value):
-            fail(code, f"$multiply only supports numeric types, not {type_name(value)}")
+        expect_number(value, code, "$multiply only supports numeric types, not ")
         product.times(value)
         if must_fit and type(value) is float and math.isfinite(value) and not product.is_decimal:
             as_long(value)
@@ -264,8 +262,7 @@ _two_operands("$divide", divide, _divide_before_5)
 @parser("$mod")
 def parse_mod(name: str, value: Value, scope: Scope) -> Node:
     """Read the dividend and the divisor."""
-    operands = parse_operands(value, scope)
-    Arity(2, 2).check(name, len(operands))
+    operands = Arity(2, 2).parse(name, value, scope)
     by_zero = 5733415 if scope.context.version >= (5, 1) else 16610
     return Operator(name, operands, lambda *given: call_with(partial(mod, by_zero), given))
 
@@ -310,18 +307,14 @@ def truncated_remainder(left: int, right: int) -> int:
     return -remainder if left < 0 else remainder
 
 
-def numeric(name: str, code: int = 28765) -> Callable[[Callable[[Value], Value]], None]:
+def numeric(name: str) -> Callable[[Callable[[Value], Value]], None]:
     """Register a function of one number; nothing gives null, other types are refused."""
 
     def register(compute: Callable[[Value], Value]) -> None:
+        @function(name, null_for_null=True)
         def checked(value: Value) -> Value:
-            if is_nullish(value):
-                return None
-            if not is_number(value):
-                fail(code, f"{name} only supports numeric types, not {type_name(value)}")
+            expect_number(value, 28765, f"{name} only supports numeric types, not ")
             return compute(value)
-
-        function(name)(checked)
 
     return register
 

@@ -19,24 +19,29 @@ from tailrace.engine.expression.parsing import (
     call_with,
     function,
     parse_operand,
-    parse_operands,
     parser,
 )
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.sort_pattern import introsort, parse_sort_pattern
 from tailrace.engine.expression.strings import bound
-from tailrace.engine.expression.values import MISSING, Document, Value, is_nullish, is_number, name_text, type_name
+from tailrace.engine.expression.values import (
+    MISSING,
+    Document,
+    Value,
+    expect,
+    expect_number,
+    is_nullish,
+    text_of,
+    type_name,
+)
 from tailrace.server_codes import EXCEEDED_MEMORY_LIMIT
 
 
 def _element_at(name: str, array: Value, index: Value, *, single: bool) -> Value:
-    if is_nullish(array) or is_nullish(index):
-        return None
     if type(array) is not list:
         which = "argument" if single else "first argument"
         fail(28689, f"{name}'s {which} must be an array, but is {type_name(array)}")
-    if not is_number(index):
-        fail(28690, f"{name}'s second argument must be a numeric value, but is {type_name(index)}")
+    expect_number(index, 28690, f"{name}'s second argument must be a numeric value, but is ")
     if not is_int32(index):
         fail(
             28691,
@@ -46,19 +51,19 @@ def _element_at(name: str, array: Value, index: Value, *, single: bool) -> Value
     return array[position] if -len(array) <= position < len(array) else MISSING
 
 
-@function("$arrayElemAt", arity=2)
+@function("$arrayElemAt", arity=2, null_for_null=True)
 def array_element(array: Value, index: Value) -> Value:
     """Give the element at an index, from the end when it is negative."""
     return _element_at("$arrayElemAt", array, index, single=False)
 
 
-@function("$first", since=(4, 4))
+@function("$first", since=(4, 4), null_for_null=True)
 def first(array: Value) -> Value:
     """Give the first element."""
     return _element_at("$first", array, 0, single=True)
 
 
-@function("$last", since=(4, 4))
+@function("$last", since=(4, 4), null_for_null=True)
 def last(array: Value) -> Value:
     """Give the last element."""
     return _element_at("$last", array, -1, single=True)
@@ -74,8 +79,7 @@ def concat_arrays(*operands: Evaluate) -> Evaluate:
             value = operand(slots)
             if is_nullish(value):
                 return None
-            if type(value) is not list:
-                fail(28664, f"$concatArrays only supports arrays, not {type_name(value)}")
+            expect(value, list, 28664, "$concatArrays only supports arrays, not ")
             joined += value
         return joined
 
@@ -91,26 +95,21 @@ def is_array(value: Value) -> Value:
 @function("$size")
 def size(value: Value) -> Value:
     """Count the elements of an array."""
-    if type(value) is not list:
-        fail(17124, f"The argument to $size must be an array, but was of type: {type_name(value)}")
+    expect(value, list, 17124, "The argument to $size must be an array, but was of type: ")
     return len(value)
 
 
-@function("$reverseArray")
+@function("$reverseArray", null_for_null=True)
 def reverse(value: Value) -> Value:
     """Turn an array around."""
-    if is_nullish(value):
-        return None
-    if type(value) is not list:
-        fail(34435, f"The argument to $reverseArray must be an array, but was of type: {type_name(value)}")
+    expect(value, list, 34435, "The argument to $reverseArray must be an array, but was of type: ")
     return value[::-1]
 
 
 @function("$in", arity=2)
 def contains(value: Value, array: Value) -> Value:
     """Say whether an array has a value."""
-    if type(array) is not list:
-        fail(40081, f"$in requires an array as a second argument, found: {type_name(array)}")
+    expect(array, list, 40081, "$in requires an array as a second argument, found: ")
     return any(equal(value, item) for item in array)
 
 
@@ -138,9 +137,7 @@ class _IndexOfArray(Operator):
 def _index_of(array: Value, second: Delayed, *limits: Delayed) -> Value:
     if is_nullish(array):
         return None
-    if type(array) is not list:
-        found = type_name(array)
-        fail(40090, f"$indexOfArray requires an array as a first argument, found: {found}")
+    expect(array, list, 40090, "$indexOfArray requires an array as a first argument, found: ")
     start = bound("$indexOfArray", limits[0](), "starting index") if limits else 0
     end = len(array)
     if len(limits) > 1:
@@ -155,19 +152,14 @@ def _index_of(array: Value, second: Delayed, *limits: Delayed) -> Value:
 @parser("$indexOfArray")
 def parse_index_of_array(name: str, value: Value, scope: Scope) -> Node:
     """Read the array, the value to find and the range to look in."""
-    operands = parse_operands(value, scope)
-    Arity(2, 4).check(name, len(operands))
+    operands = Arity(2, 4).parse(name, value, scope)
     return _IndexOfArray(name, operands, lambda *given: call_delayed(_index_of, given, 1))
 
 
-@function("$slice", arity=Arity(2, 3), delayed=2)
+@function("$slice", arity=Arity(2, 3), delayed=2, null_for_null=True)
 def slice_array(array: Value, position: Value, *counts: Delayed) -> Value:
     """Cut out the first or last elements, or some from a position on."""
-    if is_nullish(array) or is_nullish(position):
-        return None
-    if type(array) is not list:
-        found = type_name(array)
-        fail(28724, f"First argument to $slice must be an array, but is of type: {found}")
+    expect(array, list, 28724, "First argument to $slice must be an array, but is of type: ")
     number = _slice_number(position, "Second", (28725, 28726), "must be a numeric value,")
     if not counts:
         return array[:number] if number >= 0 else array[max(0, len(array) + number) :]
@@ -181,9 +173,7 @@ def slice_array(array: Value, position: Value, *counts: Delayed) -> Value:
 
 
 def _slice_number(value: Value, which: str, codes: tuple[int, int], needs: str) -> int:
-    if not is_number(value):
-        found = type_name(value)
-        fail(codes[0], f"{which} argument to $slice {needs} but is of type: {found}")
+    expect_number(value, codes[0], f"{which} argument to $slice {needs} but is of type: ")
     if not is_int32(value):
         shown = format_double(as_double(value))
         fail(codes[1], f"{which} argument to $slice can't be represented as a 32-bit integer: {shown}")
@@ -215,8 +205,7 @@ def count_up(start: Value, end: Value, *steps: Delayed) -> Value:
 
 
 def _range_number(value: Value, what: str, codes: tuple[int, int], whole: str) -> int:
-    if not is_number(value):
-        fail(codes[0], f"$range requires a numeric {what} value, found value of type: {type_name(value)}")
+    expect_number(value, codes[0], f"$range requires a numeric {what} value, found value of type: ")
     if not is_int32(value):
         fail(
             codes[1],
@@ -228,27 +217,23 @@ def _range_number(value: Value, what: str, codes: tuple[int, int], whole: str) -
 @parser("$zip")
 def parse_zip(name: str, value: Value, scope: Scope) -> Node:
     """Read the arrays to transpose, and what stands in for those that are too short."""
-    if type(value) is not Document:
-        fail(34460, f"$zip only supports an object as an argument, found {type_name(value)}")
+    expect(value, Document, 34460, "$zip only supports an object as an argument, found ")
     inputs: list[Node] = []
     defaults: list[Node] = []
     longest = False
     for key, argument in value.items():
         if key == b"inputs":
-            if type(argument) is not list:
-                fail(34461, f"inputs must be an array of expressions, found {type_name(argument)}")
+            expect(argument, list, 34461, "inputs must be an array of expressions, found ")
             inputs = [parse_operand(item, scope) for item in argument]
         elif key == b"defaults":
-            if type(argument) is not list:
-                found = type_name(argument)
-                fail(34462, f"defaults must be an array of expressions, found {found}")
+            expect(argument, list, 34462, "defaults must be an array of expressions, found ")
             defaults = [parse_operand(item, scope) for item in argument]
         elif key == b"useLongestLength":
             if type(argument) is not bool:
                 fail(34463, f"useLongestLength must be a bool, found {type_name(value)}")
             longest = argument
         else:
-            fail(34464, f"$zip found an unknown argument: {name_text(key)}")
+            fail(34464, f"$zip found an unknown argument: {text_of(key)}")
     check(inputs, 34465, "$zip requires at least one input array")
     allowed = longest or not defaults
     check(allowed, 34466, "cannot specify defaults unless useLongestLength is true")
@@ -300,8 +285,7 @@ def parse_sort_array(name: str, value: Value, scope: Scope) -> Node:
     def compute(array: Value) -> Value:
         if is_nullish(array):
             return None
-        if type(array) is not list:
-            fail(2942504, "The input argument to $sortArray must be an array, but was of type: " + type_name(array))
+        expect(array, list, 2942504, "The input argument to $sortArray must be an array, but was of type: ")
         return introsort(array, less)
 
     return Operator(name, [operand], lambda *given: call_with(compute, given), folds=False)

@@ -33,7 +33,7 @@ from tailrace.engine.expression.numbers import (
     is_int32,
     to_decimal128,
 )
-from tailrace.engine.expression.parsing import Arguments, Scope, Version, parse_operands, parser
+from tailrace.engine.expression.parsing import Arguments, Scope, Version, named, parse_operands, parser
 from tailrace.engine.expression.timezones import UTC_ZONE
 from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, truth, type_name, type_name_of_kind
 from tailrace.raw.bson_types import TYPE_NUMBERS
@@ -286,12 +286,7 @@ _CONVERT: Final = Arguments(
 )
 
 
-@parser("$convert")
-def parse_convert(name: str, value: Value, scope: Scope) -> Node:
-    """Read a value, the type to convert it to, and what to give when that is not possible."""
-    return Operator(name, _CONVERT.parse(value, scope), partial(_build_convert, scope.context.version))
-
-
+@named("$convert", _CONVERT)
 def _build_convert(
     version: Version, source: Evaluate, to: Evaluate, on_error: Evaluate | None, on_null: Evaluate | None
 ) -> Evaluate:

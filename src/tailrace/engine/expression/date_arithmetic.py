@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from bson.int64 import Int64
@@ -11,21 +10,16 @@ from bson.int64 import Int64
 from tailrace.engine.expression.dates import as_millis, evaluate_zone, is_date_like
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
-from tailrace.engine.expression.numbers import INT64_MIN, as_long, fits_int64, is_int64
-from tailrace.engine.expression.parsing import Arguments, Scope, Version, parser
+from tailrace.engine.expression.numbers import INT64_MIN, as_long, fits_int64, is_int64, quotient
+from tailrace.engine.expression.parsing import Arguments, Scope, Version, named, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.timezones import DAY, Parts, Zone, days_from_civil, days_in_month, iso_weekday
-from tailrace.engine.expression.values import Date, Value, is_nullish, type_name
+from tailrace.engine.expression.timezones import DAY, WEEKDAYS, Parts, Zone, days_from_civil, days_in_month, iso_weekday
+from tailrace.engine.expression.values import Date, Value, expect, is_nullish, type_name
 from tailrace.server_codes import DURATION_OVERFLOW, FAILED_TO_PARSE
 
 _CLOCK_SECONDS: Final = {"hour": 3600, "minute": 60, "second": 1}
 _MONTHS: Final = {"year": 12, "quarter": 3, "month": 1}
 _UNITS: Final = frozenset({*_CLOCK_SECONDS, *_MONTHS, "week", "day", "millisecond"})
-_WEEKDAYS: Final = {
-    name: number
-    for number, full in enumerate(("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"), 1)
-    for name in (full, full[:3])
-}
 _MOST_DAYS = (2**64 - 1) // 86_400_000 + 1
 _MOST_YEARS = _MOST_DAYS // 365 + 1
 _MOST: Final = {
@@ -118,34 +112,27 @@ def _moved(name: str, date: Value, unit: Value, amount: Value, zone: Zone) -> in
 
 
 def _unit(name: str, value: Value, version: Version) -> str:
-    if type(value) is not str:
-        fail(5439013, f"{name} requires 'unit' to be a string, but got {type_name(value)}")
+    expect(value, str, 5439013, f"{name} requires 'unit' to be a string, but got ")
     if value not in _UNITS and version >= (7, 0):
         why = f"unknown time unit value: {value}"
         fail(FAILED_TO_PARSE, f"{name} parameter 'unit' value parsing failed :: caused by :: {why}")
     message = f"{name} parameter 'unit' value cannot be recognized as a time unit: {value}"
     check(value in _UNITS, 5439014, message)
-    return value
+    return str(value)
 
 
 def _start_of_week(name: str, value: Value) -> int:
-    if type(value) is not str:
-        fail(5439015, f"{name} requires 'startOfWeek' to be a string, but got {type_name(value)}")
+    expect(value, str, 5439015, f"{name} requires 'startOfWeek' to be a string, but got ")
     message = f"{name} parameter 'startOfWeek' value cannot be recognized as a day of a week: "
-    check(value.lower() in _WEEKDAYS, 5439016, message + value)
-    return _WEEKDAYS[value.lower()]
-
-
-def _whole(number: int, size: int) -> int:
-    """Divide towards zero."""
-    return -(-number // size) if number < 0 else number // size
+    check(value.lower() in WEEKDAYS, 5439016, message + value)
+    return WEEKDAYS[value.lower()]
 
 
 def _units_between(start: Parts, end: Parts, unit: str, first_day: int) -> int:
     """Count how often the calendar enters a new unit between two local times."""
     if unit == "week":
         weekday = (iso_weekday(start.days) - first_day) % 7 - (iso_weekday(end.days) - first_day) % 7
-        return _whole(end.days - start.days + weekday, 7)
+        return quotient(end.days - start.days + weekday, 7)
     if unit == "day":
         return end.days - start.days
     years = end.year - start.year
@@ -167,12 +154,12 @@ def _difference(start: int, end: int, unit: str, zone: Zone, first_day: int, ver
     turned = zone.offset(start // 1000) - zone.offset(end // 1000)
     if version < (5, 1):
         # Older servers knew of clock changes by whole hours only.
-        hours, turned = hours + _whole(turned, 3600), 0
+        hours, turned = hours + quotient(turned, 3600), 0
     if unit == "hour":
-        return hours + _whole(turned, 3600)
+        return hours + quotient(turned, 3600)
     minutes = after.minute - before.minute + hours * 60
     if unit == "minute":
-        return minutes + _whole(turned, 60)
+        return minutes + quotient(turned, 60)
     return after.second - before.second + minutes * 60 + turned
 
 
@@ -189,12 +176,7 @@ _DIFF: Final = Arguments(
 )
 
 
-@parser("$dateDiff", since=(5, 0))
-def parse_date_diff(name: str, value: Value, scope: Scope) -> Node:
-    """Read two dates and the unit to count."""
-    return Operator(name, _DIFF.parse(value, scope), partial(_build_date_diff, scope.context.version))
-
-
+@named("$dateDiff", _DIFF, since=(5, 0))
 def _build_date_diff(
     version: Version,
     start: Evaluate,
@@ -257,12 +239,7 @@ _TRUNC: Final = Arguments(
 )
 
 
-@parser("$dateTrunc", since=(5, 0))
-def parse_date_trunc(name: str, value: Value, scope: Scope) -> Node:
-    """Read a date and the unit, or bin of units, to round it down to."""
-    return Operator(name, _TRUNC.parse(value, scope), partial(_build_date_trunc, scope.context.version))
-
-
+@named("$dateTrunc", _TRUNC, since=(5, 0))
 def _build_date_trunc(
     version: Version,
     date: Evaluate,

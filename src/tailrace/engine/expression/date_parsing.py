@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from tailrace.engine.expression.failures import fail, leave_to_server
 from tailrace.engine.expression.timezones import (
     DAY,
+    WEEKDAYS,
     Zone,
     days_from_civil,
     days_from_iso_week,
@@ -25,7 +26,6 @@ from tailrace.engine.expression.timezones import (
 from tailrace.server_codes import CONVERSION_FAILURE, NOT_IMPLEMENTED
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _ABBREVIATIONS: Final = {
     "utc": 0, "gmt": 0, "z": 0, "est": -5, "edt": -4, "cst": -6, "cdt": -5, "mst": -7, "mdt": -6,
     "pst": -8, "pdt": -7, "cet": 1, "cest": 2, "eet": 2, "eest": 3, "wet": 0, "west": 1,
@@ -54,18 +54,15 @@ class Parsed:
     weekday: int | None = None
 
 
-def _bad(text: str, reason: str = "") -> None:
-    detail = f"; {reason}" if reason else ""
-    fail(CONVERSION_FAILURE, f"Error parsing date string '{text}'{detail}")
+def _bad(text: str, reason: str) -> NoReturn:
+    fail(CONVERSION_FAILURE, f"Error parsing date string '{text}'; {reason}")
 
 
 def to_millis(text: str, parsed: Parsed, zone: Zone) -> int:
     """Make a date of what was read, in a zone that must not contradict it."""
     if parsed.hour is None and parsed.minute is None and parsed.second is None:
         parsed.hour = parsed.minute = parsed.second = 0
-    numbers = (
-        parsed.year, parsed.month, parsed.day, parsed.hour, parsed.minute, parsed.second
-    )  # fmt: skip
+    numbers = (parsed.year, parsed.month, parsed.day, parsed.hour, parsed.minute, parsed.second)
     if any(number is None for number in numbers):
         fail(CONVERSION_FAILURE, f'an incomplete date/time string has been found, with elements missing: "{text}"')
     year, month, day, hour, minute, second = (number or 0 for number in numbers)
@@ -117,7 +114,6 @@ class _Reader:
         match = re.match(rf"[0-9]{{{least},{most}}}", self.rest())
         if match is None:
             _bad(self.text, "a number could not be found")
-        assert match is not None
         self.position += match.end()
         return int(match[0])
 
@@ -136,7 +132,6 @@ class _Reader:
             match = re.match(r"[ \t(]*([A-Za-z]+)\)*", self.rest())
             if match is None or match[1].lower() not in _ABBREVIATIONS:
                 _bad(self.text, "The timezone could not be found in the database")
-            assert match is not None
             self.parsed.offset = _ABBREVIATIONS[match[1].lower()] * 3600
         self.position += match.end()
 
@@ -145,7 +140,6 @@ class _Reader:
         match = re.match(r"([+-])([0-9]*)", self.rest())
         if match is None:
             _bad(self.text, "Invalid timezone offset in minutes")
-        assert match is not None
         minutes = int(match[2] or 0)
         self.parsed.offset = (-minutes if match[1] == "-" else minutes) * 60
         self.position += match.end()
@@ -159,22 +153,20 @@ class _Reader:
 
     def field(self, letter: str) -> None:
         """Read the field a letter of the format stands for."""
-        parsed = self.parsed
-        if letter == "Y":
-            parsed.year = self.number(1, 4)
-        elif letter == "m":
-            parsed.month = self.number(1, 2)
-        elif letter == "d":
-            parsed.day = self.number(1, 2)
-        elif letter == "H":
-            parsed.hour = self.number(1, 2)
-        elif letter == "M":
-            parsed.minute = self.number(2, 2)
-        elif letter == "S":
-            parsed.second = self.number(2, 2)
+        if letter in self._NUMBERS:
+            name, least, most = self._NUMBERS[letter]
+            setattr(self.parsed, name, self.number(least, most))
         else:
             self._OTHERS[letter](self)
 
+    _NUMBERS: Final = {
+        "Y": ("year", 1, 4),
+        "m": ("month", 1, 2),
+        "d": ("day", 1, 2),
+        "H": ("hour", 1, 2),
+        "M": ("minute", 2, 2),
+        "S": ("second", 2, 2),
+    }
     _OTHERS: Final[dict[str, Callable[[_Reader], None]]] = {
         "L": milliseconds,
         "z": offset,
@@ -332,23 +324,18 @@ def _take_word(text: str, parsed: Parsed, word: str) -> None:
         return
     if word in _ABBREVIATIONS:
         _take_offset(text, parsed, _ABBREVIATIONS[word] * 3600)
-    elif word[:3] in _WEEKDAYS and word in _weekday_names():
-        parsed.weekday = _WEEKDAYS.index(word[:3]) + 1
+    elif word in WEEKDAYS:
+        parsed.weekday = WEEKDAYS[word]
     elif _SERVER_ONLY.fullmatch(word) or word[:3] in _MONTHS:
         _unknown(text, parsed, "The date is not complete")
     else:
         _bad(text, "The timezone could not be found in the database")
 
 
-def _weekday_names() -> frozenset[str]:
-    full = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
-    return frozenset([*full, *_WEEKDAYS])
-
-
 def _offset(text: str, sign: str, digits: str) -> int:
     """Read the digits of an offset: H, HH, H:MM, HH:MM, HHMM, HHMMSS or HH:MM:SS."""
     parts = digits.split(":") if ":" in digits else re.findall(r"^.{1,2}|..", digits.zfill(2))
-    if len(digits) in (3,) and ":" not in digits:
+    if len(digits) == 3 and ":" not in digits:
         parts = [digits[0], digits[1:]]
     if not parts or len(parts) > 3 or not all(part.isdecimal() for part in parts):
         _bad(text, "The timezone could not be found in the database")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from bson.int64 import Int64
@@ -15,7 +14,7 @@ from tailrace.engine.expression.date_formatting import ISO_FORMAT, check_format,
 from tailrace.engine.expression.failures import Failure, check, fail
 from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import as_long, is_int64
-from tailrace.engine.expression.parsing import Arguments, Scope, Version, parse_object, parse_operand, parser
+from tailrace.engine.expression.parsing import Arguments, Scope, Version, named, parse_object, parse_operand, parser
 from tailrace.engine.expression.rendering import render
 from tailrace.engine.expression.timezones import (
     DAY,
@@ -29,7 +28,7 @@ from tailrace.engine.expression.timezones import (
     iso_week,
     iso_weekday,
 )
-from tailrace.engine.expression.values import Date, Document, Value, is_nullish, name_text, type_name
+from tailrace.engine.expression.values import Date, Document, Value, expect, is_nullish, text_of, type_name
 from tailrace.server_codes import CONVERSION_FAILURE
 
 
@@ -56,8 +55,7 @@ def evaluate_zone(zone: Evaluate | None, slots: Slots) -> Zone | None:
     name = zone(slots)
     if is_nullish(name):
         return None
-    if type(name) is not str:
-        fail(40517, f"timezone must evaluate to a string, found {type_name(name)}")
+    expect(name, str, 40517, "timezone must evaluate to a string, found ")
     return find_zone(name)
 
 
@@ -123,7 +121,7 @@ def _date_and_zone(name: str, value: Value, scope: Scope) -> tuple[Node, Node | 
     nodes: dict[bytes, Node] = {}
     for key, argument in value.items():
         if key not in (b"date", b"timezone"):
-            fail(40535, f'unrecognized option to {name}: "{name_text(key)}"')
+            fail(40535, f'unrecognized option to {name}: "{text_of(key)}"')
         nodes[key] = parse_operand(argument, scope)
     if b"date" not in nodes:
         fail(40539, f"missing 'date' argument to {name}, provided: {name}: {render(value)}")
@@ -138,13 +136,8 @@ _TO_PARTS: Final = Arguments(
 )
 
 
-@parser("$dateToParts")
-def parse_date_to_parts(name: str, value: Value, scope: Scope) -> Node:
-    """Read a date to take apart into a document."""
-    return Operator(name, _TO_PARTS.parse(value, scope), _build_date_to_parts)
-
-
-def _build_date_to_parts(date: Evaluate, timezone: Evaluate | None, iso: Evaluate | None) -> Evaluate:
+@named("$dateToParts", _TO_PARTS)
+def _build_date_to_parts(_: Version, date: Evaluate, timezone: Evaluate | None, iso: Evaluate | None) -> Evaluate:
     def evaluate(slots: Slots) -> Value:
         given = date(slots)
         zone = evaluate_zone(timezone, slots)
@@ -153,8 +146,7 @@ def _build_date_to_parts(date: Evaluate, timezone: Evaluate | None, iso: Evaluat
         as_week = False if iso is None else iso(slots)
         if is_nullish(as_week):
             return None
-        if type(as_week) is not bool:
-            fail(40521, f"iso8601 must evaluate to a bool, found {type_name(as_week)}")
+        expect(as_week, bool, 40521, "iso8601 must evaluate to a bool, found ")
         if is_nullish(given):
             return None
         return _parts_document(zone.parts(as_millis(given)), as_week)
@@ -268,12 +260,6 @@ _TO_STRING: Final = Arguments(
 )
 
 
-@parser("$dateToString")
-def parse_date_to_string(name: str, value: Value, scope: Scope) -> Node:
-    """Read a date and the format to write it in."""
-    return Operator(name, _TO_STRING.parse(value, scope), _build_date_to_string)
-
-
 def _format(operator: str, code: int, value: Value, *, parsing: bool) -> str | None:
     if is_nullish(value):
         return None
@@ -285,8 +271,9 @@ def _format(operator: str, code: int, value: Value, *, parsing: bool) -> str | N
     return value
 
 
+@named("$dateToString", _TO_STRING)
 def _build_date_to_string(
-    date: Evaluate, form: Evaluate | None, timezone: Evaluate | None, on_null: Evaluate | None
+    _: Version, date: Evaluate, form: Evaluate | None, timezone: Evaluate | None, on_null: Evaluate | None
 ) -> Evaluate:
     def evaluate(slots: Slots) -> Value:
         given = date(slots)
@@ -311,13 +298,7 @@ _FROM_STRING: Final = Arguments(
 )
 
 
-@parser("$dateFromString")
-def parse_date_from_string(name: str, value: Value, scope: Scope) -> Node:
-    """Read a text and, perhaps, the format it is in."""
-    build = partial(_build_date_from_string, scope.context.version)
-    return Operator(name, _FROM_STRING.parse(value, scope), build)
-
-
+@named("$dateFromString", _FROM_STRING)
 def _build_date_from_string(
     version: Version,
     source: Evaluate,

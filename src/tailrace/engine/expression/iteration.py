@@ -11,7 +11,7 @@ from tailrace.engine.expression.nodes import Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.numbers import as_int, is_int32
 from tailrace.engine.expression.parsing import Arguments, Scope, check_variable_for_writing, parse_operand, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.values import MISSING, Document, Value, is_nullish, name_text, truth, type_name
+from tailrace.engine.expression.values import MISSING, Document, Value, expect, is_nullish, text_of, truth
 
 _LET: Final = Arguments(
     names=("vars", "in"),
@@ -28,10 +28,9 @@ def parse_let(name: str, value: Value, scope: Scope) -> Node:
     variables = given["vars"]
     if type(variables) is list:
         variables = as_document(variables)
-    if type(variables) is not Document:
-        fail(10065, f"invalid parameter: expected an object (vars), found {type_name(variables)}")
+    expect(variables, Document, 10065, "invalid parameter: expected an object (vars), found ")
     operands = [parse_operand(operand, scope) for _, operand in variables.items()]
-    names = [name_text(key) for key in variables.names()]
+    names = [text_of(key) for key in variables.names()]
     for variable in names:
         check_variable_for_writing(variable, scope.context.version)
     inner, slots = scope.define(*names)
@@ -82,8 +81,7 @@ def parse_map(name: str, value: Value, scope: Scope) -> Node:
             values = array(slots)
             if is_nullish(values):
                 return None
-            if type(values) is not list:
-                fail(16883, f"input to $map must be an array not {type_name(values)}")
+            expect(values, list, 16883, "input to $map must be an array not ")
             results = []
             for item in values:
                 step()
@@ -126,8 +124,7 @@ def parse_filter(name: str, value: Value, scope: Scope) -> Node:
             values = array(slots)
             if is_nullish(values):
                 return None
-            if type(values) is not list:
-                fail(28651, f"input to $filter must be an array not {type_name(values)}")
+            expect(values, list, 28651, "input to $filter must be an array not ")
             if not values:
                 return values
             limit = _filter_limit(most(slots)) if most is not None else None

@@ -19,7 +19,16 @@ from tailrace.engine.expression.nodes import (
 )
 from tailrace.engine.expression.ordering import compare
 from tailrace.engine.expression.parsing import Arguments, Arity, Scope, function, parse_operand, parse_operands, parser
-from tailrace.engine.expression.values import Document, Value, is_nullish, is_number, name_text, truth, type_name
+from tailrace.engine.expression.values import (
+    Document,
+    Value,
+    expect,
+    is_nullish,
+    is_number,
+    text_of,
+    truth,
+    type_name,
+)
 
 _COMPARISONS: dict[str, Callable[[int], Value]] = {
     "$cmp": lambda order: order,
@@ -57,14 +66,6 @@ class _Junction(Associative):
         build = _build_or if decisive else _build_and
         super().__init__(name, children, build, commutative=True)
         self._decisive = decisive
-
-    def _flattened(self) -> Iterator[Node]:
-        for child in self.children:
-            assert child is not None
-            if type(child) is _Junction and child.name == self.name:
-                yield from child._flattened()
-            else:
-                yield child
 
     def optimize(self) -> Node:
         """Look at the constants, which now stand together at the end."""
@@ -134,9 +135,7 @@ def parse_cond(name: str, value: Value, scope: Scope) -> Node:
     """Read a condition, with named or with positional operands."""
     if type(value) is Document:
         return _Conditional([node for node in _CONDITION.parse(value, scope) if node is not None])
-    operands = parse_operands(value, scope)
-    Arity(3, 3).check(name, len(operands))
-    return _Conditional(operands)
+    return _Conditional(Arity(3, 3).parse(name, value, scope))
 
 
 class _IfNull(Operator):
@@ -183,11 +182,10 @@ def _build_if_null(*operands: Evaluate) -> Evaluate:
 @parser("$ifNull")
 def parse_if_null(name: str, value: Value, scope: Scope) -> Node:
     """Read the values to try; before 5.0 there are exactly two."""
-    operands = parse_operands(value, scope)
     if scope.context.version < (5, 0):
-        Arity(2, 2).check(name, len(operands))
-    message = f"$ifNull needs at least two arguments, had: {len(operands)}"
-    check(len(operands) >= 2, 1257300, message)
+        return _IfNull(Arity(2, 2).parse(name, value, scope))
+    operands = parse_operands(value, scope)
+    check(len(operands) >= 2, 1257300, f"$ifNull needs at least two arguments, had: {len(operands)}")
     return _IfNull(operands)
 
 
@@ -240,20 +238,17 @@ def _build_switch(*operands: Evaluate) -> Evaluate:
 @parser("$switch")
 def parse_switch(name: str, value: Value, scope: Scope) -> Node:
     """Read the branches and the default."""
-    if type(value) is not Document:
-        fail(40060, f"$switch requires an object as an argument, found: {type_name(value)}")
+    expect(value, Document, 40060, "$switch requires an object as an argument, found: ")
     branches: list[tuple[Node, Node]] = []
     default = None
     for key, argument in value.items():
         if key == b"branches":
-            if type(argument) is not list:
-                found = type_name(argument)
-                fail(40061, f"$switch expected an array for 'branches', found: {found}")
+            expect(argument, list, 40061, "$switch expected an array for 'branches', found: ")
             branches = [_parse_branch(branch, scope) for branch in argument]
         elif key == b"default":
             default = parse_operand(argument, scope)
         else:
-            fail(40067, f"$switch found an unknown argument: {name_text(key)}")
+            fail(40067, f"$switch found an unknown argument: {text_of(key)}")
     check(branches, 40068, "$switch requires at least one branch")
     if scope.context.version < (5, 1):
         children = [node for branch in branches for node in branch]

@@ -17,7 +17,7 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
 from tailrace.engine.expression.arithmetic import numeric
-from tailrace.engine.expression.failures import check, fail, leave_to_server
+from tailrace.engine.expression.failures import check, leave_to_server
 from tailrace.engine.expression.numbers import (
     DECIMAL128,
     INT32_MAX,
@@ -32,7 +32,7 @@ from tailrace.engine.expression.numbers import (
     to_decimal128,
 )
 from tailrace.engine.expression.parsing import Arity, Delayed, function
-from tailrace.engine.expression.values import Value, is_nullish, is_number, type_name
+from tailrace.engine.expression.values import Value, expect_number, is_nullish
 from tailrace.server_codes import NOT_IMPLEMENTED
 
 
@@ -80,15 +80,11 @@ _logarithm("$ln", 28766, math.log)
 _logarithm("$log10", 28761, math.log10)
 
 
-@function("$log", arity=2)
+@function("$log", arity=2, null_for_null=True)
 def logarithm(value: Value, base: Value) -> Value:
     """Give the logarithm to any base."""
-    if is_nullish(value) or is_nullish(base):
-        return None
-    if not is_number(value):
-        fail(28756, f"$log's argument must be numeric, not {type_name(value)}")
-    if not is_number(base):
-        fail(28757, f"$log's base must be numeric, not {type_name(base)}")
+    expect_number(value, 28756, "$log's argument must be numeric, not ")
+    expect_number(base, 28757, "$log's base must be numeric, not ")
     refuse_decimals("$log", value, base)
     number, root = as_double(value), as_double(base)
     message = f"$log's argument must be a positive number, but is {format_double(number)}"
@@ -98,15 +94,11 @@ def logarithm(value: Value, base: Value) -> Value:
     return math.log(number) / math.log(root)
 
 
-@function("$pow", arity=2)
+@function("$pow", arity=2, null_for_null=True)
 def power(base: Value, exponent: Value) -> Value:
     """Raise a number to a power; integers stay integers while the result fits."""
-    if is_nullish(base) or is_nullish(exponent):
-        return None
-    if not is_number(base):
-        fail(28762, f"$pow's base must be numeric, not {type_name(base)}")
-    if not is_number(exponent):
-        fail(28763, f"$pow's exponent must be numeric, not {type_name(exponent)}")
+    expect_number(base, 28762, "$pow's base must be numeric, not ")
+    expect_number(exponent, 28763, "$pow's exponent must be numeric, not ")
     refuse_decimals("$pow", base, exponent)
     check(not (base == 0 and exponent < 0), 28764, "$pow cannot take a base of 0 and a negative exponent")
     if float in (type(base), type(exponent)):
@@ -173,11 +165,9 @@ def _exponent(number: Decimal) -> int:
 
 
 def _round_or_trunc(name: str, mode: str) -> None:
+    @function(name, arity=Arity(1, 2), delayed=1, null_for_null=True)
     def compute(value: Value, *precision: Delayed) -> Value:
-        if is_nullish(value):
-            return None
-        if not is_number(value):
-            fail(51081, f"{name} only supports numeric types, not {type_name(value)}")
+        expect_number(value, 51081, f"{name} only supports numeric types, not ")
         if not precision:
             return _rounded(name, value, 0, mode)
         given = precision[0]()
@@ -191,8 +181,6 @@ def _round_or_trunc(name: str, mode: str) -> None:
             f"cannot apply {name} with precision value {places} value must be in [-20, 100]",
         )
         return _rounded(name, value, places, mode)
-
-    function(name, arity=Arity(1, 2), delayed=1)(compute)
 
 
 def _rounded(name: str, value: Value, places: int, mode: str) -> Value:
@@ -295,17 +283,13 @@ _conversion("$degreesToRadians", math.pi / 180.0, Decimal("0.0174532925199432957
 _conversion("$radiansToDegrees", 180.0 / math.pi, Decimal("57.29577951308232087679815481410517"))
 
 
-@function("$atan2", arity=2, delayed=1)
+@function("$atan2", arity=2, delayed=1, null_for_null=True)
 def arc_tangent_2(y: Value, second: Delayed) -> Value:
     """Give the angle of a point."""
-    if is_nullish(y):
-        return None
-    if not is_number(y):
-        fail(51044, f"$atan2 only supports numeric types, not {type_name(y)}")
+    expect_number(y, 51044, "$atan2 only supports numeric types, not ")
     x = second()
     if is_nullish(x):
         return None
-    if not is_number(x):
-        fail(51045, f"$atan2 only supports numeric types, not {type_name(x)}")
+    expect_number(x, 51045, "$atan2 only supports numeric types, not ")
     refuse_decimals("$atan2", y, x)
     return math.atan2(y, x)

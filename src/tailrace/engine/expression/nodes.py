@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from tailrace.engine.expression.failures import check, fail
 from tailrace.engine.expression.meter import count
-from tailrace.engine.expression.values import MISSING, Document, Value, name_bytes
+from tailrace.engine.expression.values import MISSING, Document, Value, utf8
 from tailrace.server_codes import OVERFLOW
 
 Slots: TypeAlias = list[Value]
@@ -107,23 +107,10 @@ def follow(value: Value, names: Sequence[bytes], index: int) -> Value:
 _BUILDERS: Final = frozenset(
     {"$concat", "$replaceAll", "$replaceOne", "$toUpper", "$toLower", "$substr", "$substrBytes", "$substrCP", "$trim"}
     | {"$ltrim", "$rtrim", "$toString", "$convert", "$split", "$concatArrays", "$slice", "$reverseArray", "$sortArray"}
-    | {
-        "$setUnion",
-        "$setIntersection",
-        "$setDifference",
-        "$objectToArray",
-        "$zip",
-        "$firstN",
-        "$lastN",
-        "$maxN",
-        "$minN",
-    }
+    | {"$setUnion", "$setIntersection", "$setDifference", "$objectToArray", "$zip", "$firstN", "$lastN", "$maxN"}
+    | {"$minN"}
 )
 """The operators whose results may be large; the loops count their rounds themselves."""
-
-
-def _counted(evaluate: Evaluate) -> Evaluate:
-    return lambda slots: count(evaluate(slots))
 
 
 class Operator(Node):
@@ -149,7 +136,7 @@ class Operator(Node):
     def bind(self) -> Evaluate:
         """Build the callable from those of the operands."""
         evaluate = self._build(*(child and child.bind() for child in self.children))
-        return _counted(evaluate) if self.name in _BUILDERS else evaluate
+        return (lambda slots: count(evaluate(slots))) if self.name in _BUILDERS else evaluate
 
     def field_paths(self) -> Iterator[FieldPath]:
         """Walk the field paths of the operands."""
@@ -244,7 +231,7 @@ class Associative(Operator):
     def _flattened(self) -> Iterator[Node]:
         for child in self.children:
             assert child is not None
-            if type(child) is Associative and child.name == self.name:
+            if isinstance(child, Associative) and type(child) is type(self) and child.name == self.name:
                 yield from child._flattened()
             else:
                 yield child
@@ -290,4 +277,4 @@ def split_path(path: str, hint: str) -> list[bytes]:
     check(len(names) <= MAX_DEPTH, OVERFLOW, "FieldPath is too long")
     for name in names:
         check_field_name(name, hint)
-    return [name_bytes(name) for name in names]
+    return [utf8(name) for name in names]

@@ -201,7 +201,7 @@ class Sum:
 
     def add_long(self, number: int) -> None:
         """Add an integer without losing digits, and without widening the type."""
-        high = _truncated(number) * 2**32
+        high = quotient(number, 2**32) * 2**32
         self._add_double(float(number - high))
         self._add_double(float(high))
 
@@ -254,9 +254,9 @@ class Sum:
         return self.double()
 
 
-def _truncated(number: int) -> int:
-    """Divide by 2**32 towards zero."""
-    return -(-number // 2**32) if number < 0 else number // 2**32
+def quotient(number: int, divisor: int) -> int:
+    """Divide by a positive integer, towards zero."""
+    return -(-number // divisor) if number < 0 else number // divisor
 
 
 def _round_half_away(number: float) -> int:

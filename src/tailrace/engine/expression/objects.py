@@ -12,34 +12,37 @@ from tailrace.engine.expression.meter import ELEMENT, spend
 from tailrace.engine.expression.nodes import Constant, Evaluate, FieldPath, KeepsParts, Node, Slots
 from tailrace.engine.expression.parsing import Arguments, Scope, function, parse_field_path, parse_operand, parser
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.values import MISSING, Document, Value, is_nullish, name_bytes, name_text, type_name
+from tailrace.engine.expression.values import (
+    MISSING,
+    Document,
+    Value,
+    expect,
+    is_nullish,
+    text_of,
+    type_name,
+    utf8,
+)
 
 
-@function("$objectToArray")
+@function("$objectToArray", null_for_null=True)
 def object_to_array(value: Value) -> Value:
     """Turn a document into an array of names and values."""
-    if is_nullish(value):
-        return None
-    if type(value) is not Document:
-        fail(40390, f"$objectToArray requires a document input, found: {type_name(value)}")
+    expect(value, Document, 40390, "$objectToArray requires a document input, found: ")
     spend(len(value.names()) * 10 * ELEMENT)
-    return [Document.of({b"k": name_text(name), b"v": item}) for name, item in value.items()]
+    return [Document.of({b"k": text_of(name), b"v": item}) for name, item in value.items()]
 
 
-@function("$arrayToObject")
+@function("$arrayToObject", null_for_null=True)
 def array_to_object(value: Value) -> Value:
     """Turn an array of pairs, or of `{k, v}`, into a document."""
-    if is_nullish(value):
-        return None
-    if type(value) is not list:
-        fail(40386, f"$arrayToObject requires an array input, found: {type_name(value)}")
+    expect(value, list, 40386, "$arrayToObject requires an array input, found: ")
     fields: dict[bytes, Value] = {}
     if value and type(value[0]) not in (list, Document):
         found = type_name(value[0])
         fail(40398, f"Unrecognised input type format for $arrayToObject: {found}")
     for item in value:
         name, content = _pair(item) if type(value[0]) is list else _key_and_value(item)
-        fields[name_bytes(name)] = content
+        fields[utf8(name)] = content
     return Document.of(fields)
 
 
@@ -50,8 +53,7 @@ _INCONSISTENT = (
 
 
 def _pair(item: Value) -> tuple[str, Value]:
-    if type(item) is not list:
-        fail(40396, _INCONSISTENT.format("Array") + type_name(item))
+    expect(item, list, 40396, _INCONSISTENT.format("Array"))
     check(len(item) == 2, 40397, f"$arrayToObject requires an array of size 2 arrays,found array of size: {len(item)}")
     key, value = item
     if type(key) is not str:
@@ -65,8 +67,7 @@ def _pair(item: Value) -> tuple[str, Value]:
 
 
 def _key_and_value(item: Value) -> tuple[str, Value]:
-    if type(item) is not Document:
-        fail(40391, _INCONSISTENT.format("Object") + type_name(item))
+    expect(item, Document, 40391, _INCONSISTENT.format("Object"))
     count = len(item.names())
     check(
         count == 2,
@@ -90,29 +91,25 @@ def _key_and_value(item: Value) -> tuple[str, Value]:
     return key, value
 
 
-@function("$bsonSize", since=(4, 4))
+@function("$bsonSize", since=(4, 4), null_for_null=True)
 def bson_size(value: Value) -> Value:
     """Count the bytes of a document."""
-    if is_nullish(value):
-        return None
-    if type(value) is not Document:
-        fail(31393, f"$bsonSize requires a document input, found: {type_name(value)}")
+    expect(value, Document, 31393, "$bsonSize requires a document input, found: ")
     return len(value.to_bytes())
 
 
 _REFERENCE = "'{0}' is a field path reference which is not allowed in this context. Did you mean {{$literal: '{0}'}}?"
 
 
-def _constant_name(operator: str, node: Node, codes: tuple[int, int, int], what: str = "field") -> bytes:
+def _constant_name(operator: str, node: Node, codes: tuple[int, int, int]) -> bytes:
     """Read the name of a field, which must be a literal string."""
     if isinstance(node, FieldPath):
         fail(codes[0], _REFERENCE.format(node.text))
-    needs = f"{operator} requires '{what}' to evaluate to"
+    needs = f"{operator} requires 'field' to evaluate to"
     if type(node) is not Constant:
         fail(codes[1], f"{needs} a constant, but got a non-constant argument")
-    if type(node.value) is not str:
-        fail(codes[2], f"{needs} type String, but got {type_name(node.value)}")
-    return name_bytes(node.value)
+    expect(node.value, str, codes[2], f"{needs} type String, but got ")
+    return utf8(node.value)
 
 
 @parser("$getField", since=(5, 0))
@@ -131,7 +128,7 @@ def parse_get_field(name: str, value: Value, scope: Scope) -> Node:
             elif key == b"input":
                 source = parse_operand(argument, scope)
             else:
-                fail(3041701, f"$getField found an unknown argument: {name_text(key)}")
+                fail(3041701, f"$getField found an unknown argument: {text_of(key)}")
     else:
         field = parse_operand(value, scope)
         source = parse_field_path("$$CURRENT", scope)
@@ -202,15 +199,10 @@ def _build_set(source: Evaluate, new: Evaluate, key: bytes) -> Evaluate:
 
 
 def _timestamp_part(name: str, code: int, part: str) -> None:
+    @function(name, since=(5, 1), null_for_null=True)
     def compute(value: Value) -> Value:
-        if is_nullish(value):
-            return None
-        if type(value) is not Timestamp:
-            found = type_name(value)
-            fail(code, f" Argument to {name} must be a timestamp, but is {found}")
+        expect(value, Timestamp, code, f" Argument to {name} must be a timestamp, but is ")
         return Int64(getattr(value, part))
-
-    function(name, since=(5, 1))(compute)
 
 
 _timestamp_part("$tsSecond", 5687301, "time")

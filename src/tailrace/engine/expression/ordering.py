@@ -103,10 +103,6 @@ def compare_documents(left: Document, right: Document) -> int:
     return _sign(len(mine), len(others))
 
 
-def _binary_key(value: Binary) -> tuple[int, int, bytes]:
-    return len(value.data), value.subtype, value.data
-
-
 def _by(key: Callable[[Any], Any]) -> Callable[[Value, Value], int]:
     return lambda left, right: _sign(key(left), key(right))
 
@@ -120,7 +116,7 @@ _COMPARISONS: dict[int, Callable[[Any, Any], int]] = {
     15: _by(_string),
     20: compare_documents,
     25: _compare_arrays,
-    30: _by(_binary_key),
+    30: _by(lambda value: (len(value.data), value.subtype, value.data)),
     35: _by(lambda value: value.binary),
     40: _sign,
     45: _by(lambda value: value.millis),

@@ -28,7 +28,7 @@ from tailrace.engine.expression.nodes import (
     split_path,
 )
 from tailrace.engine.expression.rendering import render_document
-from tailrace.engine.expression.values import MISSING, Document, Value, name_text, type_name
+from tailrace.engine.expression.values import MISSING, Document, Value, is_nullish, text_of, type_name
 from tailrace.server_codes import FAILED_TO_PARSE, INVALID_PIPELINE_OPERATOR
 
 Version: TypeAlias = tuple[int, ...]
@@ -159,7 +159,7 @@ def parse_object(document: Document, scope: Scope) -> Node:
         return parse_expression(document, scope)
     children = []
     for key, value in document.items():
-        check_field_name(name_text(key), scope.context.path_hint)
+        check_field_name(text_of(key), scope.context.path_hint)
         children.append(parse_operand(value, scope))
     return ObjectLiteral(names, children)
 
@@ -169,7 +169,7 @@ def parse_expression(document: Document, scope: Scope) -> Node:
     names = document.names()
     if len(names) != 1:
         fail(15983, "An object representing an expression must have exactly one field: " + render_document(document))
-    name = name_text(names[0])
+    name = text_of(names[0])
     parse = _lookup(name, scope.context.version)
     if parse is None:
         leave_to_server(INVALID_PIPELINE_OPERATOR, f"Unrecognized expression '{name}'")
@@ -221,15 +221,15 @@ def _register(name: str, since: Version, parse: Parser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Arity:
-    """How many operands an operator takes; `most` is None for any number."""
+    """How many operands an operator takes."""
 
     least: int
-    most: int | None
+    most: int
 
-    def check(self, name: str, count: int) -> None:
-        """Refuse a wrong number of operands."""
-        if self.most is None:
-            return
+    def parse(self, name: str, value: Value, scope: Scope) -> list[Node]:
+        """Read a list of operands, and refuse a wrong number of them."""
+        operands = parse_operands(value, scope)
+        count = len(operands)
         if self.least == self.most:
             check(
                 count == self.least,
@@ -243,29 +243,12 @@ class Arity:
                 f"Expression {name} takes at least {self.least} arguments, and at most "
                 f"{self.most}, but {count} were passed in.",
             )
-
-
-ANY = Arity(0, None)
+        return operands
 
 
 def parse_operands(value: Value, scope: Scope) -> list[Node]:
     """Read a list of operands; a single one needs no brackets."""
     return [parse_operand(item, scope) for item in (value if type(value) is list else [value])]
-
-
-def lazy(*names: str, arity: Arity = ANY, since: Version = OLDEST, folds: bool = True) -> Callable[[_F], _F]:
-    """Register `(operand callables) -> callable`: an operator that need not run all operands."""
-
-    def register(build: _F) -> _F:
-        def parse(name: str, value: Value, scope: Scope) -> Node:
-            operands = parse_operands(value, scope)
-            arity.check(name, len(operands))
-            return Operator(name, operands, build, folds=folds)
-
-        parser(*names, since=since)(parse)
-        return build
-
-    return register
 
 
 def associative(name: str, *, commutative: bool) -> Callable[[_F], _F]:
@@ -282,20 +265,31 @@ def associative(name: str, *, commutative: bool) -> Callable[[_F], _F]:
 
 
 def function(
-    *names: str, arity: int | Arity = 1, since: Version = OLDEST, delayed: int | None = None
+    name: str,
+    *,
+    arity: int | Arity = 1,
+    since: Version = OLDEST,
+    delayed: int | None = None,
+    null_for_null: bool = False,
 ) -> Callable[[_F], _F]:
     """Register a plain function of the values of its operands.
 
     The operands from number `delayed` on come as calls that compute them: where the server looks at the
-    first ones before it computes the others, a failure in these may never show.
+    first ones before it computes the others, a failure in these may never show. With `null_for_null` the function is
+    not called when one of the others is nothing.
     """
     limits = Arity(arity, arity) if isinstance(arity, int) else arity
 
     def register(compute: _F) -> _F:
-        if delayed is None:
-            lazy(*names, arity=limits, since=since)(lambda *operands: call_with(compute, operands))
-        else:
-            lazy(*names, arity=limits, since=since)(lambda *operands: call_delayed(compute, operands, delayed))
+        def called(*values: Value) -> Value:
+            return None if any(map(is_nullish, values[:delayed])) else compute(*values)
+
+        chosen = called if null_for_null else compute
+
+        def build(*operands: Evaluate) -> Evaluate:
+            return call_with(chosen, operands) if delayed is None else call_delayed(chosen, operands, delayed)
+
+        parser(name, since=since)(lambda name, value, scope: Operator(name, limits.parse(name, value, scope), build))
         return compute
 
     return register
@@ -363,7 +357,7 @@ class Arguments:
             fail(self.not_object[0], self.not_object[1].format(type_name(value)))
         given: dict[str, Any] = {}
         for key, argument in value.items():
-            name = name_text(key)
+            name = text_of(key)
             if name not in self.names:
                 fail(self.unknown[0], self.unknown[1].format(name))
             given[name] = read(name, argument)
@@ -371,3 +365,16 @@ class Arguments:
             if name not in given:
                 fail(*failure)
         return given
+
+
+def named(name: str, arguments: Arguments, *, since: Version = OLDEST) -> Callable[[_F], _F]:
+    """Register `(version, operand callables) -> callable`: an operator with named arguments."""
+
+    def register(build: _F) -> _F:
+        def parse(name: str, value: Value, scope: Scope) -> Node:
+            return Operator(name, arguments.parse(value, scope), partial(build, scope.context.version))
+
+        parser(name, since=since)(parse)
+        return build
+
+    return register

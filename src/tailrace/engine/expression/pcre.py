@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.engine.expression.failures import leave_to_server
 from tailrace.server_codes import NOT_IMPLEMENTED
@@ -98,8 +98,4 @@ def compile_pattern(pattern: str, options: str) -> Pattern:
     except pattern_search.PatternError as error:
         if error.code in _STRICTER:
             leave_to_server(NOT_IMPLEMENTED, f"regular expressions such as '{pattern}' are not supported: {error.msg}")
-        raise PatternError(_MESSAGES.get(error.code) or _words(error)) from None
-
-
-def _words(error: Any) -> str:
-    return str(error.msg).partition("; ")[2]
+        raise PatternError(_MESSAGES.get(error.code) or str(error.msg).partition("; ")[2]) from None

@@ -36,7 +36,7 @@ from tailrace.engine.expression.conditions import Condition, Junction
 from tailrace.engine.expression.failures import Failure, Unsupported, check, fail, leave_to_server
 from tailrace.engine.expression.parsing import Context, Scope, Version
 from tailrace.engine.expression.stages import ALLOWED, SPLIT, Match, Projection, Run, Stage, is_forbidden
-from tailrace.engine.expression.values import Date, Document, Value, name_text
+from tailrace.engine.expression.values import Date, Document, Value, text_of
 from tailrace.errors import PipelineFailed, PipelineUnsupported, StreamRefused
 from tailrace.server_codes import ILLEGAL_OPERATION, TYPE_MISMATCH
 
@@ -166,7 +166,7 @@ def _fields_read(stages: Sequence[Stage]) -> frozenset[str] | None:
             return None
         names |= read
         if not isinstance(stage, Match):
-            return frozenset(name_text(name) for name in names)
+            return frozenset(text_of(name) for name in names)
     return None
 
 
@@ -255,7 +255,7 @@ def _specification(stage: bytes | Mapping[str, Any]) -> tuple[str, Value]:
     document = Document(stage if isinstance(stage, bytes) else bson.encode(stage))
     names = document.names()
     check(len(names) == 1, 40323, "A pipeline stage specification object must contain exactly one field.")
-    return name_text(names[0]), document.get(names[0])
+    return text_of(names[0]), document.get(names[0])
 
 
 def move_matches_forward(stages: Sequence[Stage], version: Version) -> list[Stage]:

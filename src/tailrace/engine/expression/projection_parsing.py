@@ -10,7 +10,7 @@ from tailrace.engine.expression.nodes import Node, split_path
 from tailrace.engine.expression.parsing import Scope, is_expression_name, parse_expression, parse_operand
 from tailrace.engine.expression.projection import ProjectionNode
 from tailrace.engine.expression.rendering import render, render_document
-from tailrace.engine.expression.values import Document, Value, is_number, name_text, truth
+from tailrace.engine.expression.values import Document, Value, is_number, text_of, truth
 from tailrace.server_codes import FAILED_TO_PARSE, INVALID_PIPELINE_OPERATOR
 
 _LEAF: Final = "leaf"
@@ -31,7 +31,7 @@ class _Spec:
 
     def names(self, path: bytes) -> list[bytes]:
         """Split a path."""
-        return split_path(name_text(path), self.scope.context.path_hint)
+        return split_path(text_of(path), self.scope.context.path_hint)
 
     def take(self, parent: list[bytes], names: list[bytes]) -> list[bytes]:
         """Claim a path for one thing; two claims collide."""
@@ -41,10 +41,10 @@ class _Spec:
             below = here.setdefault(name, {})
             if not isinstance(below, dict):
                 rest = b".".join(full[index + 1 :])
-                fail(31249, f"Path collision at {name_text(b'.'.join(names))} remaining portion " + name_text(rest))
+                fail(31249, f"Path collision at {text_of(b'.'.join(names))} remaining portion " + text_of(rest))
             here = below
         if full[-1] in here:
-            fail(31250, f"Path collision at {name_text(b'.'.join(names))}")
+            fail(31250, f"Path collision at {text_of(b'.'.join(names))}")
         here[full[-1]] = _LEAF
         return full
 
@@ -55,7 +55,7 @@ class _Spec:
         for index, name in enumerate(full):
             below = here.setdefault(name, {})
             if not isinstance(below, dict):
-                shown = name_text(b".".join(names))
+                shown = text_of(b".".join(names))
                 if index == len(full) - 1:
                     fail(31250, f"Path collision at {shown}")
                 fail(31249, f"Path collision at {shown} remaining portion ")
@@ -108,7 +108,7 @@ def _parse_element(spec: _Spec, parent: list[bytes], name: bytes, value: Value) 
     else:
         node = parse_operand(value, spec.scope)
         names = spec.take(parent, spec.names(name))
-        shown = f"{name_text(name)}: {render(value)}"
+        shown = f"{text_of(name)}: {render(value)}"
         spec.decide(True, 31310, f"Cannot use an expression {shown} in an exclusion projection")
         spec.expressions.append((names, node))
 
@@ -120,7 +120,7 @@ def _parse_flag(spec: _Spec, parent: list[bytes], name: bytes, included: bool) -
         spec.id_included |= included
         spec.id_excluded |= not included
         return
-    field_name = name_text(name)
+    field_name = text_of(name)
     if included:
         spec.decide(True, 31253, f"Cannot do inclusion on field {field_name} in exclusion projection")
     else:
@@ -132,7 +132,7 @@ def _parse_object(spec: _Spec, parent: list[bytes], name: bytes, value: Document
     check(names, 51270, "An empty sub-projection is not a valid value. Found empty object at path")
     path = spec.names(name)
     if len(names) == 1 and names[0].startswith(b"$"):
-        operator = name_text(names[0])
+        operator = text_of(names[0])
         if operator == "$elemMatch":
             fail(INVALID_PIPELINE_OPERATOR, "Cannot use $elemMatch in this context")
         if is_expression_name(operator, spec.scope.context.version):
@@ -155,11 +155,10 @@ def _parse_object(spec: _Spec, parent: list[bytes], name: bytes, value: Document
 
 @dataclass(slots=True)
 class _AddSpec:
-    """An `$addFields` while it is read; `paths` holds all paths so far."""
+    """An `$addFields` while it is checked; `paths` holds all paths so far."""
 
     scope: Scope
     whole: Document
-    tree: ProjectionNode = field(default_factory=ProjectionNode)
     paths: list[tuple[bytes, ...]] = field(default_factory=list)
 
     def claim(self, path: list[bytes]) -> None:
@@ -171,8 +170,7 @@ class _AddSpec:
                 fail(
                     40176,
                     "specification contains two conflicting paths. Cannot specify both "
-                    f"'{name_text(b'.'.join(mine))}' and '{name_text(b'.'.join(other))}': "
-                    + render_document(self.whole),
+                    f"'{text_of(b'.'.join(mine))}' and '{text_of(b'.'.join(other))}': " + render_document(self.whole),
                 )
         self.paths.append(mine)
 
@@ -180,17 +178,17 @@ class _AddSpec:
 def parse_additions(spec: Document, scope: Scope) -> ProjectionNode:
     """Read the specification of `$addFields`."""
     check_paths(spec, scope)
-    reading = _AddSpec(scope, spec)
+    tree = ProjectionNode()
     for name, value in spec.items():
-        _parse_addition(reading, split_path(name_text(name), scope.context.path_hint), value)
-    return reading.tree
+        _add(tree, split_path(text_of(name), scope.context.path_hint), value, scope)
+    return tree
 
 
 def check_paths(spec: Document, scope: Scope) -> None:
     """Refuse a specification whose paths, or nested objects, contradict each other."""
     reading = _AddSpec(scope, spec)
     for name, value in spec.items():
-        _check_addition(reading, split_path(name_text(name), scope.context.path_hint), value)
+        _check_addition(reading, split_path(text_of(name), scope.context.path_hint), value)
 
 
 def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
@@ -202,7 +200,7 @@ def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
         spec.claim(path)
         return
     if not names:
-        fail(40180, "an empty object is not a valid value. Found empty object at path " + name_text(b".".join(path)))
+        fail(40180, "an empty object is not a valid value. Found empty object at path " + text_of(b".".join(path)))
     for name, item in value.items():
         if name.startswith(b"$"):
             check(
@@ -217,20 +215,10 @@ def _check_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
         if b"." in name:
             fail(
                 40183,
-                f"cannot use dotted field name '{name_text(name)}' in a sub object: " + render_document(spec.whole),
+                f"cannot use dotted field name '{text_of(name)}' in a sub object: " + render_document(spec.whole),
             )
-        below = split_path(name_text(b".".join([*path, name])), spec.scope.context.path_hint)
+        below = split_path(text_of(b".".join([*path, name])), spec.scope.context.path_hint)
         _check_addition(spec, below, item)
-
-
-def _parse_addition(spec: _AddSpec, path: list[bytes], value: Value) -> None:
-    if type(value) is Document and value.names() and not value.names()[0].startswith(b"$"):
-        for name, item in value.items():
-            _parse_addition(spec, [*path, name], item)
-        return
-    parse = parse_expression if type(value) is Document and value.names() else parse_operand
-    node = parse(value, spec.scope)
-    spec.tree.add_expression(path, node)
 
 
 _NO_EXCLUSION = "Bad projection specification, cannot exclude fields other than '_id' in an inclusion projection"
@@ -265,7 +253,7 @@ def parse_projection_4_2(spec: Document, scope: Scope) -> tuple[bool, Projection
     if includes and not any(name == b"_id" or name.startswith(b"_id.") for name in spec.names()):
         tree.add_leaf([b"_id"])
     for name, value in spec.items():
-        _add(tree, split_path(name_text(name), scope.context.path_hint), value, scope, includes)
+        _add(tree, split_path(text_of(name), scope.context.path_hint), value, scope, includes)
     return includes, tree
 
 
@@ -290,12 +278,13 @@ def _classify(kind: _Kind, path: bytes, value: Value) -> None:
         kind.decide(True, 40179, _NO_INCLUSION)
 
 
-def _add(tree: ProjectionNode, path: list[bytes], value: Value, scope: Scope, includes: bool) -> None:
-    if _is_flag(value):
+def _add(tree: ProjectionNode, path: list[bytes], value: Value, scope: Scope, includes: bool | None = None) -> None:
+    """Add what stands at a path; `includes` is None for `$addFields`, which has no flags."""
+    if includes is not None and _is_flag(value):
         # `_id` may be the exception to the kind of the others; then it is not mentioned at all.
         if truth(value) == includes:
             tree.add_leaf(path)
-    elif type(value) is not Document:
+    elif type(value) is not Document or not value.names():
         tree.add_expression(path, parse_operand(value, scope))
     elif value.names()[0].startswith(b"$"):
         tree.add_expression(path, parse_expression(value, scope))

@@ -21,7 +21,7 @@ from tailrace.engine.expression.nodes import MAX_DEPTH
 from tailrace.engine.expression.numbers import as_double
 from tailrace.engine.expression.parsing import Scope, Version, parse_operand
 from tailrace.engine.expression.rendering import render_document
-from tailrace.engine.expression.values import Document, Regex, Value, is_number, name_text, truth
+from tailrace.engine.expression.values import Document, Regex, Value, is_number, text_of, truth
 from tailrace.server_codes import BAD_VALUE, FAILED_TO_PARSE
 
 
@@ -36,7 +36,7 @@ def _parse(query: Document, scope: Scope, *, top: bool) -> Condition:
         if name.startswith(b"$"):
             parse = _PATHLESS.get(name)
             if parse is None or (name == b"$sampleRate" and scope.context.version < (4, 4, 2)):
-                leave_to_server(BAD_VALUE, f"unknown top level operator: {name_text(name)}{_hint(name, scope)}")
+                leave_to_server(BAD_VALUE, f"unknown top level operator: {text_of(name)}{_hint(name, scope)}")
             part = parse(name, value, scope, top)
             if part is not None:
                 parts.append(part)
@@ -77,14 +77,14 @@ def _is_expression(value: Value, *, partial_reference: bool = False) -> bool:
 
 def _parse_junction(name: bytes, value: Value, scope: Scope, top: bool) -> Condition:
     if type(value) is not list:
-        fail(BAD_VALUE, f"{name_text(name)} must be an array")
+        fail(BAD_VALUE, f"{text_of(name)} must be an array")
     check(value, BAD_VALUE, "$and/$or/$nor must be a nonempty array")
     parts = []
     for item in value:
         if type(item) is not Document:
             fail(BAD_VALUE, "$or/$and/$nor entries need to be full objects")
         parts.append(_parse(item, scope, top=top))
-    return Junction(name_text(name)[1:], parts)
+    return Junction(text_of(name)[1:], parts)
 
 
 def _parse_expr(name: bytes, value: Value, scope: Scope, top: bool) -> Condition:
@@ -99,7 +99,7 @@ def _parse_comment(name: bytes, value: Value, scope: Scope, top: bool) -> None:
 
 def _parse_fixed(name: bytes, value: Value, scope: Scope, top: bool) -> Condition:
     number = tests.parse_integer(value, bits=64)
-    message = f"{name_text(name)} must be an integer value of 1"
+    message = f"{text_of(name)} must be an integer value of 1"
     check(number == 1, FAILED_TO_PARSE, message)
     return Fixed(name == b"$alwaysTrue")
 
@@ -171,7 +171,7 @@ def _parse_operator(
 ) -> Condition | None:
     if name == b"$not":
         return _parse_not(path, value, scope, top=top)
-    operator = name_text(name)
+    operator = text_of(name)
     if name in _SIMPLE:
         return Leaf(path, _SIMPLE[name](operator, value, scope.context.version))
     if name == b"$ne":
@@ -184,7 +184,7 @@ def _parse_operator(
         leaf = Leaf(path, tests.exists)
         return leaf if truth(value) else Not(leaf)
     if name == b"$type":
-        return Leaf(path, tests.type_test(name_text(path), value))
+        return Leaf(path, tests.type_test(text_of(path), value))
     if name == b"$mod":
         return Leaf(path, tests.modulo(value, scope.context.version))
     if name == b"$size":

@@ -24,13 +24,13 @@ from tailrace.engine.expression.values import (
     Regex,
     Symbol,
     Value,
-    name_text,
+    text_of,
 )
 
 
 def render_document(document: Document) -> str:
     """Write a document as `{ name: value }`."""
-    fields = [f"{name_text(name)}: {render(value)}" for name, value in document.items()]
+    fields = [f"{text_of(name)}: {render(value)}" for name, value in document.items()]
     return f"{{ {', '.join(fields)} }}" if fields else "{}"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tailrace.engine.expression.failures import check, fail
+from tailrace.engine.expression.failures import check
 from tailrace.engine.expression.nodes import Associative, Constant, Evaluate, Node, Operator, Slots
 from tailrace.engine.expression.ordering import ValueSet
 from tailrace.engine.expression.parsing import Arity, Scope, associative, call_with, function, parse_operands, parser
-from tailrace.engine.expression.values import Value, is_nullish, truth, type_name
+from tailrace.engine.expression.values import Value, expect, is_nullish, truth
 
 
 @associative("$setUnion", commutative=True)
@@ -19,8 +19,7 @@ def union(*operands: Evaluate) -> Evaluate:
             array = operand(slots)
             if is_nullish(array):
                 return None
-            if type(array) is not list:
-                fail(17043, "All operands of $setUnion must be arrays. One argument is of type: " + type_name(array))
+            expect(array, list, 17043, "All operands of $setUnion must be arrays. One argument is of type: ")
             for value in array:
                 values.add(value)
         return values.in_order()
@@ -47,9 +46,7 @@ def _intersection(operands: tuple[Evaluate, ...], slots: Slots, stops: bool) -> 
         array = operand(slots)
         if is_nullish(array):
             return None
-        if type(array) is not list:
-            found = type_name(array)
-            fail(17047, f"All operands of $setIntersection must be arrays. One argument is of type: {found}")
+        expect(array, list, 17047, "All operands of $setIntersection must be arrays. One argument is of type: ")
         other = ValueSet(array)
         if common is None:
             common = other
@@ -60,23 +57,18 @@ def _intersection(operands: tuple[Evaluate, ...], slots: Slots, stops: bool) -> 
     return common.in_order() if common is not None else []
 
 
-@function("$setDifference", arity=2)
+@function("$setDifference", arity=2, null_for_null=True)
 def difference(left: Value, right: Value) -> Value:
     """Give what is in the first array only, in its order."""
-    if is_nullish(left) or is_nullish(right):
-        return None
     message = "both operands of $setDifference must be arrays. {} argument is of type: "
-    if type(left) is not list:
-        fail(17048, message.format("First") + type_name(left))
-    if type(right) is not list:
-        fail(17049, message.format("Second") + type_name(right))
+    expect(left, list, 17048, message.format("First"))
+    expect(right, list, 17049, message.format("Second"))
     found = ValueSet(right)
     return [value for value in left if found.add(value)]
 
 
 def _array(value: Value, code: int, position: int) -> ValueSet:
-    if type(value) is not list:
-        fail(code, f"All operands of $setEquals must be arrays. {position}-th argument is of type: " + type_name(value))
+    expect(value, list, code, f"All operands of $setEquals must be arrays. {position}-th argument is of type: ")
     return ValueSet(value)
 
 
@@ -122,10 +114,8 @@ _SUBSET = "both operands of $setIsSubset must be arrays. {} argument is of type:
 
 
 def _is_subset(left: Value, right: Value, code: int = 17046) -> Value:
-    if type(left) is not list:
-        fail(code, _SUBSET.format("First") + type_name(left))
-    if type(right) is not list:
-        fail(17042, _SUBSET.format("Second") + type_name(right))
+    expect(left, list, code, _SUBSET.format("First"))
+    expect(right, list, 17042, _SUBSET.format("Second"))
     container = ValueSet(right)
     return all(value in container for value in left)
 
@@ -140,8 +130,7 @@ class _SetIsSubset(Operator):
         optimized = super().optimize()
         right = self.children[1]
         if optimized is self and type(right) is Constant:
-            if type(right.value) is not list:
-                fail(17311, _SUBSET.format("Second") + type_name(right.value))
+            expect(right.value, list, 17311, _SUBSET.format("Second"))
             self._build = lambda left, second: call_with(
                 lambda one, other: _is_subset(one, other, 17310), (left, second)
             )
@@ -151,22 +140,19 @@ class _SetIsSubset(Operator):
 @parser("$setIsSubset")
 def parse_set_is_subset(name: str, value: Value, scope: Scope) -> Node:
     """Read the two arrays."""
-    operands = parse_operands(value, scope)
-    Arity(2, 2).check(name, len(operands))
+    operands = Arity(2, 2).parse(name, value, scope)
     return _SetIsSubset(name, operands, lambda *given: call_with(_is_subset, given))
 
 
 @function("$allElementsTrue")
 def all_true(value: Value) -> Value:
     """Say whether no element is false."""
-    if type(value) is not list:
-        fail(17040, f"$allElementsTrue's argument must be an array, but is {type_name(value)}")
+    expect(value, list, 17040, "$allElementsTrue's argument must be an array, but is ")
     return all(truth(item) for item in value)
 
 
 @function("$anyElementTrue")
 def any_true(value: Value) -> Value:
     """Say whether some element is true."""
-    if type(value) is not list:
-        fail(17041, f"$anyElementTrue's argument must be an array, but is {type_name(value)}")
+    expect(value, list, 17041, "$anyElementTrue's argument must be an array, but is ")
     return any(truth(item) for item in value)

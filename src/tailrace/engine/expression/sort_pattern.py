@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from tailrace.engine.expression.failures import Failure, check
 from tailrace.engine.expression.numbers import as_double
 from tailrace.engine.expression.ordering import compare
-from tailrace.engine.expression.values import MISSING, Document, Value, is_number, name_text
+from tailrace.engine.expression.values import MISSING, Document, Value, is_number, text_of
 
 
 def parse_sort_pattern(pattern: Value) -> Callable[[Value, Value], bool]:
@@ -38,9 +38,7 @@ def _parse_fields(pattern: Document) -> list[tuple[list[bytes], int]]:
         check(sign in (1, -1), 2942505, "BadValue: The sort element value must be either 1 or -1")
         check(name, 2942505, "BadValue: The sort field cannot be empty")
         names = name.split(b".")
-        check(
-            all(names), 2942505, "BadValue: The sort field is a dotted field but has an empty part: " + name_text(name)
-        )
+        check(all(names), 2942505, "BadValue: The sort field is a dotted field but has an empty part: " + text_of(name))
         parts.append((names, int(sign)))
     return parts
 

@@ -14,7 +14,7 @@ from tailrace.engine.expression.projection import Addition, Exclusion, Inclusion
 from tailrace.engine.expression.projection_parsing import parse_additions, parse_projection, parse_projection_4_2
 from tailrace.engine.expression.query import parse_query
 from tailrace.engine.expression.rendering import render, render_document
-from tailrace.engine.expression.values import MISSING, Document, Value, name_text, type_name
+from tailrace.engine.expression.values import MISSING, Document, Value, expect, text_of, type_name, utf8
 
 Run: TypeAlias = Callable[[Document], Document | None]
 """A bound stage: the document it makes of one, None when it filters it out."""
@@ -142,7 +142,7 @@ class Unset(Projection):
         spec = Document.of({})
         with _context(name):
             for item in names:
-                path = item.encode("utf-8", "surrogateescape")
+                path = utf8(item)
                 code = 31250 if scope.context.version >= (4, 4) else 40176
                 check(path not in spec.names(), code, f"Path collision at {item}")
                 spec.set(path, False)
@@ -154,8 +154,7 @@ class AddFields(Projection):
     """`$addFields`, also called `$set`."""
 
     def __init__(self, name: str, value: Value, scope: Scope) -> None:
-        if type(value) is not Document:
-            fail(40272, f"{name} specification stage must be an object, got {type_name(value)}")
+        expect(value, Document, 40272, f"{name} specification stage must be an object, got ")
         with _context(name):
             if scope.context.version < (4, 4):
                 check(value.names(), 40177, "specification must have at least one field")
@@ -172,11 +171,10 @@ class ReplaceRoot:
 
     @staticmethod
     def _new_root(value: Value) -> Value:
-        if type(value) is not Document:
-            fail(40229, "expected an object as specification for $replaceRoot stage, got " + type_name(value))
+        expect(value, Document, 40229, "expected an object as specification for $replaceRoot stage, got ")
         for name in value.names():
             if name != b"newRoot":
-                shown = name_text(name)
+                shown = text_of(name)
                 fail(40415, f"BSON field '$replaceRoot.{shown}' is an unknown field.")
         new_root = value.get(b"newRoot")
         if new_root is MISSING:

@@ -21,11 +21,22 @@ from tailrace.engine.expression.parsing import (
     associative,
     call_with,
     function,
-    parse_operands,
     parser,
 )
 from tailrace.engine.expression.rendering import render
-from tailrace.engine.expression.values import Binary, Code, Date, Symbol, Value, is_nullish, is_number, type_name
+from tailrace.engine.expression.values import (
+    Binary,
+    Code,
+    Date,
+    Symbol,
+    Value,
+    expect,
+    is_nullish,
+    is_number,
+    text_of,
+    type_name,
+    utf8,
+)
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -60,16 +71,6 @@ def _format_timestamp(value: Timestamp) -> str:
     return f"{day}:{value.inc}"
 
 
-def utf8(text: str) -> bytes:
-    """Give the bytes of a string."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def text_of(data: bytes) -> str:
-    """Give the string of bytes, whole characters or not."""
-    return data.decode("utf-8", "surrogateescape")
-
-
 def _is_continuation(data: bytes, index: int) -> bool:
     return data[index] & 0xC0 == 0x80
 
@@ -84,8 +85,7 @@ def concat(*operands: Evaluate) -> Evaluate:
             value = operand(slots)
             if is_nullish(value):
                 return None
-            if type(value) is not str:
-                fail(16702, f"$concat only supports strings, not {type_name(value)}")
+            expect(value, str, 16702, "$concat only supports strings, not ")
             parts.append(value)
         check_string(sum(map(len, parts)))
         return "".join(parts)
@@ -119,37 +119,30 @@ def compare_without_case(left: Value, right: Value) -> Value:
 @function("$strLenBytes")
 def length_in_bytes(value: Value) -> Value:
     """Count the bytes of a string."""
-    if type(value) is not str:
-        fail(34473, f"$strLenBytes requires a string argument, found: {type_name(value)}")
+    expect(value, str, 34473, "$strLenBytes requires a string argument, found: ")
     return len(utf8(value))
 
 
 @function("$strLenCP")
 def length_in_code_points(value: Value) -> Value:
     """Count the code points of a string."""
-    if type(value) is not str:
-        fail(34471, f"$strLenCP requires a string argument, found: {type_name(value)}")
+    expect(value, str, 34471, "$strLenCP requires a string argument, found: ")
     return len(value)
 
 
-@function("$binarySize", since=(4, 4))
+@function("$binarySize", since=(4, 4), null_for_null=True)
 def binary_size(value: Value) -> Value:
     """Count the bytes of a string or a binary."""
-    if is_nullish(value):
-        return None
     if type(value) is str:
         return len(utf8(value))
-    if type(value) is not Binary:
-        found = type_name(value)
-        fail(51276, f"$binarySize requires a string or BinData argument, found: {found}")
+    expect(value, Binary, 51276, "$binarySize requires a string or BinData argument, found: ")
     return len(value.data)
 
 
 @parser("$substrBytes", "$substr")
 def parse_substring(name: str, value: Value, scope: Scope) -> Node:
     """Read a string, a first byte and a number of bytes; `$substr` is the older name."""
-    operands = parse_operands(value, scope)
-    Arity(3, 3).check(name, len(operands))
+    operands = Arity(3, 3).parse(name, value, scope)
     decimals = scope.context.version >= (5, 0)
 
     def compute(text: Value, start: Value, length: Value) -> Value:
@@ -215,24 +208,17 @@ def bound(name: str, value: Value, what: str) -> int:
 def _index_of(name: str, codes: tuple[int, int]) -> None:
     in_bytes = name == "$indexOfBytes"
 
+    @function(name, arity=Arity(2, 4), delayed=1, null_for_null=True)
     def compute(value: Value, second: Delayed, *limits: Delayed) -> Value:
-        if is_nullish(value):
-            return None
-        if type(value) is not str:
-            found = type_name(value)
-            fail(codes[0], f"{name} requires a string as the first argument, found: {found}")
+        expect(value, str, codes[0], f"{name} requires a string as the first argument, found: ")
         token = second()
-        if type(token) is not str:
-            found = type_name(token)
-            fail(codes[1], f"{name} requires a string as the second argument, found: {found}")
+        expect(token, str, codes[1], f"{name} requires a string as the second argument, found: ")
         text, wanted = (utf8(value), utf8(token)) if in_bytes else (value, token)
         start = bound(name, limits[0](), "starting index") if limits else 0
         end = len(text)
         if len(limits) > 1:
             end = min(end, bound(name, limits[1](), "ending index"))
         return _search(text, wanted, start, end, in_bytes)
-
-    function(name, arity=Arity(2, 4), delayed=1)(compute)
 
 
 def _search(text: str | bytes, wanted: str | bytes, start: int, end: int, in_bytes: bool) -> int:
@@ -251,16 +237,12 @@ _index_of("$indexOfBytes", (40091, 40092))
 _index_of("$indexOfCP", (40093, 40094))
 
 
-@function("$split", arity=2)
+@function("$split", arity=2, null_for_null=True)
 def split(value: Value, separator: Value) -> Value:
     """Split a string at every occurrence of another."""
-    if is_nullish(value) or is_nullish(separator):
-        return None
     needs = "$split requires an expression that evaluates to a string as a"
-    if type(value) is not str:
-        fail(40085, f"{needs} first argument, found: {type_name(value)}")
-    if type(separator) is not str:
-        fail(40086, f"{needs} second argument, found: {type_name(separator)}")
+    expect(value, str, 40085, f"{needs} first argument, found: ")
+    expect(separator, str, 40086, f"{needs} second argument, found: ")
     check(separator, 40087, "$split requires a non-empty separator")
     spend((value.count(separator) + 1) * ELEMENT)
     return value.split(separator)

@@ -18,6 +18,12 @@ from tailrace.engine.expression.failures import fail
 
 DAY = 86400
 """Seconds of a day."""
+WEEKDAYS = {
+    name: number
+    for number, full in enumerate(("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"), 1)
+    for name in (full, full[:3])
+}
+"""The days of a week, as ISO 8601 numbers them, by their names and the first letters of these."""
 
 
 class Parts(NamedTuple):

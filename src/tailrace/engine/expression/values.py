@@ -202,27 +202,24 @@ _double = Struct("<d")
 _int64 = Struct("<q")
 
 
-def _text(data: bytes) -> str:
-    # Bytes that are not UTF-8 must leave as they came.
+def text_of(data: bytes) -> str:
+    """Give the string of bytes; those that are not UTF-8 leave as they came."""
     return data.decode("utf-8", "surrogateescape")
 
 
-def _bytes(text: str) -> bytes:
+def utf8(text: str) -> bytes:
+    """Give the bytes of a string."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _read_regex(doc: bytes, start: int, end: int) -> Regex:
     middle = doc.index(0, start)
-    return Regex(_text(doc[start:middle]), _text(doc[middle + 1 : end - 1]))
-
-
-def _read_decimal(doc: bytes, start: int, _: int) -> Decimal128:
-    return Decimal128.from_bid(doc[start : start + 16])
+    return Regex(text_of(doc[start:middle]), text_of(doc[middle + 1 : end - 1]))
 
 
 def _read_code_with_scope(doc: bytes, start: int, end: int) -> CodeWithScope:
     scope = raw.value_end(doc, raw.STRING, start + 4, end)
-    return CodeWithScope(_text(doc[start + 8 : scope - 1]), Document(doc[scope:end]))
+    return CodeWithScope(text_of(doc[start + 8 : scope - 1]), Document(doc[scope:end]))
 
 
 def _read_array(doc: bytes, start: int, _: int) -> list[Value]:
@@ -231,7 +228,7 @@ def _read_array(doc: bytes, start: int, _: int) -> list[Value]:
 
 _READERS: dict[int, Callable[[bytes, int, int], Value]] = {
     raw.DOUBLE: lambda doc, start, _: _double.unpack_from(doc, start)[0],
-    raw.STRING: lambda doc, start, end: _text(doc[start + 4 : end - 1]),
+    raw.STRING: lambda doc, start, end: text_of(doc[start + 4 : end - 1]),
     raw.DOCUMENT: lambda doc, start, end: Document(doc[start:end]),
     raw.ARRAY: _read_array,
     raw.BINARY: lambda doc, start, end: Binary(doc[start + 4], doc[start + 5 : end]),
@@ -241,14 +238,16 @@ _READERS: dict[int, Callable[[bytes, int, int], Value]] = {
     raw.DATE: lambda doc, start, _: Date(_int64.unpack_from(doc, start)[0]),
     raw.NULL: lambda *_: None,
     raw.REGEX: _read_regex,
-    raw.DB_POINTER: lambda doc, start, end: DbPointer(_text(doc[start + 4 : end - 13]), ObjectId(doc[end - 12 : end])),
-    raw.CODE: lambda doc, start, end: Code(_text(doc[start + 4 : end - 1])),
-    raw.SYMBOL: lambda doc, start, end: Symbol(_text(doc[start + 4 : end - 1])),
+    raw.DB_POINTER: lambda doc, start, end: DbPointer(
+        text_of(doc[start + 4 : end - 13]), ObjectId(doc[end - 12 : end])
+    ),
+    raw.CODE: lambda doc, start, end: Code(text_of(doc[start + 4 : end - 1])),
+    raw.SYMBOL: lambda doc, start, end: Symbol(text_of(doc[start + 4 : end - 1])),
     raw.CODE_WITH_SCOPE: _read_code_with_scope,
     raw.INT32: lambda doc, start, _: _int32.unpack_from(doc, start)[0],
     raw.TIMESTAMP: lambda doc, start, _: raw.timestamp_at(doc, start),
     raw.INT64: lambda doc, start, _: Int64(_int64.unpack_from(doc, start)[0]),
-    raw.DECIMAL128: _read_decimal,
+    raw.DECIMAL128: lambda doc, start, _: Decimal128.from_bid(doc[start : start + 16]),
     raw.MAX_KEY: lambda *_: MAX_KEY,
     raw.MIN_KEY: lambda *_: MIN_KEY,
 }
@@ -279,13 +278,13 @@ def _buffer_is_full(size: int) -> NoReturn:
 
 
 def _write_code_with_scope(value: CodeWithScope) -> bytes:
-    body = raw.string(_bytes(value.source)) + value.scope.to_bytes()
+    body = raw.string(utf8(value.source)) + value.scope.to_bytes()
     return _int32.pack(len(body) + 4) + body
 
 
 _WRITERS: dict[type, tuple[int, Callable[[Value], bytes]]] = {
     float: (raw.DOUBLE, _double.pack),
-    str: (raw.STRING, lambda value: raw.string(_bytes(value))),
+    str: (raw.STRING, lambda value: raw.string(utf8(value))),
     Document: (raw.DOCUMENT, Document.to_bytes),
     list: (raw.ARRAY, _write_array),
     Binary: (raw.BINARY, lambda value: raw.binary(value.subtype, value.data)),
@@ -294,10 +293,10 @@ _WRITERS: dict[type, tuple[int, Callable[[Value], bytes]]] = {
     bool: (raw.BOOL, raw.boolean),
     Date: (raw.DATE, lambda value: _int64.pack(value.millis)),
     type(None): (raw.NULL, lambda _: b""),
-    Regex: (raw.REGEX, lambda value: b"%b\x00%b\x00" % (_bytes(value.pattern), _bytes(value.options))),
-    DbPointer: (raw.DB_POINTER, lambda value: raw.string(_bytes(value.namespace)) + value.id.binary),
-    Code: (raw.CODE, lambda value: raw.string(_bytes(value.source))),
-    Symbol: (raw.SYMBOL, lambda value: raw.string(_bytes(value.text))),
+    Regex: (raw.REGEX, lambda value: b"%b\x00%b\x00" % (utf8(value.pattern), utf8(value.options))),
+    DbPointer: (raw.DB_POINTER, lambda value: raw.string(utf8(value.namespace)) + value.id.binary),
+    Code: (raw.CODE, lambda value: raw.string(utf8(value.source))),
+    Symbol: (raw.SYMBOL, lambda value: raw.string(utf8(value.text))),
     CodeWithScope: (raw.CODE_WITH_SCOPE, _write_code_with_scope),
     int: (raw.INT32, _int32.pack),
     Timestamp: (raw.TIMESTAMP, raw.timestamp),
@@ -345,6 +344,18 @@ def is_number(value: Value) -> bool:
     return type(value) in _NUMBERS
 
 
+def expect(value: Value, kind: type, code: int, message: str) -> None:
+    """Fail unless a value is of a type; the name of the type that it has ends the message."""
+    if type(value) is not kind:
+        fail(code, message + type_name(value))
+
+
+def expect_number(value: Value, code: int, message: str) -> None:
+    """Fail unless a value is a number; the name of the type that it has ends the message."""
+    if not is_number(value):
+        fail(code, message + type_name(value))
+
+
 def truth(value: Value) -> bool:
     """Say what a value means as a condition: only false, zero and nothing are false."""
     kind = type(value)
@@ -354,13 +365,3 @@ def truth(value: Value) -> bool:
         decimal = value.to_decimal()
         return bool(decimal.is_nan() or decimal != 0)
     return not is_nullish(value)
-
-
-def name_bytes(name: str) -> bytes:
-    """Give a field name as it stands in BSON."""
-    return _bytes(name)
-
-
-def name_text(name: bytes) -> str:
-    """Give a field name as a string value."""
-    return _text(name)
