@@ -19,7 +19,7 @@ SOURCE = Path(tailrace.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 OTHERS = {
     "capture/kafka_address.py": "librdkafka's client takes a logger of Python's",
-    "capture/sinks/kafka_handover.py": "what librdkafka logs keeps the level it has there",
+    "capture/kafka_handover.py": "what librdkafka logs keeps the level it has there",
     "cli/log.py": "brings what libraries log into the same form",
     "dashboard/web/serving.py": "uvicorn is silenced",
     "logs.py": "where nobody has configured structlog",

@@ -17,8 +17,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::error::KernelError;
-use crate::kafka_library::{EVENT_DELIVERY, EVENT_LOG, Functions, PURGE_ALL, QUEUE_FULL, c_string, text_of};
-use crate::record_batch::{RecordBatch, View};
+use crate::kafka_library::{
+    ANY_PARTITION, EVENT_DELIVERY, EVENT_LOG, Failure, Functions, PURGE_ALL, QUEUE_FULL, c_string, text_of,
+};
+use crate::record_batch::{RecordBatch, Views};
 
 /// How many headers a record has.
 const HEADERS_AT_MOST: usize = 7;
@@ -81,7 +83,9 @@ impl KafkaProducer {
             let headers = self.0.headers(headers.cast::<PyList>()?)?;
             let opaque = opaque_of(batch, u32::try_from(place)?);
             // SAFETY: topics live as long as the producer, and the headers were made for this record.
-            let code = unsafe { self.0.functions.produce(self.0.producer, topic, key, value, headers, opaque) };
+            let code = unsafe {
+                self.0.functions.produce(self.0.producer, (topic, ANY_PARTITION), key, value, headers, opaque)
+            };
             if code != 0 {
                 return Ok((place, code));
             }
@@ -103,10 +107,40 @@ impl KafkaProducer {
             handles.push(self.topic_of(topics, PyString::new(py, &kind.namespace).as_any())?);
         }
         let handles = handles.into_iter().map(|topic| topic as usize).collect::<Vec<_>>();
-        let views = records.views(py, from)?;
-        let count = u32::try_from(from + views.len())? as usize;
+        let views = records.views(py)?;
+        let count = u32::try_from(records.__len__())? as usize;
         let failed = py.detach(|| self.0.send_all(batch, &views, &handles, from));
         Ok(failed.unwrap_or((count, 0)))
+    }
+
+    /// Hand over one record without headers, as of batch 0, which nobody counts; gives why it was not taken, 0 if it was.
+    fn send_one(&self, topic: &str, partition: c_int, key: Option<&[u8]>, value: Option<&[u8]>) -> PyResult<i32> {
+        let topic = self.0.topic(topic).map_err(KernelError::new_err)?;
+        // SAFETY: the topic lives as long as the producer, and the headers were made for this record.
+        unsafe {
+            let headers = (self.0.functions.headers_new)(0);
+            Ok(self.0.functions.produce(self.0.producer, (topic, partition), key, value, headers, 0))
+        }
+    }
+
+    /// Fence older producers of the same transactional id, and end what they left open.
+    fn init_transactions(&self, py: Python<'_>, timeout: f64) -> Option<Failure> {
+        self.step(py, self.0.functions.init_transactions, timeout)
+    }
+
+    fn begin_transaction(&self, py: Python<'_>) -> Option<Failure> {
+        // SAFETY: the handle lives as long as this object, and the error that it gives is ours.
+        py.detach(|| unsafe { self.0.functions.failure((self.0.functions.begin_transaction)(self.0.producer)) })
+    }
+
+    /// Send what lingers, and commit when all of it has arrived and its reports are taken, which is the caller's part.
+    fn commit_transaction(&self, py: Python<'_>, timeout: f64) -> Option<Failure> {
+        self.step(py, self.0.functions.commit_transaction, timeout)
+    }
+
+    /// Drop what is not sent, and abort when the reports of that are taken, which is the caller's part.
+    fn abort_transaction(&self, py: Python<'_>, timeout: f64) -> Option<Failure> {
+        self.step(py, self.0.functions.abort_transaction, timeout)
     }
 
     /// Take the delivery reports that have come; wait up to `timeout` seconds for the first.
@@ -137,6 +171,17 @@ impl KafkaProducer {
 }
 
 impl KafkaProducer {
+    /// Make a step of a transaction; the interpreter may do something else meanwhile.
+    fn step(
+        &self,
+        py: Python<'_>,
+        step: unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void,
+        timeout: f64,
+    ) -> Option<Failure> {
+        // SAFETY: the handle lives as long as this object, the step is one of this library, and its error is ours.
+        py.detach(|| unsafe { self.0.functions.failure(step(self.0.producer, milliseconds(timeout))) })
+    }
+
     fn topic_of(&self, topics: &Bound<'_, PyDict>, namespace: &Bound<'_, PyAny>) -> PyResult<*mut c_void> {
         let topic = topics.get_item(namespace)?;
         let topic = topic.ok_or_else(|| KernelError::new_err("a record has an unknown topic"))?;
@@ -206,9 +251,9 @@ impl Handles {
     }
 
     /// Hand over records until one is refused: its place in the batch, and why.
-    fn send_all(&self, batch: u32, views: &[View<'_>], topics: &[usize], from: usize) -> Option<(usize, i32)> {
+    fn send_all(&self, batch: u32, views: &Views<'_>, topics: &[usize], from: usize) -> Option<(usize, i32)> {
         let mut text = Vec::new();
-        for (place, view) in (from..).zip(views) {
+        for (place, view) in views.iter().enumerate().skip(from) {
             // SAFETY: a list of headers is ours until a record takes it; topics live as long as the producer.
             let code = unsafe {
                 let headers = (self.functions.headers_new)(HEADERS_AT_MOST);
@@ -218,7 +263,14 @@ impl Handles {
                 });
                 let topic = topics[view.kind] as *mut c_void;
                 let opaque = opaque_of(batch, place as u32);
-                self.functions.produce(self.producer, topic, Some(view.key), view.value, headers, opaque)
+                self.functions.produce(
+                    self.producer,
+                    (topic, ANY_PARTITION),
+                    Some(view.key),
+                    view.value,
+                    headers,
+                    opaque,
+                )
             };
             if code != 0 {
                 return Some((place, code));

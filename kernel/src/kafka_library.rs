@@ -3,7 +3,7 @@
 //! The library is the one that Python's client has loaded already, so nothing is linked or shipped twice. What is
 //! written here from rdkafka.h is sound for the libraries that it was tried with: any other version is refused, and of
 //! a known one a record is handed over and taken back before anything else is, and compared field by field. Whoever
-//! is refused goes through Python's client instead (`capture/sinks/kafka_handover.py`).
+//! is refused goes through Python's client instead (`capture/kafka_handover.py`).
 
 #![allow(unsafe_code)]
 
@@ -21,9 +21,12 @@ pub const EVENT_DELIVERY: c_int = 0x1;
 pub const EVENT_LOG: c_int = 0x2;
 pub const QUEUE_FULL: c_int = -184;
 pub const PURGE_ALL: c_int = 0x1 | 0x2;
+/// The partition that the key decides.
+pub const ANY_PARTITION: c_int = -1;
 const PURGED_FROM_QUEUE: c_int = -152;
 const COPY: c_int = 0x2;
 const TOPIC_HANDLE: c_int = 2;
+const PARTITION: c_int = 3;
 const VALUE: c_int = 4;
 const KEY: c_int = 5;
 const OPAQUE: c_int = 6;
@@ -123,12 +126,24 @@ functions! {
     header_get_last: fn(*const c_void, *const c_char, *mut *const c_void, *mut usize) -> c_int;
     message_headers: fn(*const Message, *mut *mut c_void) -> c_int;
     produceva: fn(*mut c_void, *const Argument, usize) -> *mut c_void;
+    init_transactions: fn(*mut c_void, c_int) -> *mut c_void;
+    begin_transaction: fn(*mut c_void) -> *mut c_void;
+    commit_transaction: fn(*mut c_void, c_int) -> *mut c_void;
+    abort_transaction: fn(*mut c_void, c_int) -> *mut c_void;
     error_code: fn(*const c_void) -> c_int;
+    error_string: fn(*const c_void) -> *const c_char;
+    error_is_fatal: fn(*const c_void) -> c_int;
+    error_is_retriable: fn(*const c_void) -> c_int;
+    error_txn_requires_abort: fn(*const c_void) -> c_int;
     error_destroy: fn(*mut c_void);
     flush: fn(*mut c_void, c_int) -> c_int;
     purge: fn(*mut c_void, c_int) -> c_int;
     outq_len: fn(*mut c_void) -> c_int;
 }
+
+/// An error of a transaction, as `KafkaError` of Python's client takes it: code, text, and whether it is fatal, may be
+/// tried again, and asks for an abort.
+pub type Failure = (i32, String, bool, bool, bool);
 
 /// The files whose layouts were proved in this process.
 static PROVED: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
@@ -190,6 +205,28 @@ impl Functions {
         }
     }
 
+    /// Take what a step of a transaction gave: nothing, or its error, which is given back to the library.
+    ///
+    /// # Safety
+    /// The error is null, or of this library and the caller's.
+    pub unsafe fn failure(&self, error: *mut c_void) -> Option<Failure> {
+        if error.is_null() {
+            return None;
+        }
+        // SAFETY: as above; its text lives as long as the error.
+        unsafe {
+            let failure = (
+                (self.error_code)(error),
+                text_of((self.error_string)(error)),
+                (self.error_is_fatal)(error) != 0,
+                (self.error_is_retriable)(error) != 0,
+                (self.error_txn_requires_abort)(error) != 0,
+            );
+            (self.error_destroy)(error);
+            Some(failure)
+        }
+    }
+
     /// Hand over one record; give the code of the error, 0 when it was taken. The headers are gone in either case.
     ///
     /// # Safety
@@ -198,7 +235,7 @@ impl Functions {
     pub unsafe fn produce(
         &self,
         producer: *mut c_void,
-        topic: *mut c_void,
+        (topic, partition): (*mut c_void, c_int),
         key: Option<&[u8]>,
         value: Option<&[u8]>,
         headers: *mut c_void,
@@ -206,6 +243,7 @@ impl Functions {
     ) -> c_int {
         let arguments = [
             Argument { kind: TOPIC_HANDLE, value: ArgumentValue { pointer: topic } },
+            Argument { kind: PARTITION, value: ArgumentValue { number: partition } },
             Argument { kind: FLAGS, value: ArgumentValue { number: COPY } },
             Argument { kind: KEY, value: ArgumentValue { memory: memory(key) } },
             Argument { kind: VALUE, value: ArgumentValue { memory: memory(value) } },
@@ -271,7 +309,7 @@ impl Functions {
             let topic = (self.topic_new)(producer, topic_name.as_ptr(), null_mut());
             let headers = (self.headers_new)(1);
             self.add_header(headers, "a header", b"\0its value");
-            let code = self.produce(producer, topic, Some(key), Some(value), headers, OPAQUE);
+            let code = self.produce(producer, (topic, 3), Some(key), Some(value), headers, OPAQUE);
             (self.purge)(producer, PURGE_ALL);
             let event = if code == 0 { (self.queue_poll)(queue, 5_000) } else { null_mut() };
             if !event.is_null() {
@@ -282,7 +320,7 @@ impl Functions {
                                 && (message.length, message.key_length) == (value.len(), key.len())
                                 && std::slice::from_raw_parts(message.payload.cast::<u8>(), value.len()) == value
                                 && std::slice::from_raw_parts(message.key.cast::<u8>(), key.len()) == key
-                                && text_of((self.topic_name)(message.topic)) == name
+                                && (text_of((self.topic_name)(message.topic)).as_str(), message.partition) == (name, 3)
                                 && self.has_header(message, c"a header", b"\0its value"),
                         );
                     });

@@ -67,12 +67,15 @@ class BatchSummary(NamedTuple):
 class CompiledRecords(Sequence[Record]):
     """The records of a batch inside the compiled kernel; a `Record` is made for who looks at it."""
 
-    __slots__ = ("compiled", "summary")
+    __slots__ = ("compiled", "largest", "summary")
 
     def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
         """The kernel's `RecordBatch`, for a sink that hands it over as it is."""
-        self.summary = BatchSummary(Counter(compiled.kinds()), *compiled.sizes())
+        self.largest: int
+        *sizes, self.largest = compiled.sizes()
+        """The bytes of key, value and token of the largest record."""
+        self.summary = BatchSummary(Counter(compiled.kinds()), *sizes)
 
     def __len__(self) -> int:
         return len(self.compiled)

@@ -8,23 +8,26 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import bson
 import pytest
 import structlog
 from bson import Timestamp
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from structlog.testing import capture_logs
 
 from sink_sides import KafkaSide, change, records
+from tailrace.capture import kafka_handover
 from tailrace.capture.dead_letters.dead_letters import FileDeadLetters, TopicDeadLetters
 from tailrace.capture.formats import make_format
 from tailrace.capture.kafka_client import KafkaAddress, ensure_topic
+from tailrace.capture.kafka_handover import ClientHandover, CompiledHandover, open_handover
 from tailrace.capture.positions import Position, PositionStore, open_store
-from tailrace.capture.sinks import Sink, SinkOptions, kafka, kafka_handover, open_sink
+from tailrace.capture.record import CompiledRecords
+from tailrace.capture.sinks import Sink, SinkOptions, kafka, open_sink
 from tailrace.capture.sinks.kafka import KafkaSink
-from tailrace.capture.sinks.kafka_handover import ClientHandover, CompiledHandover, open_handover
+from tailrace.capture.sinks.kafka_topics import Topic
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import CaptureError, LeaseLost, SettingsError, SinkUnavailable, StoreUnavailable
 from tailrace.owned import GuardedProcess, run_guarded
@@ -154,6 +157,7 @@ def exactly_once(side: KafkaSide, store: PositionStore, name: str | None = None)
     return open_sink(url, side.dead_letters, options, exactly_once=(store, name or side.prefix))
 
 
+@pytest.mark.usefixtures("handover")
 def test_records_and_position_become_visible_together(kafka_side: KafkaSide, store: PositionStore) -> None:
     lease = store.acquire(kafka_side.prefix, "host/1")
     with exactly_once(kafka_side, store) as sink:
@@ -174,6 +178,7 @@ def test_records_and_position_become_visible_together(kafka_side: KafkaSide, sto
     assert loaded.cluster_time.time == 60
 
 
+@pytest.mark.usefixtures("handover")
 def test_a_commit_without_records_moves_the_position(kafka_side: KafkaSide, store: PositionStore) -> None:
     lease = store.acquire(kafka_side.prefix, "host/1")
     with exactly_once(kafka_side, store) as sink:
@@ -184,6 +189,7 @@ def test_a_commit_without_records_moves_the_position(kafka_side: KafkaSide, stor
     assert loaded.cluster_time.time == 5
 
 
+@pytest.mark.usefixtures("handover")
 def test_what_was_not_committed_is_never_seen(kafka_side: KafkaSide, store: PositionStore) -> None:
     lease = store.acquire(kafka_side.prefix, "host/1")
     with exactly_once(kafka_side, store) as sink:
@@ -209,6 +215,7 @@ def test_a_lease_is_not_renewed_in_the_middle_of_a_transaction(kafka_side: Kafka
     assert kafka_side.numbers() == [1]
 
 
+@pytest.mark.usefixtures("handover")
 def test_a_zombie_is_fenced(kafka_side: KafkaSide, store: PositionStore) -> None:
     """It sleeps with a transaction open, another takes over, and it can neither commit nor disturb the other."""
     name = kafka_side.prefix
@@ -246,6 +253,57 @@ def test_in_a_transaction_too_large_records_are_dead_lettered_beforehand(
         assert sink.acknowledged() == 3
     assert sorted(kafka_side.numbers()) == [1, 3]
     assert len(letters()) == 1
+
+
+@pytest.mark.usefixtures("handover")
+def test_a_record_of_a_transaction_that_is_almost_too_large_is_judged_by_itself(
+    kafka_side: KafkaSide, store: PositionStore, letters: Callable[[], list[Any]]
+) -> None:
+    """A batch is known to have no record near the limit of its topic, or its records are measured one by one."""
+    topic = Topic("orders", 1_000_000)
+    for size in (10, 998_000, 999_000, 1_000_100):
+        batch = records(1, 2, size=size)
+        if isinstance(batch, CompiledRecords):
+            assert topic.may_refuse_some(batch) >= any(map(topic.may_refuse, batch))
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        for number, size in enumerate((1_046_000, 2_000_000, 10)):
+            sink.add(records(number, size=size))
+        sink.commit(position(3), lease)
+    assert sorted(kafka_side.numbers()) == [0, 2]
+    assert len(letters()) == 1
+
+
+@pytest.mark.usefixtures("handover")
+def test_a_record_that_is_refused_inside_a_transaction_ends_it_whole(
+    kafka_side: KafkaSide, store: PositionStore
+) -> None:
+    """The topic's limit falls after the sink has read it: nothing of the transaction is seen, nor is its position."""
+    address, topic = KafkaAddress(kafka_side.broker.bootstrap_servers), f"{kafka_side.prefix}.shop.orders"
+    admin = AdminClient(address.config())
+    ensure_topic(admin, topic, 1, {})
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        sink.add(records(0))
+        lease = sink.commit(position(1), lease)
+        low = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[low])
+        for done in admin.incremental_alter_configs([changed]).values():
+            done.result(SECONDS)
+        sink.add(records(1, size=8_000))
+        with pytest.raises(CaptureError):
+            sink.commit(position(2), lease)
+    assert kafka_side.numbers() == [0]
+    loaded = store.load(kafka_side.prefix)
+    assert loaded is not None
+    assert loaded.cluster_time.time == 1
+    with exactly_once(kafka_side, store) as sink:
+        sink.setup()
+        sink.add(records(2))
+        sink.commit(position(3), lease)
+    assert kafka_side.numbers() == [0, 2]
 
 
 def test_a_topic_with_a_low_limit_met_inside_a_transaction(kafka_side: KafkaSide, store: PositionStore) -> None:
@@ -344,6 +402,25 @@ def test_the_kernel_hands_records_over_where_it_runs(kafka_side: KafkaSide, monk
             assert isinstance(sink._handover, kind)
 
 
+def test_the_kernel_hands_over_the_records_of_transactions_too(
+    kafka_side: KafkaSide, store: PositionStore, handover: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record becomes an object of Python on its way: that was more than half of what exactly-once cost."""
+
+    def refuse(_: CompiledRecords) -> NoReturn:
+        raise AssertionError("the records of a batch are made one by one")
+
+    monkeypatch.setattr(CompiledRecords, "__iter__", refuse)
+    lease = store.acquire(kafka_side.prefix, "host/1")
+    with exactly_once(kafka_side, store) as sink:
+        assert isinstance(sink, KafkaSink)
+        sink.setup()
+        sink.add(records(*range(20)))
+        assert isinstance(sink._handover, CompiledHandover if handover == "kernel" else ClientHandover)
+        sink.commit(position(20), lease)
+    assert sorted(kafka_side.numbers()) == list(range(20))
+
+
 @pytest.mark.usefixtures("handover")
 def test_a_full_queue_of_the_library_is_waited_for(kafka_side: KafkaSide, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {**kafka.PRODUCER_SETTINGS, "queue_buffering_max_messages": 50}
@@ -413,7 +490,7 @@ def test_the_layouts_are_those_of_every_library_that_is_allowed(version: str, tm
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path)]
     run_guarded([*install, f"confluent-kafka=={version}"], check=True, timeout=300)
     program = (
-        "import confluent_kafka, tailrace_kernel; from tailrace.capture.sinks.kafka_handover import _library;"
+        "import confluent_kafka, tailrace_kernel; from tailrace.capture.kafka_handover import _library;"
         "assert _library().startswith(confluent_kafka.__file__.rsplit('/', 2)[0]);"
         "tailrace_kernel.KafkaProducer(_library(), [('log_level', '0')]); print(confluent_kafka.__version__)"
     )

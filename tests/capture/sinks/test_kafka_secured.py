@@ -23,10 +23,10 @@ from kafka_security import KafkaSecurity
 from sink_sides import KafkaSide, records
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.kafka_address import KafkaAddress
+from tailrace.capture.kafka_handover import ClientHandover, CompiledHandover
 from tailrace.capture.positions import Position, open_store
 from tailrace.capture.sinks import SinkOptions, open_sink
 from tailrace.capture.sinks.kafka import KafkaSink
-from tailrace.capture.sinks.kafka_handover import ClientHandover, CompiledHandover
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.cli.app import run
 from tailrace.dashboard.answers import ObservedEvent

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tailrace.capture.kafka_client import (
@@ -23,6 +23,7 @@ from tailrace.capture.kafka_client import (
     is_fenced,
     not_authorized,
 )
+from tailrace.capture.kafka_handover import Handover, open_handover
 from tailrace.errors import LeaseLost, NotAuthorized, StoreUnavailable
 from tailrace.logs import get_logger
 
@@ -31,7 +32,10 @@ _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024
 _GROUP = "tailrace-positions"
 _CELL = "position/"
 _TRAIL = "change/"
-_TRANSACTION_MS = 30_000
+_TRANSACTIONS: Mapping[str, Any] = {
+    "transaction_timeout_ms": 30_000,
+    "delivery_report_only_error": True,  # a commit says that everything has arrived
+}
 _SECONDS_TO_BE_SURE = 60.0
 """How long one who decides waits for transactions that are open in the topic; they end after half of that."""
 _SECONDS_TO_READ = 2.0
@@ -79,7 +83,7 @@ class KafkaCells:
         self._read_to = 0
         self._known_end = 0
         """Where the topic ended when it was read last. It ends earlier only when it was deleted and made again."""
-        self._producers: dict[str, Producer] = {}
+        self._producers: dict[str, Handover] = {}
         self._open: set[str] = set()
         self._in_transaction: set[str] = set()
         self._finishing: dict[str, int] = {}
@@ -149,7 +153,7 @@ class KafkaCells:
         return KafkaCells(self._address, isolation_level="read_uncommitted")
 
     @_in_turn
-    def begin_transaction(self, name: str) -> Producer:
+    def begin_transaction(self, name: str) -> Handover:
         """Open a transaction for records, unless it is open, and give its producer; `finishing` commits it."""
         producer = self._begin(name)
         self._in_transaction.add(name)
@@ -177,7 +181,7 @@ class KafkaCells:
         finally:
             del self._finishing[name]
 
-    def _begin(self, name: str) -> Producer:
+    def _begin(self, name: str) -> Handover:
         if name not in self._producers:
             self._fence(name)
             self._be_sure(name)
@@ -200,11 +204,9 @@ class KafkaCells:
 
     def _fence(self, name: str) -> None:
         """Become the newest producer of this name; what an older one left open is aborted by the broker."""
-        config = self._address.config(
-            transactional_id=f"tailrace-{name}", transaction_timeout_ms=_TRANSACTION_MS, **self._settings.get(name, {})
-        )
+        settings = {**_TRANSACTIONS, "transactional_id": f"tailrace-{name}", **self._settings.get(name, {})}
+        producer = open_handover(self._address, settings)
         with self._answering():
-            producer = Producer(config)
             producer.init_transactions(3 * SECONDS_TO_ANSWER)
         self._producers[name] = producer
 
@@ -359,7 +361,7 @@ class KafkaCells:
         )
 
 
-def _finish(producer: Producer) -> None:
+def _finish(producer: Handover) -> None:
     """Commit, trying again as long as the client library says that this may help."""
     deadline = time.monotonic() + 6 * SECONDS_TO_ANSWER
     while True:

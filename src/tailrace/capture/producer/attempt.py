@@ -91,6 +91,8 @@ class Attempt:
         self._delivered: DeliveredFilter | None = None
         self._heartbeat: Heartbeat | None = None
         self._next_show = 0.0
+        self._caught_up = True
+        """Whether nothing waited behind the last batch."""
         self._begins_anew = False
         """Whether a rename has changed what is to be read of the snapshot."""
 
@@ -211,7 +213,9 @@ class Attempt:
             self._take(delivery, batch)
         if self.snapshot is not None and self.snapshot.take_rows(self._merge):
             self.snapshot = None
-        delivery.commit(caught_up=batch is None or self._is_caught_up(batch))
+        if batch is not None:
+            self._caught_up = self._is_caught_up(batch)
+        delivery.commit(caught_up=self._caught_up)
         if batch is not None:
             self._status.observed(batch.operation_time)
             if batch.events and not self._reader.buffered:
@@ -221,7 +225,7 @@ class Attempt:
     def _is_caught_up(self, batch: ReadBatch) -> bool:
         """Whether nothing waits behind a batch: a transaction that waits for more then only makes its events late.
 
-        While a stream catches up, its transactions grow instead, also when delivery is as fast as reading.
+        While a stream catches up, its transactions grow instead, also when delivery is faster than reading.
         """
         return not batch.events or (batch.is_recent and not self._reader.buffered)
 

@@ -14,6 +14,7 @@ steps 3 and 4 as one.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -40,7 +41,9 @@ _SAVE_TIMES_WHEN_CAUGHT_UP = 4
 
 _SECONDS_UNTIL_ASKED_AGAIN = 0.5
 _BUSY_TRANSACTION_SECONDS = 0.5
-"""How long a transaction grows while there is always more to read; with nothing to read it is committed at once."""
+"""How long a transaction grows at least while the stream lags behind; when it has caught up it is committed at once."""
+_LONGEST_TRANSACTION_SECONDS = 5.0
+"""How long it grows where commits are slow: consumers wait for it, and the broker aborts it after half a minute."""
 
 Hook = Callable[[str], None]
 """Called at named points of the commit order; tests kill the process there."""
@@ -307,8 +310,9 @@ class Delivery:
         self.committed = position
         self._uncommitted = None
         least = _BUSY_TRANSACTION_SECONDS if self.transactional else self._commit_interval
+        longest = _LONGEST_TRANSACTION_SECONDS if self.transactional else math.inf
         moment = time.monotonic()
-        self._next_commit = moment + max(least, seconds * _SAVE_TIMES_BETWEEN_SAVES)
+        self._next_commit = moment + min(longest, max(least, seconds * _SAVE_TIMES_BETWEEN_SAVES))
         self._next_commit_when_idle = moment + max(least, seconds * _SAVE_TIMES_WHEN_CAUGHT_UP)
         self._metrics.position(position.cluster_time)
 

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.kafka_client import KafkaAddress, describe, is_refused, unavailable
+from tailrace.capture.kafka_handover import Batch, Handover, open_handover
 from tailrace.capture.record import Record, summary_of
-from tailrace.capture.sinks.kafka_handover import Batch, Handover, open_handover
 from tailrace.capture.sinks.kafka_topics import TopicCatalogue
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, Sink
 from tailrace.capture.sinks.topics import TopicRule

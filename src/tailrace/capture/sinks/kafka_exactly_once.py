@@ -9,17 +9,18 @@ from confluent_kafka import KafkaError
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.kafka_client import KafkaAddress, unavailable
+from tailrace.capture.kafka_handover import Batch
 from tailrace.capture.positions.kafka import KafkaCells
 from tailrace.capture.positions.position import Position
 from tailrace.capture.positions.store import Lease, PositionStore
-from tailrace.capture.record import Record
+from tailrace.capture.record import CompiledRecords, Record
 from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS, KafkaSink
-from tailrace.capture.sinks.kafka_handover import Batch, ClientHandover
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES, TransactionalSink
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import SettingsError, SinkUnavailable
 
 _SECONDS_TO_DELIVER = 60.0
+_PAUSE = 0.01
 
 
 class KafkaTransactionSink(KafkaSink, TransactionalSink):
@@ -77,9 +78,9 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
     def flush(self, timeout: float) -> int:
         """Wait until everything added has arrived; it is visible after `commit` only."""
         deadline = time.monotonic() + timeout
-        if self._batches:
-            self._handover.flush(0)  # sends what still lingers
-        while any(batch.left for batch in self._batches):
+        while self._batches and len(self._handover):
+            self._handover.flush(_PAUSE)
+            self._handover.poll(0)
             failure = next((batch.failures[0] for batch in self._batches if batch.failures), None)
             if failure:
                 raise unavailable(
@@ -87,7 +88,6 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
                 )
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"Kafka at {self._address.servers} did not acknowledge in {timeout:g} seconds")
-            self._handover.poll(0.01)
         return self._acknowledged
 
     def commit(self, position: Position, lease: Lease) -> Lease:
@@ -111,6 +111,10 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
     def _deliverable(self, records: Sequence[Record]) -> Sequence[Record]:
         """Sort out beforehand what the broker might refuse: one refused record would end the whole transaction."""
         limits = self._topics.known
+        if isinstance(records, CompiledRecords) and not any(
+            limits[namespace].may_refuse_some(records) for namespace in records.summary.namespaces
+        ):
+            return records
         kept = [record for record in records if not limits[record.namespace].may_refuse(record)]
         if len(kept) < len(records):
             for record in records:
@@ -133,7 +137,7 @@ class KafkaTransactionSink(KafkaSink, TransactionalSink):
             self._handover.send(again, self._topics.known)
 
     def _open_transaction(self) -> None:
-        self._handover = ClientHandover(self._address, self._cells.begin_transaction(self._name))
+        self._handover = self._cells.begin_transaction(self._name)
 
     def _fence_again(self) -> None:
         self._cells.abort(self._name)

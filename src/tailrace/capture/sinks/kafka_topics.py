@@ -18,12 +18,14 @@ from tailrace.capture.kafka_client import (
     may_write,
     unavailable,
 )
-from tailrace.capture.record import Record
+from tailrace.capture.record import CompiledRecords, Record
 from tailrace.capture.sinks.topics import TopicRule
 from tailrace.errors import NotAuthorized, SettingsError, SinkUnavailable
 
 _FRAMING = 200
 """Bytes around a record in a batch, at most."""
+_HEADERS = 300
+"""Bytes of the headers that the kernel makes, at most and without the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class Topic:
         """Whether the record is so large that it depends on compression whether the broker takes it."""
         headers = sum(len(name) + len(value) + 10 for name, value in record.headers)
         return len(record.key or b"") + len(record.value or b"") + headers + _FRAMING > self.limit
+
+    def may_refuse_some(self, records: CompiledRecords) -> bool:
+        """Whether one of the records may be so large: cheap to know of a batch, and seldom so."""
+        return records.largest + _HEADERS + _FRAMING > self.limit
 
 
 class TopicCatalogue:

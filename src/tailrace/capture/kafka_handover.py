@@ -1,18 +1,19 @@
 """How batches of records are handed to Kafka's client library, and what became of them.
 
-Two ways with one contract: record by record through Python's client, which transactions need; and whole batches
-through the compiled kernel, which calls the same library. `docs/performance.md` says what each costs.
+Two ways with one contract: record by record through Python's client; and whole batches through the compiled kernel,
+which calls the same library. `docs/performance.md` says what each costs.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -21,15 +22,26 @@ from tailrace import kernel
 from tailrace.capture.kafka_address import TOKEN_CALLBACK
 from tailrace.capture.kafka_client import KafkaAddress, code_of
 from tailrace.capture.record import CompiledRecords, Record
-from tailrace.capture.sinks.kafka_topics import Topic
 from tailrace.errors import SettingsError, SinkUnavailable
 from tailrace.logs import get_logger
 
 _ANY_PARTITION = -1
 _NOW = 0
 _SECONDS_FOR_CAPACITY = 1.0
+_SECONDS_BETWEEN_REPORTS = 0.05
+"""How long a commit waits that fails because of a record; one that succeeds waits for no report."""
 _SYSLOG_LEVELS = (logging.CRITICAL,) * 3 + (logging.ERROR, logging.WARNING, logging.INFO, logging.INFO, logging.DEBUG)
 _log = logging.getLogger("tailrace.kafka")
+_Failure = tuple[int, str, bool, bool, bool]
+"""An error of a transaction: code, text, and whether it is fatal, may be tried again, and asks for an abort."""
+
+
+class Topic(Protocol):
+    """What is to be known of a topic here."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
 
 
 class Batch:
@@ -57,7 +69,10 @@ class Batch:
 
 
 class Handover(ABC):
-    """Takes batches in order, and writes into each what became of its records."""
+    """Takes batches in order, and writes into each what became of its records.
+
+    With a transactional id it makes transactions too; their steps raise KafkaException.
+    """
 
     @abstractmethod
     def send(self, batch: Batch, topics: Mapping[str, Topic]) -> None:
@@ -74,6 +89,30 @@ class Handover(ABC):
     @abstractmethod
     def purge(self) -> None:
         """Drop what is not sent."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many records have not arrived yet, or have failed without a poll that took the report."""
+
+    @abstractmethod
+    def init_transactions(self, timeout: float) -> None:
+        """Fence older producers of the same transactional id, and end what they left open."""
+
+    @abstractmethod
+    def begin_transaction(self) -> None:
+        """Open a transaction."""
+
+    @abstractmethod
+    def produce(self, topic: str, value: bytes, key: str | None = None, partition: int = _ANY_PARTITION) -> None:
+        """Hand over one record that is part of no batch."""
+
+    @abstractmethod
+    def commit_transaction(self, timeout: float) -> None:
+        """Wait until everything has arrived, and commit it."""
+
+    @abstractmethod
+    def abort_transaction(self, timeout: float) -> None:
+        """Drop what is not sent, and abort the transaction."""
 
 
 def open_handover(address: KafkaAddress, settings: Mapping[str, Any]) -> Handover:
@@ -93,7 +132,7 @@ def open_handover(address: KafkaAddress, settings: Mapping[str, Any]) -> Handove
         return ClientHandover(address, Producer(config))
     except (KafkaException, ValueError) as error:
         raise SettingsError(
-            f"Kafka's client library refuses its settings: {error}", hint="Correct the parameters of the sink's URL."
+            f"Kafka's client library refuses its settings: {error}", hint="Correct the parameters of its URL."
         ) from error
 
 
@@ -140,6 +179,29 @@ class ClientHandover(Handover):
         """Drop what is not sent."""
         self._producer.purge()
 
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    def init_transactions(self, timeout: float) -> None:
+        """Fence older producers."""
+        self._producer.init_transactions(timeout)
+
+    def begin_transaction(self) -> None:
+        """Open a transaction."""
+        self._producer.begin_transaction()
+
+    def produce(self, topic: str, value: bytes, key: str | None = None, partition: int = _ANY_PARTITION) -> None:
+        """Hand over one record."""
+        self._producer.produce(topic, value, key, partition)
+
+    def commit_transaction(self, timeout: float) -> None:
+        """Commit."""
+        self._producer.commit_transaction(timeout)
+
+    def abort_transaction(self, timeout: float) -> None:
+        """Abort."""
+        self._producer.abort_transaction(timeout)
+
 
 class CompiledHandover(Handover):
     """Whole batches through the kernel, which counts their delivery reports."""
@@ -178,19 +240,21 @@ class CompiledHandover(Handover):
         """Count what was delivered and note what failed."""
         delivered, failures, lines = self._producer.poll(timeout)
         for number, index, code in failures:
-            batch = self._batches[number]
-            batch.failures.append((KafkaError(code), batch.records[index]))
-            self._count(number, 1)
+            batch = self._batches.get(number)
+            if batch is not None:
+                batch.failures.append((KafkaError(code), batch.records[index]))
+                self._count(number, 1)
         for number, count in delivered:
             self._count(number, count)
         for level, line in lines:
             _log.log(_SYSLOG_LEVELS[level], "%s", line)
 
     def _count(self, number: int, reports: int) -> None:
-        batch = self._batches[number]
-        batch.left -= reports
-        if not batch.left:
-            del self._batches[number]
+        batch = self._batches.get(number)  # there is none for single records, nor for those of an ended transaction
+        if batch is not None:
+            batch.left -= reports
+            if not batch.left:
+                del self._batches[number]
 
     def flush(self, timeout: float) -> None:
         """Send at once what lingers."""
@@ -199,6 +263,51 @@ class CompiledHandover(Handover):
     def purge(self) -> None:
         """Drop what is not sent."""
         self._producer.purge()
+
+    def __len__(self) -> int:
+        return len(self._producer)
+
+    def init_transactions(self, timeout: float) -> None:
+        """Fence older producers."""
+        self._check(self._producer.init_transactions(timeout))
+
+    def begin_transaction(self) -> None:
+        """Open a transaction."""
+        self._check(self._producer.begin_transaction())
+
+    def produce(self, topic: str, value: bytes, key: str | None = None, partition: int = _ANY_PARTITION) -> None:
+        """Hand over one record."""
+        code = self._producer.send_one(topic, partition, key.encode() if key is not None else None, value)
+        if code:
+            raise KafkaException(KafkaError(code))
+
+    def commit_transaction(self, timeout: float) -> None:
+        """Commit."""
+        self._end_transaction(self._producer.commit_transaction, timeout)
+
+    def abort_transaction(self, timeout: float) -> None:
+        """Abort."""
+        self._end_transaction(self._producer.abort_transaction, timeout)
+
+    def _end_transaction(self, end: Callable[[float], _Failure | None], timeout: float) -> None:
+        """Wait for the end of a transaction; the library goes on with it when it is asked once more.
+
+        It waits until all reports are taken, and cannot take them by itself.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self.poll(0)
+            left = deadline - time.monotonic()
+            failure = end(max(0.0, min(left, _SECONDS_BETWEEN_REPORTS)))
+            if failure is None or failure[0] != KafkaError._TIMED_OUT or left <= 0:
+                break
+        self._check(failure)
+        self._batches.clear()
+
+    @staticmethod
+    def _check(failure: _Failure | None) -> None:
+        if failure is not None:
+            raise KafkaException(KafkaError(*failure))
 
 
 def _text(value: Any) -> str:
