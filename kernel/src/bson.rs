@@ -69,6 +69,7 @@ pub fn document_length(bytes: &[u8]) -> Result<usize> {
 impl<'a> Iterator for Elements<'a> {
     type Item = Result<Element<'a>>;
 
+    #[inline(always)] // what it gives is larger than what it does
     fn next(&mut self) -> Option<Self::Item> {
         let last = self.doc.len() - 1;
         if self.pos >= last {
@@ -80,6 +81,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
+#[inline(always)]
 fn element_at(body: &[u8], pos: usize) -> Result<Element<'_>> {
     let kind = body[pos];
     let name = pos + 1;

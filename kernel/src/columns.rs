@@ -3,8 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::bson;
-use crate::error::{Error, KernelError, Result};
+use crate::arrow::{Buffers, TOO_LARGE, array_of, bits, offsets};
+use crate::bson::{self, elements};
+use crate::error::{KernelError, Result};
 use crate::event::{Event, Value};
 use crate::keystring;
 use crate::spelling::{Names, Writer};
@@ -72,6 +73,15 @@ impl Content {
 }
 
 impl Part {
+    fn field(self) -> &'static [u8] {
+        match self {
+            Part::DocumentKey => b"documentKey",
+            Part::FullDocument => b"fullDocument",
+            Part::BeforeChange => b"fullDocumentBeforeChange",
+            Part::UpdateDescription => b"updateDescription",
+        }
+    }
+
     fn of<'e>(self, event: &Event<'e>) -> Option<&'e [u8]> {
         let value: Option<Value<'e>> = match self {
             Part::DocumentKey => event.key,
@@ -160,28 +170,12 @@ impl Column {
         }
     }
 
-    /// Give the buffers of an array: a bit for each value that is there, None when all are; the offsets, None for
-    /// numbers; the data.
     fn buffers<'py>(&self, py: Python<'py>) -> Buffers<'py> {
-        let bits = (!self.is_valid.iter().all(|&is_valid| is_valid)).then(|| {
-            let mut bits = vec![0u8; self.is_valid.len().div_ceil(8)];
-            for (place, _) in self.is_valid.iter().enumerate().filter(|(_, is_valid)| **is_valid) {
-                bits[place / 8] |= 1 << (place % 8);
-            }
-            PyBytes::new(py, &bits)
-        });
-        let offsets = (!self.content.is_number()).then(|| {
-            let begin = 0i32.to_ne_bytes();
-            let ends = self.ends.iter().flat_map(|end| end.to_ne_bytes());
-            PyBytes::new(py, &begin.into_iter().chain(ends).collect::<Vec<u8>>())
-        });
-        (bits, offsets, PyBytes::new(py, &self.data))
+        let is_valid = self.is_valid.contains(&false).then(|| bits(py, self.is_valid.iter().copied()));
+        let ends = (!self.content.is_number()).then(|| offsets(py, &self.ends));
+        (is_valid, ends, PyBytes::new(py, &self.data))
     }
 }
-
-const TOO_LARGE: Error = Error::Declined("a value is too large for its column");
-
-type Buffers<'py> = (Option<Bound<'py, PyBytes>>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
 /// Makes the columns of one schema.
 #[pyclass(frozen, module = "tailrace_kernel")]
@@ -200,17 +194,35 @@ impl EventColumns {
     /// the events that are.
     fn batch<'py>(&self, py: Python<'py>, events: Vec<Bound<'py, PyBytes>>) -> (Vec<Buffers<'py>>, Vec<usize>) {
         let slices: Vec<&[u8]> = events.iter().map(|event| event.as_bytes()).collect();
-        let (columns, declined) = py.detach(|| self.fill(&slices));
+        let (columns, declined) = py.detach(|| self.fill(&slices, |_| Ok(())));
         (columns.iter().map(|column| column.buffers(py)).collect(), declined)
+    }
+
+    /// Give the same for an array of Arrow whose values nobody has looked at yet: each byte of them is.
+    fn unread<'py>(&self, py: Python<'py>, data: &[u8], ends: &[u8]) -> PyResult<(Vec<Buffers<'py>>, Vec<usize>)> {
+        let events = array_of(data, ends)?;
+        let mut reader = Reader { is_text: self.texts(), text: Vec::new(), names: Names::default() };
+        let (columns, declined) = py.detach(|| self.fill(&events, |event| reader.read(event)));
+        Ok((columns.iter().map(|column| column.buffers(py)).collect(), declined))
     }
 }
 
 impl EventColumns {
-    fn fill(&self, events: &[&[u8]]) -> (Vec<Column>, Vec<usize>) {
+    /// The fields of an event that become text whole.
+    fn texts(&self) -> Vec<&'static [u8]> {
+        let part = |content: &Content| match content {
+            Content::Text(part) => Some(part.field()),
+            _ => None,
+        };
+        self.0.iter().filter_map(part).collect()
+    }
+
+    fn fill(&self, events: &[&[u8]], mut check: impl FnMut(&[u8]) -> Result<()>) -> (Vec<Column>, Vec<usize>) {
         let mut columns: Vec<Column> = self.0.iter().map(|&content| Column::new(content)).collect();
         let (mut declined, mut names, mut rows) = (Vec::new(), Names::default(), 0);
         for (place, raw) in events.iter().enumerate() {
             let added = Event::parse(raw)
+                .and_then(|event| check(raw).map(|()| event))
                 .and_then(|event| columns.iter_mut().try_for_each(|column| column.add(&event, &mut names)));
             match added {
                 Ok(()) => rows += 1,
@@ -222,6 +234,31 @@ impl EventColumns {
             }
         }
         (columns, declined)
+    }
+}
+
+/// Reads what no column makes text of: only bytes that are exactly what Python would decode pass.
+struct Reader {
+    /// The fields that are read anyway.
+    is_text: Vec<&'static [u8]>,
+    text: Vec<u8>,
+    names: Names,
+}
+
+impl Reader {
+    fn read(&mut self, event: &[u8]) -> Result<()> {
+        for element in elements(event)? {
+            let element = element?;
+            if element.kind == bson::DOCUMENT && self.is_text.contains(&element.name) {
+                continue;
+            }
+            utf8(element.name)?;
+            self.text.clear();
+            self.names.forget();
+            Writer { style: ExtendedJson::<false>, out: &mut self.text, names: &mut self.names }
+                .value(element.kind, element.value)?;
+        }
+        Ok(())
     }
 }
 

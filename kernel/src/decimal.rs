@@ -6,8 +6,18 @@ use crate::text;
 const EXPONENT_BIAS: i64 = 6176;
 const LARGEST: u128 = 10_u128.pow(34) - 1;
 
-/// Write a finite decimal in its canonical form; what else the bytes may be is left to the reference.
+/// Write a finite decimal in its canonical form.
 pub fn write(out: &mut Vec<u8>, value: &[u8]) -> Result<()> {
+    let (is_negative, coefficient, exponent) = parts(value)?;
+    if is_negative {
+        out.push(b'-');
+    }
+    scientific(out, coefficient.to_string().as_bytes(), exponent);
+    Ok(())
+}
+
+/// Give sign, coefficient and exponent of a finite decimal; what else the bytes may be is left to the reference.
+pub fn parts(value: &[u8]) -> Result<(bool, u128, i64)> {
     let bytes: [u8; 16] = value.try_into().map_err(|_| Error::Declined("a decimal has not 16 bytes"))?;
     let bits = u128::from_le_bytes(bytes);
     let high = (bits >> 64) as u64;
@@ -19,11 +29,7 @@ pub fn write(out: &mut Vec<u8>, value: &[u8]) -> Result<()> {
     if coefficient > LARGEST {
         return Err(Error::Declined("a decimal has too many digits"));
     }
-    if high >> 63 == 1 {
-        out.push(b'-');
-    }
-    scientific(out, coefficient.to_string().as_bytes(), exponent);
-    Ok(())
+    Ok((high >> 63 == 1, coefficient, exponent))
 }
 
 /// The conversion to a scientific string of the General Decimal Arithmetic specification.

@@ -9,11 +9,14 @@
 
 use pyo3::prelude::*;
 
+mod arrow;
 mod avro;
 pub mod bson;
+mod buffers;
 mod columns;
 mod debezium;
 mod decimal;
+mod documents;
 mod engine;
 mod engine_entry;
 mod engine_event;
@@ -35,13 +38,14 @@ mod text;
 pub mod writer;
 
 /// Grows when a function that Python calls is added or changes; `tailrace.kernel` asks for the one it knows.
-const REVISION: u32 = 10;
+const REVISION: u32 = 12;
 
 #[pymodule]
 fn tailrace_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("REVISION", REVISION)?;
     columns::register(module)?;
+    documents::register(module)?;
     engine::register(module)?;
     error::register(module)?;
     kafka::register(module)?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::intern;
@@ -9,9 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bson;
+use crate::buffers::Buffers;
 use crate::error::KernelError;
 use crate::event::Event;
-use crate::policy::Governed;
 use crate::text;
 
 /// What a format has made of an event; its bytes are in the buffer of the batch.
@@ -46,7 +47,6 @@ struct Stored {
     kind: usize,
     key: Range<usize>,
     value: Value,
-    /// In the event.
     token: Range<usize>,
     token_time: u64,
     image: Option<&'static str>,
@@ -80,18 +80,41 @@ impl Kind {
     }
 }
 
+/// How many bytes records have; an event counts for each of its records.
+#[derive(Default, Clone, Copy)]
+struct Sizes {
+    keys: usize,
+    values: usize,
+    events: usize,
+    /// The key, value and token of the largest record.
+    largest: usize,
+}
+
 /// Collects what becomes of events, in order.
 #[derive(Default)]
 pub struct Builder {
+    /// Keys, values and tokens.
     pub out: Vec<u8>,
+    /// The events that a policy has changed, one behind the other.
+    pub governed: Vec<u8>,
+    /// Namespaces whose rules the policy has to learn first; their events are left to the reference.
+    pub unknown: BTreeSet<String>,
     items: Vec<Item>,
     kinds: Vec<Kind>,
     numbers: HashMap<(String, String), usize>,
     latest: usize,
     declined: usize,
+    sizes: Sizes,
+    /// Whether the value of a record is its event.
+    has_whole_events: bool,
 }
 
 impl Builder {
+    /// Write to the end of `out`.
+    pub fn new(events: usize, out: Vec<u8>) -> Self {
+        Builder { out, items: Vec::with_capacity(events), ..Builder::default() }
+    }
+
     pub fn decline(&mut self, event: usize) {
         self.declined += 1;
         self.items.push(Item::Declined(event));
@@ -100,7 +123,8 @@ impl Builder {
     pub fn add(&mut self, source: Source, made: Made<'_>, looks_up: bool, tombstones: bool) {
         let event = &made.event;
         let kind = self.kind_of(event);
-        let token = event.token.as_ptr() as usize - event.raw.as_ptr() as usize;
+        let token = self.out.len();
+        self.out.extend_from_slice(event.token);
         let record = |value| {
             Item::Record(Stored {
                 event: source.clone(),
@@ -115,11 +139,18 @@ impl Builder {
             })
         };
         self.items.push(record(made.value.clone().map_or(Value::Event, Value::Buffer)));
-        self.kinds[kind].count += 1;
+        self.has_whole_events |= made.value.is_none();
+        let value = made.value.as_ref().map_or(event.raw.len(), Range::len);
+        self.sizes.values += value;
+        self.sizes.largest = self.sizes.largest.max(made.key.len() + value + event.token.len());
+        let mut count = 1;
         if tombstones && event.operation == "delete" {
             self.items.push(record(Value::Tombstone));
-            self.kinds[kind].count += 1;
+            count += 1;
         }
+        self.kinds[kind].count += count;
+        self.sizes.keys += count * made.key.len();
+        self.sizes.events += count * event.raw.len();
     }
 
     /// Neighbours are often of one kind.
@@ -197,6 +228,8 @@ pub struct RecordBatch {
     out: Vec<u8>,
     items: Vec<Item>,
     pub kinds: Vec<Kind>,
+    sizes: Sizes,
+    has_whole_events: bool,
     /// How many events are left to the reference.
     #[pyo3(get)]
     pub declined: usize,
@@ -206,11 +239,20 @@ pub struct RecordBatch {
     /// `Record`, and what makes one of a tuple.
     record: Py<PyAny>,
     new: Py<PyAny>,
+    /// Where its buffers go to.
+    buffers: Arc<Buffers>,
+}
+
+impl Drop for RecordBatch {
+    fn drop(&mut self) {
+        self.buffers.give_back(std::mem::take(&mut self.out));
+        self.buffers.give_back(std::mem::take(&mut self.governed));
+    }
 }
 
 #[pymethods]
 impl RecordBatch {
-    fn __len__(&self) -> usize {
+    pub fn __len__(&self) -> usize {
         self.items.len()
     }
 
@@ -239,79 +281,83 @@ impl RecordBatch {
         Ok(counts)
     }
 
-    /// How many bytes keys, values and events have; an event counts for each of its records.
-    fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize, usize)> {
-        let (mut keys, mut values, mut events) = (0, 0, 0);
-        for place in 0..self.items.len() {
-            if let Some((view, event)) = self.view(py, place) {
-                keys += view.key.len();
-                values += view.value.map_or(0, <[u8]>::len);
-                events += event.len();
-            }
-        }
-        Ok((keys, values, events))
+    /// How many bytes keys, values and events have; an event counts for each of its records. And how many the largest
+    /// record has of key, value and token, which are all that can be large of it.
+    fn sizes(&self) -> (usize, usize, usize, usize) {
+        (self.sizes.keys, self.sizes.values, self.sizes.events, self.sizes.largest)
     }
 }
 
 impl RecordBatch {
     pub fn new(
         events: Vec<Bound<'_, PyBytes>>,
-        governed: Governed,
         built: Builder,
         record: Py<PyAny>,
         new: Py<PyAny>,
+        buffers: Arc<Buffers>,
     ) -> Self {
-        let Builder { out, items, kinds, declined, .. } = built;
+        let Builder { out, governed, unknown, items, kinds, declined, sizes, has_whole_events, .. } = built;
         RecordBatch {
             events: events.into_iter().map(Bound::unbind).collect(),
-            governed: governed.bytes,
+            governed,
             out,
             items,
             kinds,
+            sizes,
+            has_whole_events,
             declined,
-            unknown: governed.unknown,
+            unknown,
             record,
             new,
+            buffers,
         }
     }
 
-    /// Give the bytes of all records from one on, for a time in which the interpreter may do something else: bytes of
-    /// Python never change, and the batch keeps them.
-    pub fn views<'b>(&'b self, py: Python<'b>, from: usize) -> PyResult<Vec<View<'b>>> {
-        (from..self.items.len())
-            .map(|place| match self.view(py, place) {
-                Some((view, _)) => Ok(view),
-                None => Err(KernelError::new_err("an event of the batch is left to the reference")),
-            })
-            .collect()
-    }
-
-    fn view<'b>(&'b self, py: Python<'b>, place: usize) -> Option<(View<'b>, &'b [u8])> {
-        match self.items.get(place) {
-            Some(Item::Record(stored)) => {
-                let event = match &stored.event {
-                    Source::Given(number) => self.events.get(*number)?.as_bytes(py),
-                    Source::Governed(place) => self.governed.get(place.clone())?,
-                };
-                Some((self.view_of(stored, event), event))
-            }
-            _ => None,
+    /// Give the bytes of all records for a time in which the interpreter may do something else: bytes of Python never
+    /// change, and the batch keeps them.
+    pub fn views<'b>(&'b self, py: Python<'b>) -> PyResult<Views<'b>> {
+        if self.declined > 0 {
+            return Err(KernelError::new_err("an event of the batch is left to the reference"));
         }
+        let events = match self.has_whole_events {
+            true => self.events.iter().map(|event| event.as_bytes(py)).collect(),
+            false => Vec::new(),
+        };
+        Ok(Views { batch: self, events })
     }
 
-    fn view_of<'b>(&'b self, stored: &'b Stored, event: &'b [u8]) -> View<'b> {
+    fn view_of<'b>(&'b self, stored: &'b Stored, given: impl FnOnce(usize) -> &'b [u8]) -> View<'b> {
         View {
             kind: stored.kind,
             key: &self.out[stored.key.clone()],
             value: match &stored.value {
                 Value::Buffer(place) => Some(&self.out[place.clone()]),
-                Value::Event => Some(event),
+                Value::Event => Some(match &stored.event {
+                    Source::Given(number) => given(*number),
+                    Source::Governed(place) => &self.governed[place.clone()],
+                }),
                 Value::Tombstone => None,
             },
-            token: &event[stored.token.clone()],
+            token: &self.out[stored.token.clone()],
             stored,
             operation: &self.kinds[stored.kind].operation,
         }
+    }
+}
+
+/// The records of a batch, to be read without the interpreter.
+pub struct Views<'b> {
+    batch: &'b RecordBatch,
+    /// Empty where no record needs them.
+    events: Vec<&'b [u8]>,
+}
+
+impl<'b> Views<'b> {
+    pub fn iter(&self) -> impl Iterator<Item = View<'b>> {
+        self.batch.items.iter().filter_map(|item| match item {
+            Item::Record(stored) => Some(self.batch.view_of(stored, |number| self.events[number])),
+            Item::Declined(_) => None, // there are none in a batch that has views
+        })
     }
 }
 
@@ -338,7 +384,7 @@ impl<'b, 'py> Objects<'b, 'py> {
             Source::Given(number) => self.batch.events[*number].bind(py).clone(),
             Source::Governed(place) => PyBytes::new(py, &self.batch.governed[place.clone()]),
         };
-        let view = self.batch.view_of(stored, event.as_bytes());
+        let view = self.batch.view_of(stored, |number| self.batch.events[number].as_bytes(py));
         let headers = PyList::empty(py);
         view.headers(&mut self.text, |name, value| {
             let name = match name {

@@ -13,15 +13,16 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from spark_queries import most_in_driver, wait_until
+from spark_queries import most_in_driver, started, wait_until
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.checkpoint import records_between
 from tailrace.spark.from_kafka import kafka_records
 from tailrace.warehouse import driver_batch
+from tailrace.warehouse.conflicts import Conflict
 from tailrace.warehouse.deletion_vectors import decoded, encoded, puffin
 from tailrace.warehouse.driver_batch import HistoryRows, append_events
 from tailrace.warehouse.driver_compaction import Compaction, Source, chosen, compact
-from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable
+from tailrace.warehouse.driver_table import DataFile, DriverTable
 from tailrace.warehouse.history import COLUMNS as HISTORY_COLUMNS
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.key_index import Change, KeyIndex
@@ -156,7 +157,7 @@ def test_directly_from_mongodb(spark, mongodb, database, settings, tmp_path):
     options = {"uri": mongodb.uri, "namespaces": database.name, "startAtOperationTime": start}
     database.orders.update_many({"_id": {"$lt": 5}}, {"$set": {"n": 2}})
     stream = spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load()
-    query = job.start(stream, str(tmp_path / "c"), processingTime="1 second")
+    query = started(lambda: job.start(stream, str(tmp_path / "c"), processingTime="1 second"))
     mirror, history = (database.name, "orders"), (database.name, "orders_history")
     try:
         wait_until(lambda: len(by_driver(spark, chosen_, history)) > 1, query, SECONDS)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from spark_queries import started
 from tailrace.capture.source.namespaces import EVERYTHING, Namespaces
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.columns import EventColumns
@@ -104,7 +105,7 @@ def test_out_renames_from_elsewhere_and_to_elsewhere(spark, mongodb, database, s
     events = spark.readStream.format("tailrace").options(**options).schema(COLUMNS).load()
 
     def run() -> None:
-        query = job.start(events, str(tmp_path / "c"), availableNow=True)
+        query = started(lambda: job.start(events, str(tmp_path / "c"), availableNow=True))
         try:
             assert query.awaitTermination(600)
         finally:

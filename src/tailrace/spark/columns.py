@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import orjson
 import pyarrow as pa
 from bson.objectid import ObjectId
@@ -96,6 +97,8 @@ class _Event:
         return self._decoded[name]
 
 
+Buffers = tuple[bytes | None, bytes | None, bytes]
+"""What the kernel makes of a column: which values are there, where each ends, and their data."""
 Value = Callable[[_Event], Any]
 Column = Callable[[Sequence[_Event]], Sequence[Any]]
 
@@ -119,13 +122,26 @@ class EventColumns:
         if self._compiled is None:
             return self._reference(events, known)
         columns, declined = self._compiled.batch(events)
-        rows = len(events) - len(declined)
-        arrays = [_array(kind, rows, buffers) for kind, buffers in zip(self._arrow.types, columns, strict=True)]
-        made = pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+        made = self._made(columns, len(events) - len(declined))
         if not declined:
             return made
         rest = self._reference([events[index] for index in declined], [known[index] for index in declined])
-        return pa.concat_batches([made, rest]).take(pa.array(_order(len(events), declined)))
+        return in_order(made, rest, len(events), declined, declined)
+
+    def unread(self, events: pa.Array) -> tuple[pa.RecordBatch, list[int]]:
+        """Give the rows of events that nobody has looked at yet, and the places of those that are to be read first."""
+        if self._compiled is None:
+            return self.none(), list(range(len(events)))
+        columns, declined = self._compiled.unread(*binary_buffers(events.cast(pa.binary())))
+        return self._made(columns, len(events) - len(declined)), declined
+
+    def none(self) -> pa.RecordBatch:
+        """Give no rows."""
+        return pa.RecordBatch.from_pylist([], schema=self._arrow)
+
+    def _made(self, columns: Sequence[Buffers], rows: int) -> pa.RecordBatch:
+        arrays = [array_of(kind, rows, buffers) for kind, buffers in zip(self._arrow.types, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def _reference(self, events: Sequence[bytes], fields: Sequence[Mapping[str, Any] | None]) -> pa.RecordBatch:
         made = [_Event(event, each) for event, each in zip(events, fields, strict=True)]
@@ -148,18 +164,29 @@ def _compiled_columns(schema: types.StructType) -> Any | None:
         return None
 
 
-def _array(kind: pa.DataType, rows: int, buffers: tuple[bytes | None, bytes | None, bytes]) -> pa.Array:
-    """Make an array of the kernel's buffers, which are not copied; numbers have no offsets."""
+def array_of(kind: pa.DataType, rows: int, buffers: Buffers, below: Sequence[pa.Array] = ()) -> pa.Array:
+    """Make an array of the kernel's buffers, which are not copied; numbers have no offsets, documents no data."""
     valid, offsets, data = buffers
-    kept = [valid, data] if offsets is None else [valid, offsets, data]
-    return pa.Array.from_buffers(kind, rows, [None if each is None else pa.py_buffer(each) for each in kept])
+    kept = [valid, *(() if offsets is None else (offsets,)), *(() if below else (data,))]
+    made = [None if each is None else pa.py_buffer(each) for each in kept]
+    return pa.Array.from_buffers(kind, rows, made, children=list(below))
 
 
-def _order(count: int, last: Sequence[int]) -> list[int]:
-    """Say where each row stands when those of the places `last` are put behind all others."""
-    moved = {index: count - len(last) + number for number, index in enumerate(last)}
-    others = iter(range(count))
-    return [moved[index] if index in moved else next(others) for index in range(count)]
+def binary_buffers(array: pa.Array) -> tuple[bytes, bytes]:
+    """Give the data and the offsets of an array of binaries, as the kernel takes them."""
+    _, offsets, data = array.buffers()
+    begin, size = 4 * array.offset, 4 * (len(array) + 1)
+    return b"" if data is None else data.to_pybytes(), offsets.slice(begin, size).to_pybytes() if len(array) else b""
+
+
+def in_order(
+    made: pa.RecordBatch, rest: pa.RecordBatch, count: int, declined: Sequence[int], places: Sequence[int]
+) -> pa.RecordBatch:
+    """Put rows that the reference made, which stood at some places, between those that the kernel did not decline."""
+    if not made.num_rows:
+        return rest
+    standing = np.concatenate((np.delete(np.arange(count), declined), places))
+    return pa.concat_batches([made, rest]).take(pa.array(np.argsort(standing)))
 
 
 def _check_fit(events: Sequence[_Event]) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from tailrace.capture.formats import decoder_of, event_decoder_of
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, RecordDecoder
 from tailrace.errors import FormatMismatch, SettingsError
-from tailrace.spark.columns import ENVELOPE, EventColumns
+from tailrace.spark.columns import ENVELOPE, EventColumns, in_order
 from tailrace.spark.failures import task
 from tailrace.spark.jvm import without_v1_relation
 from tailrace.spark.kafka_options import kafka_options
@@ -163,9 +163,13 @@ def _converter(decoder: RecordDecoder, schema: StructType, *, keep_bad_records: 
 def _converted(
     batch: pa.RecordBatch, decoder: RecordDecoder, columns: EventColumns, *, keep_bad_records: bool
 ) -> Iterator[pa.RecordBatch]:
+    made, left = columns.none(), list(range(batch.num_rows))
+    if decoder.is_event_in_value:
+        made, left = columns.unread(batch.column("value"))
     events: list[ReadEvent] = []
+    indexes: list[int] = []
     bad: list[tuple[bytes, str]] = []
-    for record in _records(batch):
+    for index, record in zip(left, _records(batch.take(pa.array(left, pa.int64()))), strict=True):
         try:
             event = decoder.event(record)
         except Exception as error:
@@ -175,18 +179,21 @@ def _converted(
             continue
         if event is not None:
             events.append(event)
-    rows = columns.batch([event.bytes for event in events], [event.fields for event in events])
+            indexes.append(index)
+    rest = columns.batch([event.bytes for event in events], [event.fields for event in events])
+    rows = in_order(made, rest, batch.num_rows, left, indexes) if events else made
     if not keep_bad_records:
         yield rows
         return
-    yield _with_bad(rows, [None] * rows.num_rows, [None] * rows.num_rows)
+    yield _with_bad(rows)
     if bad:
         empty = [pa.nulls(len(bad), kind) for kind in rows.schema.types]
         without_event = pa.RecordBatch.from_arrays(empty, names=rows.schema.names)
-        yield _with_bad(without_event, [value for value, _ in bad], [cause for _, cause in bad])
+        yield _with_bad(without_event, bad)
 
 
-def _with_bad(rows: pa.RecordBatch, values: Sequence[Any], causes: Sequence[Any]) -> pa.RecordBatch:
+def _with_bad(rows: pa.RecordBatch, bad: Sequence[tuple[bytes, str]] = ()) -> pa.RecordBatch:
+    values, causes = zip(*bad, strict=True) if bad else ([None] * rows.num_rows,) * 2
     arrays = [*rows.columns, pa.array(values, pa.binary()), pa.array(causes, pa.string())]
     return pa.RecordBatch.from_arrays(arrays, names=[*rows.schema.names, *BAD_RECORD.names])
 

@@ -18,10 +18,10 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.connectors import DELTA
 from tailrace.spark.jvm import HadoopFiles, java_session
 from tailrace.spark.session import DELTA_CATALOG, DELTA_EXTENSIONS
+from tailrace.warehouse.conflicts import conflicts
 from tailrace.warehouse.contract import Contract
 from tailrace.warehouse.delta_log import LOG_FOLDER
 from tailrace.warehouse.delta_states import Log, delta_state
-from tailrace.warehouse.driver_table import conflicts
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.table_format import (
     Commit,

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from tailrace.fold import BASE, DATA_OPERATIONS, Ends
 from tailrace.settings import WarehouseSettings
+from tailrace.warehouse.conflicts import Conflict, write_once
 from tailrace.warehouse.driver_compaction import Compaction
-from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable, NeedsSpark, Range, write_once
+from tailrace.warehouse.driver_table import DataFile, DriverTable, NeedsSpark, Range
 from tailrace.warehouse.key_index import Change, KeyIndex
 from tailrace.warehouse.lake import Commit, Lake, Name
 from tailrace.warehouse.lifecycle import locations

@@ -21,7 +21,8 @@ from pyroaring import BitMap
 
 from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
-from tailrace.warehouse.driver_table import Conflict, DataFile, DriverTable
+from tailrace.warehouse.conflicts import Conflict
+from tailrace.warehouse.driver_table import DataFile, DriverTable
 
 _FILES: Final = 16
 """So many files of a tier are put together."""

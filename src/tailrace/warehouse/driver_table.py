@@ -10,17 +10,16 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
 from pyroaring import BitMap
 
+from tailrace.warehouse.conflicts import conflicts
 from tailrace.warehouse.deletion_vectors import decoded, puffin
 
 _PLAIN: Final = {
@@ -36,8 +35,6 @@ _PLAIN: Final = {
 _CODEC: Final = "write.parquet.compression-codec"
 SNAPSHOTS_KEPT: Final = 10
 """The newest snapshots always stay: among them is the one that says which batch was the last."""
-_CONFLICTS: Final = ("ValidationException", "CommitFailedException")
-_TRIES: Final = 5
 
 
 class NeedsSpark(Exception):
@@ -47,41 +44,6 @@ class NeedsSpark(Exception):
         """`is_lasting` says that it is because of the table, so that the next batch would fare alike."""
         super().__init__(cause)
         self.is_lasting = is_lasting
-
-
-class Conflict(Exception):
-    """Somebody else has changed the table since it was planned; nothing was committed."""
-
-
-@contextmanager
-def conflicts(names: Collection[str] = _CONFLICTS) -> Iterator[None]:
-    """Raise Conflict for the exceptions of a table format that say so."""
-    try:
-        yield
-    except Py4JJavaError as error:
-        if error.java_exception.getClass().getSimpleName() in names:
-            raise Conflict(str(error.java_exception.getMessage())) from error
-        raise
-
-
-def write_once(
-    write: Callable[[], None], is_there: Callable[[], bool], refresh: Callable[[], None] = lambda: None
-) -> None:
-    """Write a batch to a table that does not have it yet.
-
-    When somebody else changed the table meanwhile it is written on top of that, unless it was this very batch: another
-    job with the same checkpoint may be ahead, and what this one has to say would bring back what is deleted since.
-    """
-    for left in reversed(range(_TRIES)):
-        if is_there():
-            return
-        try:
-            write()
-            return
-        except Conflict:
-            if not left:
-                raise
-            refresh()
 
 
 @dataclass(frozen=True, slots=True)

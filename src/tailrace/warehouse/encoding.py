@@ -162,7 +162,7 @@ def _decimal(value: Any) -> Any:
     # Rounding would change the value, and 38 digits are all a column has.
     if not exact.is_finite() or abs(exact) >= _DIGITS or exact.normalize().as_tuple().exponent < -18:  # type: ignore[operator]
         return MISFIT
-    return exact
+    return exact or Decimal(0)  # Arrow refuses a zero with a large exponent
 
 
 def _string(value: Any) -> Any:

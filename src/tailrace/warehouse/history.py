@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.warehouse.driver_table import write_once
+from tailrace.warehouse.conflicts import write_once
 from tailrace.warehouse.lake import Commit, Lake, Name, sql_text
 from tailrace.warehouse.names import TableKind, history_table
 from tailrace.warehouse.summary import Part

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.jvm import java_session
-from tailrace.warehouse.driver_table import SNAPSHOTS_KEPT, DriverTable, conflicts, has_batch
+from tailrace.warehouse.conflicts import conflicts
+from tailrace.warehouse.driver_table import SNAPSHOTS_KEPT, DriverTable, has_batch
 from tailrace.warehouse.evolution import ANY_NAME
 from tailrace.warehouse.names import TableKind, quoted
 from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, listed_properties, sql_text

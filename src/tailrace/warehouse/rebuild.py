@@ -19,6 +19,7 @@ from tailrace.capture.source.namespaces import Namespaces
 from tailrace.errors import QueryFailed, RebuildIncomplete, SettingsError, TableChanged
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import error_of
+from tailrace.spark.supervising import stop
 from tailrace.warehouse.job import WarehouseJob
 from tailrace.warehouse.lake import Lake, configure_catalog, open_lake
 from tailrace.warehouse.mirrors import Mirrors
@@ -69,7 +70,7 @@ def rebuild_mirrors(
         except Exception as failure:
             raise error_of(failure) or QueryFailed(f"the rebuild failed: {failure}") from failure
         finally:
-            query.stop()
+            stop(query)
         dead_letters = _dead_letters(lake, str(query.id))
     if dead_letters and not force:
         raise RebuildIncomplete(

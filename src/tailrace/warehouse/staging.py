@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types
 
 from tailrace.errors import EventUnconvertible
@@ -21,11 +22,19 @@ from tailrace.spark.failures import task
 from tailrace.warehouse.choice import WHOLE, Choice
 from tailrace.warehouse.encoding import Encoder
 from tailrace.warehouse.evolution import META
+from tailrace.warehouse.fast_fold import FastFold
 from tailrace.warehouse.folding import Folded, KeyEvent, fold
 from tailrace.warehouse.shapes import COLUMN_TYPES, KINDS, Columns, Shape, leaves, merged_documents
 
 EVENT_COLUMNS: Final = ("_key", "cluster_time", "token", "op", "raw", "_told_as")
 """What a task needs of an event; for a row of the mirror, `raw` is the document."""
+EVENTS: Final = pa.schema(
+    zip(
+        EVENT_COLUMNS,
+        (pa.binary(), pa.int64(), pa.string(), pa.string(), pa.binary(), pa.string()),
+        strict=True,
+    )
+)
 ROW, DEAD_LETTER, REPORT = "row", "letter", "report"
 JSON_COLUMNS: Final[Columns] = {"_id": "string", "document": "string"}
 """The columns of the contract `json`."""
@@ -94,6 +103,14 @@ class Report:
         self.least = key if self.least is None else min(self.least, key)
         self.greatest = key if self.greatest is None else max(self.greatest, key)
 
+    def saw_all(self, keys: pa.ChunkedArray, deleted: int) -> None:
+        """Count rows that are all taken."""
+        ends = pc.min_max(keys).as_py()
+        self.saw(ends["min"])
+        self.saw(ends["max"])
+        self.rows += len(keys) - 2
+        self.deleted += deleted
+
     def drifted(self, drift: dict[str, Shape]) -> None:
         """Count what did not fit."""
         self.shape = merged_documents(self.shape, drift)
@@ -128,17 +145,23 @@ def folding(plan: Plan) -> Task:
 
     def run(batches: Rows) -> Iterator[pa.RecordBatch]:
         with task():
-            by_key: dict[bytes, list[KeyEvent]] = defaultdict(list)
-            for batch in batches:
-                for key, *event in _rows(batch, EVENT_COLUMNS):
-                    by_key[key].append(KeyEvent(*event))
             stage = _Stage(plan)
-            for key, events in by_key.items():
-                stage.add(key, fold(events))
-                yield from stage.full()
+            yield from stage.take(pa.Table.from_batches([_as_events(batch) for batch in batches], EVENTS))
             yield stage.last()
 
     return run
+
+
+def _as_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give a batch with the one schema that all have: whether a column may have nulls depends on where it is from."""
+    return pa.RecordBatch.from_arrays([batch.column(one.name).cast(one.type) for one in EVENTS], schema=EVENTS)
+
+
+def _by_key(events: pa.Table) -> dict[bytes, list[KeyEvent]]:
+    by_key: dict[bytes, list[KeyEvent]] = defaultdict(list)
+    for key, *event in _rows(events, EVENT_COLUMNS):
+        by_key[key].append(KeyEvent(*event))
+    return by_key
 
 
 def encoding(plan: Plan) -> Task:
@@ -161,7 +184,7 @@ RECODED: Final = ("_key", "_version", "_token", "_is_deleted", "_refused", "_bso
 """What is needed of a row to make it anew."""
 
 
-def _rows(batch: pa.RecordBatch, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+def _rows(batch: pa.RecordBatch | pa.Table, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
     return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
@@ -174,6 +197,17 @@ class _Stage:
         self._schema = plan.arrow()
         self._rows: list[dict[str, Any]] = []
         self._report = Report()
+
+    def take(self, events: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Fold all events of some documents: most by the kernel, and one by one what it leaves."""
+        made, left = _fast_fold(self._plan, self._schema).fold(events)
+        if made.num_rows:
+            self._report.saw_all(made["_key"], pc.sum(made["_is_deleted"]).as_py())
+            row = pa.repeat(pa.scalar(ROW), made.num_rows)
+            yield from made.set_column(0, self._schema.field(0), row).to_batches(_ROWS_PER_BATCH)
+        for key, records in _by_key(left).items():
+            self.add(key, fold(records))
+            yield from self.full()
 
     def add(self, key: bytes, folded: Folded, refused: str | None = None) -> None:
         for event, cause in folded.unknown:
@@ -249,6 +283,12 @@ class _Stage:
             for name, kind in zip(self._schema.names, self._schema.types, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _fast_fold(plan: Plan, schema: pa.Schema) -> FastFold:
+    """Give the fast path; documents of which the plan takes no columns, or not all, have none."""
+    columns = {} if plan.as_json or plan.choice else plan.columns
+    return FastFold(columns, schema, takes_deletes=not plan.marks)
 
 
 def _id_text(document: dict[str, Any], data: bytes) -> str:

@@ -30,6 +30,7 @@ class BsonDecoder(CanonicalDecoder):
     """Reads `bson`; its documents are compared as canonical Extended JSON."""
 
     name = "bson"
+    is_event_in_value = True
 
     def _state(self, key: bytes, value: bytes) -> StoredRecord:
         """Give what a record says of the state."""

@@ -18,6 +18,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from tailrace import raw, server_codes
+from tailrace.engine.transform import document_key
 from tailrace.errors import SettingsError
 
 
@@ -40,12 +41,7 @@ class KeyFields:
 
     def of(self, document: bytes) -> bytes:
         """Give the documentKey of a document."""
-        parts = []
-        for name in self.names:
-            span = raw.find_path(document, *name.split(b"."))
-            if span is not None:
-                parts.append(raw.element(span[0], name, document[span[1] : span[2]]))
-        return raw.document(*parts)
+        return document_key(document, self.names)
 
 
 BY_ID = KeyFields()
@@ -90,26 +86,23 @@ def snapshot_event(
     )
 
 
-def recovered_delete(namespace: str, document_key: bytes, token: bytes, cluster_time: Timestamp) -> bytes:
+def recovered_delete(namespace: str, key: bytes, token: bytes, cluster_time: Timestamp) -> bytes:
     """Make the event of a delete that happened in a gap and was found by comparing keys."""
-    return raw.document(
-        raw.element(raw.DOCUMENT, b"_id", token),
-        raw.element(raw.STRING, b"operationType", raw.string("delete")),
-        raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
-        _namespace(namespace),
-        raw.element(raw.DOCUMENT, b"documentKey", document_key),
-        raw.element(raw.BOOL, b"recovered", raw.boolean(True)),
-    )
+    return _recovered("delete", namespace, raw.element(raw.DOCUMENT, b"documentKey", key), token, cluster_time)
 
 
 def recovered_rename(namespace: str, to: str, token: bytes, cluster_time: Timestamp) -> bytes:
     """Make the event of a rename that happened in a gap and was found by the UUID of the collection."""
+    return _recovered("rename", namespace, _namespace(to, b"to"), token, cluster_time)
+
+
+def _recovered(operation: str, namespace: str, what: bytes, token: bytes, cluster_time: Timestamp) -> bytes:
     return raw.document(
         raw.element(raw.DOCUMENT, b"_id", token),
-        raw.element(raw.STRING, b"operationType", raw.string("rename")),
+        raw.element(raw.STRING, b"operationType", raw.string(operation)),
         raw.element(raw.TIMESTAMP, b"clusterTime", raw.timestamp(cluster_time)),
         _namespace(namespace),
-        _namespace(to, b"to"),
+        what,
         raw.element(raw.BOOL, b"recovered", raw.boolean(True)),
     )
 

@@ -101,6 +101,8 @@ class RecordDecoder(ABC):
     name: ClassVar[str]
     is_whole_in_value: ClassVar[bool] = False
     """Whether values are whole events, so that keys and headers say nothing that is not in there."""
+    is_event_in_value: ClassVar[bool] = False
+    """Whether a value is the BSON of an event itself."""
     has_documents: ClassVar[bool] = True
     has_events: ClassVar[bool] = True
     """Whether a record can become its event again without anything else, as a schema registry."""
