@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use hmac::{Hmac, Mac};
 use memchr::memmem::Finder;
@@ -53,11 +53,12 @@ impl State {
 }
 
 /// The rules of a collection: for each state and name the state of a field of that name.
-struct Machine {
-    /// The names that rules spell out, in order: their numbers count from 1 on, and 0 is any other.
-    names: Vec<Vec<u8>>,
-    /// A bit for each such name (`name_bit`): most fields are told apart by it.
-    bits: [u64; 4],
+pub struct Machine {
+    /// The names that rules spell out, with their numbers, by `hash`: these count from 1 on, and 0 is any other. Most
+    /// fields are told apart by their hash alone.
+    numbers: Vec<Vec<(Vec<u8>, usize)>>,
+    /// How many numbers there are.
+    width: usize,
     /// Names without which nothing happens to an event; None: something may happen to any.
     ends: Option<Vec<Finder<'static>>>,
     states: Vec<State>,
@@ -76,9 +77,10 @@ impl Machine {
         fields: Vec<u32>,
         positions: Vec<u32>,
     ) -> Option<Machine> {
-        let size = states.len() * (names.len() + 1);
+        let width = names.len() + 1;
+        let size = states.len() * width;
         let is_whole = |table: &[u32]| table.len() == size && table.iter().all(|&to| (to as usize) < states.len());
-        if states.is_empty() || !names.is_sorted() || !is_whole(&fields) || !is_whole(&positions) {
+        if states.is_empty() || !is_whole(&fields) || !is_whole(&positions) {
             return None;
         }
         let states = states.into_iter().map(|(action, length, is_kept, is_untouched, may_contain_kept)| {
@@ -92,36 +94,33 @@ impl Machine {
             State { action, is_kept, is_untouched, may_contain_kept }
         });
         let states = states.collect();
-        let mut bits = [0; 4];
-        for name in &names {
-            let (word, bit) = name_bit(name);
-            bits[word] |= bit;
+        let mut numbers = vec![Vec::new(); HASHES];
+        for (place, name) in names.into_iter().enumerate() {
+            numbers[hash(&name)].push((name, place + 1));
         }
         let ends = ends.map(|ends| ends.iter().map(|end| Finder::new(end).into_owned()).collect());
-        Some(Machine { names, bits, ends, states, fields, positions })
+        Some(Machine { numbers, width, ends, states, fields, positions })
     }
 
     fn state(&self, number: usize) -> &State {
         &self.states[number]
     }
 
+    #[inline]
     fn step(&self, table: &[u32], from: usize, name: &[u8]) -> usize {
-        let (word, bit) = name_bit(name);
-        let place = if self.bits[word] & bit != 0 {
-            self.names.binary_search_by(|known| known.as_slice().cmp(name))
-        } else {
-            Err(0)
-        };
-        let number = place.map_or(0, |place| place + 1);
-        table[from * (self.names.len() + 1) + number] as usize
+        let known = self.numbers[hash(name)].iter().find(|(known, _)| known == name);
+        table[from * self.width + known.map_or(0, |&(_, number)| number)] as usize
     }
 
-    /// The state of a field of a document; a name with dots is a path, in which a number may be a position or a name.
-    /// Where the two readings differ the reference decides.
+    /// The state of a field of a document; a name with dots is a path.
+    #[inline]
     fn field(&self, from: usize, name: &[u8]) -> Result<usize> {
-        if !name.contains(&b'.') {
-            return Ok(self.step(&self.fields, from, name));
-        }
+        if has_dot(name) { self.path(from, name) } else { Ok(self.step(&self.fields, from, name)) }
+    }
+
+    /// The state that a path leads to, in which a number may be a position or a name. Where the two readings differ the
+    /// reference decides.
+    fn path(&self, from: usize, name: &[u8]) -> Result<usize> {
         let (mut state, mut by_name) = (from, from);
         for part in name.split(|&byte| byte == b'.') {
             let is_position = state != from && !part.is_empty() && part.iter().all(u8::is_ascii_digit);
@@ -133,24 +132,51 @@ impl Machine {
 
     /// The state of an element of an array.
     fn position(&self, from: usize, index: &[u8]) -> Result<usize> {
-        if index.contains(&b'.') { Err(UNUSUAL) } else { Ok(self.step(&self.positions, from, index)) }
+        if has_dot(index) { Err(UNUSUAL) } else { Ok(self.step(&self.positions, from, index)) }
     }
 
-    fn may_touch(&self, raw: &[u8]) -> bool {
+    /// Whether something may happen to a document.
+    fn may_touch(&self, document: &[u8]) -> bool {
         let Some(ends) = &self.ends else { return true };
-        ends.iter().any(|end| end.find(raw).is_some())
+        ends.iter().any(|end| end.find(document).is_some())
+    }
+
+    /// Whether nothing happens to the fields of a document, as far as their names say.
+    fn leaves_alone(&self, document: &[u8]) -> Result<bool> {
+        for element in elements(document)? {
+            if !self.state(self.field(0, element?.name)?).is_untouched {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
-/// One of 256 bits, by the length of a name and its first and last bytes.
-fn name_bit(name: &[u8]) -> (usize, u64) {
+/// Names are short: eight bytes at a time find a dot sooner than a search.
+#[inline]
+fn has_dot(name: &[u8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let has = |bytes: &[u8; 8]| {
+        let word = u64::from_le_bytes(*bytes) ^ (ONES * b'.' as u64);
+        word.wrapping_sub(ONES) & !word & (ONES << 7) != 0
+    };
+    match name.last_chunk::<8>() {
+        Some(last) => has(last) || name.chunks_exact(8).any(|chunk| chunk.first_chunk().is_some_and(has)),
+        None => name.contains(&b'.'),
+    }
+}
+
+const HASHES: usize = 256;
+
+/// A number by the length of a name and its first and last bytes.
+#[inline]
+fn hash(name: &[u8]) -> usize {
     let [first, last] = [name.first(), name.last()].map(|byte| usize::from(*byte.unwrap_or(&0)));
-    let hash = name.len() + 7 * first + 31 * last;
-    (hash / 64 % 4, 1 << (hash % 64))
+    (name.len() + 7 * first + 31 * last) % HASHES
 }
 
 /// What is known of a collection.
-enum Known {
+pub enum Known {
     Untouched,
     Ruled(Machine),
     /// Its rules have too many states.
@@ -158,7 +184,7 @@ enum Known {
 }
 
 /// What is known of collections, by namespace.
-type Collections = HashMap<String, Known>;
+pub type Collections = HashMap<String, Known>;
 
 /// A policy with what it has learned of collections.
 #[pyclass(frozen, module = "tailrace_kernel")]
@@ -208,7 +234,13 @@ impl Policy {
         events: Vec<Bound<'py, PyBytes>>,
     ) -> PyResult<(Bound<'py, PyList>, Vec<usize>, BTreeSet<String>)> {
         let slices: Vec<&[u8]> = events.iter().map(|event| event.as_bytes()).collect();
-        let Governed { bytes, places, unknown } = py.detach(|| self.apply(&slices));
+        let (places, bytes, unknown) = py.detach(|| {
+            let known = self.known();
+            let mut governor = self.governor(&known, Vec::new());
+            let places: Vec<_> = slices.iter().map(|event| governor.event(event)).collect();
+            let (bytes, unknown) = governor.finish();
+            (places, bytes, unknown)
+        });
         let (list, mut declined) = (PyList::empty(py), Vec::new());
         for (number, (event, place)) in events.iter().zip(places).enumerate() {
             match place {
@@ -224,45 +256,44 @@ impl Policy {
     }
 }
 
-/// What becomes of events under a policy.
-#[derive(Default)]
-pub struct Governed {
-    /// The events that were changed, one behind the other.
-    pub bytes: Vec<u8>,
-    /// Of each event where the changed one is; None when it is as it was, an error when the reference looks at it.
-    pub places: Vec<Result<Option<Range<usize>>>>,
-    /// Namespaces whose rules have to be learned first; their events are left to the reference.
-    pub unknown: BTreeSet<String>,
-}
-
 impl Policy {
     fn insert(&self, namespace: String, known: Known) {
         self.known.write().unwrap_or_else(PoisonError::into_inner).insert(namespace, known);
     }
 
-    /// Apply the rules to events.
-    pub fn apply(&self, events: &[&[u8]]) -> Governed {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        let mut rewriter = Rewriter { out: Writer::default(), mac: self.mac.as_ref(), scratch: Vec::new() };
-        rewriter.out.bytes.reserve(events.iter().map(|event| event.len()).sum());
-        let mut governor = Governor { known: &known, rewriter, latest: None, unknown: BTreeSet::new() };
-        let places = events.iter().map(|event| governor.event(event)).collect();
-        Governed { bytes: governor.rewriter.out.bytes, places, unknown: governor.unknown }
+    pub fn known(&self) -> RwLockReadGuard<'_, Collections> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Give what applies the rules to events and writes those that change to the end of `bytes`.
+    pub fn governor<'p>(&'p self, known: &'p Collections, bytes: Vec<u8>) -> Governor<'p> {
+        let rewriter = Rewriter { out: Writer { bytes }, mac: self.mac.as_ref(), scratch: Vec::new() };
+        Governor { known, rewriter, latest: None, unknown: BTreeSet::new() }
     }
 }
 
 /// Applies a policy to one event after another.
-struct Governor<'p> {
+pub struct Governor<'p> {
     known: &'p Collections,
     rewriter: Rewriter<'p>,
     /// `ns` of the event before: neighbours are often of one collection.
     latest: Option<(Vec<u8>, &'p Known)>,
+    /// Namespaces whose rules have to be learned first; their events are left to the reference.
     unknown: BTreeSet<String>,
 }
 
 impl<'p> Governor<'p> {
+    /// The events that were changed, one behind the other.
+    pub fn bytes(&self) -> &[u8] {
+        &self.rewriter.out.bytes
+    }
+
+    pub fn finish(self) -> (Vec<u8>, BTreeSet<String>) {
+        (self.rewriter.out.bytes, self.unknown)
+    }
+
     /// Apply the rules to an event; give where the changed one is in the buffer, None when it is as it was.
-    fn event(&mut self, raw: &[u8]) -> Result<Option<Range<usize>>> {
+    pub fn event(&mut self, raw: &[u8]) -> Result<Option<Range<usize>>> {
         let begin = self.rewriter.out.bytes.len();
         let is_changed = self.rewrite(raw);
         if matches!(is_changed, Ok(true)) {
@@ -282,16 +313,21 @@ impl<'p> Governor<'p> {
         if event.is_description {
             return Err(UNUSUAL);
         }
-        if !machine.may_touch(raw) || event.is_recovered {
+        if event.is_recovered {
             return Ok(false);
         }
         let begin = self.rewriter.out.bytes.len();
-        if let Some(key) = event.key {
+        if let Some(key) = event.key
+            && !machine.leaves_alone(key)?
+        {
             self.rewriter.document(machine, 0, key, 0)?;
             if self.rewriter.out.bytes[begin..] != *key {
                 return Err(UNUSUAL); // the key is in the token, too
             }
             self.rewriter.out.truncate(begin);
+        }
+        if !event.documents.iter().flatten().any(|document| machine.may_touch(document.value)) {
+            return Ok(false);
         }
         self.rewriter.event(machine, raw, &event)?;
         Ok(self.rewriter.out.bytes[begin..] != *raw)
@@ -458,12 +494,19 @@ impl Rewriter<'_> {
             return Err(UNUSUAL);
         }
         let whole = self.out.open();
+        let mut copied = 4;
         for element in elements(array)? {
             let element = element?;
-            if !self.value(machine, machine.position(from, element.name)?, &element, depth)? {
-                self.out.head(bson::NULL, element.name);
+            let state = machine.position(from, element.name)?;
+            if !machine.state(state).is_untouched {
+                self.out.raw(&array[copied..element.start]);
+                if !self.value(machine, state, &element, depth)? {
+                    self.out.head(bson::NULL, element.name);
+                }
+                copied = element.end;
             }
         }
+        self.out.raw(&array[copied..array.len() - 1]);
         self.out.close_document(whole);
         Ok(())
     }
@@ -472,10 +515,6 @@ impl Rewriter<'_> {
     fn value(&mut self, machine: &Machine, number: usize, element: &Element<'_>, depth: usize) -> Result<bool> {
         let state = machine.state(number);
         let &Element { kind, name, value, .. } = element;
-        if state.is_untouched {
-            self.out.element(kind, name, value);
-            return Ok(true);
-        }
         let is_nested = matches!(kind, bson::DOCUMENT | bson::ARRAY);
         if state.action == Action::Drop || !(state.is_kept || is_nested && state.may_contain_kept) {
             return Ok(false);
@@ -512,9 +551,8 @@ impl Rewriter<'_> {
                 self.out.head(kind, name);
                 match kind {
                     bson::STRING | bson::SYMBOL | bson::CODE => {
-                        let text = utf8(bson::string(value)?)?;
-                        let end = text.char_indices().nth(length).map_or(text.len(), |(end, _)| end);
-                        self.string(&text.as_bytes()[..end]);
+                        let text = bson::string(value)?;
+                        self.string(&text[..end_of(utf8(text)?, length)]);
                     }
                     bson::BINARY => match bson::binary(value)? {
                         (_, data) if data.len() > length => self.binary(0, &data[..length]),
@@ -579,6 +617,15 @@ impl Rewriter<'_> {
         self.out.raw(&(data.len() as u32).to_le_bytes());
         self.out.bytes.push(subtype);
         self.out.raw(data);
+    }
+}
+
+/// Where so many characters of a text end; most texts are ASCII, or shorter.
+fn end_of(text: &str, length: usize) -> usize {
+    match text.as_bytes().get(..length) {
+        None => text.len(),
+        Some(begin) if begin.is_ascii() => length,
+        Some(_) => text.char_indices().nth(length).map_or(text.len(), |(end, _)| end),
     }
 }
 

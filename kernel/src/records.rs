@@ -1,6 +1,7 @@
 //! Events of a batch become records: key, value and headers in every format of capture.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -8,12 +9,13 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::avro::Schemas;
 use crate::bson;
+use crate::buffers::Buffers;
 use crate::debezium::{Debezium, Envelope};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::flat;
 use crate::keys::{Key, find_key};
-use crate::policy::{Governed, Policy};
+use crate::policy::Policy;
 use crate::record_batch::{Builder, Made, RecordBatch, Source};
 use crate::spelling::{Names, Style, Writer};
 use crate::styles::{ExtendedJson, Unprintable};
@@ -36,6 +38,7 @@ pub struct RecordFormat {
     /// `Record`, and what makes one of a tuple.
     record: Py<PyAny>,
     new: Py<PyAny>,
+    buffers: Arc<Buffers>,
 }
 
 #[pymethods]
@@ -65,7 +68,7 @@ impl RecordFormat {
             _ => return Err(PyValueError::new_err(format!("there is no format {name}"))),
         };
         let new = record.py().get_type::<PyTuple>().getattr("__new__")?.unbind();
-        Ok(RecordFormat { format, key_field, tombstones, record: record.unbind(), new })
+        Ok(RecordFormat { format, key_field, tombstones, record: record.unbind(), new, buffers: Arc::default() })
     }
 
     /// Take the schema of a namespace (`DocumentSchema.plan()`) and the id that the registry gave it.
@@ -88,25 +91,26 @@ impl RecordFormat {
     ) -> RecordBatch {
         let slices: Vec<&[u8]> = events.iter().map(|event| event.as_bytes()).collect();
         let policy = policy.map(|policy| policy.get());
-        let (built, governed) = py.detach(|| {
-            let governed = policy.map_or_else(Governed::default, |policy| policy.apply(&slices));
-            (self.convert_all(&slices, &governed, looks_up, now), governed)
-        });
-        RecordBatch::new(events, governed, built, self.record.clone_ref(py), self.new.clone_ref(py))
+        let built = py.detach(|| self.convert_all(&slices, policy, looks_up, now));
+        RecordBatch::new(events, built, self.record.clone_ref(py), self.new.clone_ref(py), self.buffers.clone())
     }
 }
 
 impl RecordFormat {
-    fn convert_all(&self, events: &[&[u8]], governed: &Governed, looks_up: bool, now: i64) -> Builder {
-        let mut built = Builder::default();
-        built.out.reserve(events.iter().map(|event| event.len() * 5 / 4).sum());
+    fn convert_all(&self, events: &[&[u8]], policy: Option<&Policy>, looks_up: bool, now: i64) -> Builder {
+        let mut built = Builder::new(events.len(), self.buffers.take());
+        built.out.reserve(events.iter().map(|event| event.len() * 7 / 4).sum());
+        let known = policy.map(Policy::known);
+        let mut governor =
+            policy.zip(known.as_ref()).map(|(policy, known)| policy.governor(known, self.buffers.take()));
         let (mut inner, mut names) = (Vec::new(), Names::default());
         for (number, given) in events.iter().enumerate() {
             let begin = built.out.len();
-            let (source, event) = match governed.places.get(number) {
-                None | Some(Ok(None)) => (Source::Given(number), *given),
-                Some(Ok(Some(place))) => (Source::Governed(place.clone()), &governed.bytes[place.clone()]),
-                Some(Err(_)) => {
+            let changed = governor.as_mut().map_or(Ok(None), |governor| governor.event(given));
+            let (source, event) = match (changed, &governor) {
+                (Ok(Some(place)), Some(governor)) => (Source::Governed(place.clone()), &governor.bytes()[place]),
+                (Ok(_), _) => (Source::Given(number), *given),
+                (Err(_), _) => {
                     built.decline(number);
                     continue;
                 }
@@ -120,6 +124,9 @@ impl RecordFormat {
                     built.decline(number);
                 }
             }
+        }
+        if let Some(governor) = governor {
+            (built.governed, built.unknown) = governor.finish();
         }
         built
     }

@@ -24,6 +24,17 @@ pub trait Style {
         text::quoted(out, text.as_bytes());
     }
 
+    /// Write a text whose bytes nobody has looked at yet; one that is not UTF-8 is left to the reference.
+    #[inline]
+    fn unchecked_string(&self, out: &mut Vec<u8>, text: &[u8]) -> Result<()> {
+        if text::is_plain(text) {
+            self.quoted_by(out, |out| out.extend_from_slice(text));
+        } else {
+            self.string(out, utf8(text)?);
+        }
+        Ok(())
+    }
+
     fn int32(&self, out: &mut Vec<u8>, number: i32) {
         text::integer(out, number.into());
     }
@@ -182,7 +193,7 @@ impl<S: Style> Writer<'_, S> {
 
     /// Write the name of a field and what stands between it and its value.
     pub fn name(&mut self, name: &[u8]) -> Result<()> {
-        self.style.string(self.out, utf8(name)?);
+        self.style.unchecked_string(self.out, name)?;
         self.out.extend_from_slice(S::COLON);
         Ok(())
     }
@@ -245,7 +256,7 @@ impl<S: Style> Writer<'_, S> {
         let out = &mut *self.out;
         match kind {
             bson::DOUBLE => self.style.double(out, bson::double(value)?)?,
-            bson::STRING => self.style.string(out, utf8(bson::string(value)?)?),
+            bson::STRING => self.style.unchecked_string(out, bson::string(value)?)?,
             bson::DOCUMENT => self.document_at(value, depth + 1)?,
             bson::ARRAY => self.array(value, depth + 1)?,
             bson::BINARY => {

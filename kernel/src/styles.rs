@@ -267,6 +267,10 @@ impl Style for Silent {
 
     fn string(&self, _: &mut Vec<u8>, _: &str) {}
 
+    fn unchecked_string(&self, _: &mut Vec<u8>, text: &[u8]) -> Result<()> {
+        text::utf8(text).map(|_| ())
+    }
+
     fn int32(&self, _: &mut Vec<u8>, _: i32) {}
 
     fn int64(&self, _: &mut Vec<u8>, _: i64) {}

@@ -67,6 +67,31 @@ fn special(text: &[u8]) -> Option<usize> {
     text[place..].iter().position(|&byte| ESCAPES[byte as usize] != PLAIN).map(|found| place + found)
 }
 
+/// Whether a text is printable ASCII without quotes and backslashes, which every spelling writes as it is.
+pub fn is_plain(text: &[u8]) -> bool {
+    match (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(_), Some(last)) => {
+            text.chunks_exact(8).all(|chunk| chunk.first_chunk().is_some_and(|word| are_plain(*word)))
+                && are_plain(*last)
+        }
+        _ => text.iter().all(|&byte| (0x20..0x7f).contains(&byte) && byte != b'"' && byte != b'\\'),
+    }
+}
+
+fn are_plain(bytes: [u8; 8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let word = u64::from_le_bytes(bytes);
+    let quote = word ^ (ONES * b'"' as u64);
+    let backslash = word ^ (ONES * b'\\' as u64);
+    let found = (word.wrapping_sub(ONES * 0x20) & !word)
+        | (quote.wrapping_sub(ONES) & !quote)
+        | (backslash.wrapping_sub(ONES) & !backslash)
+        | word.wrapping_add(ONES) // from 0x7f on
+        | word;
+    found & HIGH == 0
+}
+
 pub fn quoted(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     escaped(out, text);
@@ -272,6 +297,20 @@ mod tests {
         assert_eq!(made(|out| date(out, LAST_YEAR_MS)), "9999-12-31T23:59:59.999Z");
         assert_eq!(made(|out| date(out, FIRST_YEAR_MS)), "0001-01-01T00:00:00Z");
         assert_eq!(made(|out| date(out, 951_782_400_007)), "2000-02-29T00:00:00.007Z");
+    }
+
+    #[test]
+    fn plain_texts_have_no_byte_that_a_spelling_changes() {
+        for length in 0..20 {
+            for place in 0..length {
+                for byte in 0..=255_u8 {
+                    let mut text = vec![b'x'; length];
+                    text[place] = byte;
+                    let wanted = matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+                    assert_eq!(is_plain(&text), wanted, "{byte} at {place} of {length}");
+                }
+            }
+        }
     }
 
     #[test]
