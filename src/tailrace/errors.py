@@ -6,7 +6,8 @@
     ├── ThreadDied               thread-died              retry    a thread of this process failed and was restarted
     ├── ServerUnreachable        server-unreachable       retry    no server answers at an address
     ├── DeploymentUnsuitable     deployment-unsuitable    stop     this MongoDB cannot do what is asked of it
-    │   └── NotReplicaSet        not-a-replica-set        stop     a standalone mongod, or one that was never initiated
+    │   └── NotReplicaSet        not-a-replica-set        stop     a standalone mongod
+    │       └── NotInitiated     replica-set-not-initiated retry   nobody initiated it, or it has only started
     ├── NotCaughtUp              not-caught-up            retry    a stream has not delivered up to a time
     ├── NotAuthorized            not-authorized           stop     the user lacks a privilege
     ├── FileUnusable             file-unusable            stop     a file or folder cannot be read or written
@@ -77,75 +78,6 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from tailrace import server_codes
-
-__all__ = [
-    "AlertUndelivered",
-    "AlreadyUp",
-    "AuditUnavailable",
-    "Backpressure",
-    "BadFrame",
-    "BsonMalformed",
-    "CaptureError",
-    "ChangeStreamError",
-    "CheckpointMissing",
-    "ChecksumMismatch",
-    "ControlRefused",
-    "DeploymentUnsuitable",
-    "DiskFull",
-    "DownloadFailed",
-    "EventTooLarge",
-    "EventUnconvertible",
-    "EventUnreadable",
-    "FeatureStoreFull",
-    "FeatureStoreUnavailable",
-    "FeaturesEvicted",
-    "FeaturesLost",
-    "FeaturesMixed",
-    "FeaturesUnknown",
-    "FileUnusable",
-    "FormatMismatch",
-    "GapOpen",
-    "GapUnknown",
-    "HandlerFailed",
-    "HistoryLost",
-    "ImageMissing",
-    "InvalidResumeToken",
-    "InventoryMissing",
-    "LeaseExpired",
-    "LeaseHeld",
-    "LeaseLost",
-    "MissingExtra",
-    "NotAuthorized",
-    "NotCaughtUp",
-    "NotReplicaSet",
-    "OplogEntryInvalid",
-    "OplogUnreadable",
-    "Outcome",
-    "PartGaveUp",
-    "PipelineFailed",
-    "PipelineUnsupported",
-    "PositionInvalid",
-    "QueryFailed",
-    "RebuildIncomplete",
-    "RecordRefused",
-    "RecordingInvalid",
-    "ResumeTokenMissing",
-    "SchemaDrifted",
-    "ServerDidNotStart",
-    "ServerUnreachable",
-    "SettingsError",
-    "SinkUnavailable",
-    "SqlRefused",
-    "StandError",
-    "StoreUnavailable",
-    "StreamFatal",
-    "StreamInvalidated",
-    "StreamRefused",
-    "TableChanged",
-    "TailraceError",
-    "ThreadDied",
-    "TokenQuarantined",
-]
 
 
 class Outcome(StrEnum):
@@ -224,10 +156,18 @@ class DeploymentUnsuitable(TailraceError):
 
 
 class NotReplicaSet(DeploymentUnsuitable):
-    """A standalone mongod, or one whose replica set was never initiated, has no oplog and no change streams."""
+    """A standalone mongod has no oplog and no change streams."""
 
     code = "not-a-replica-set"
     default_hint = "Start mongod with --replSet, and run rs.initiate() once."
+
+
+class NotInitiated(NotReplicaSet):
+    """A member without a configuration: nobody initiated its set, or it has only started and not read it yet."""
+
+    code = "replica-set-not-initiated"
+    outcome = Outcome.RETRY
+    default_hint = "Run once, on one member: mongosh --eval 'rs.initiate()'"
 
 
 class NotAuthorized(TailraceError):
@@ -696,3 +636,8 @@ class ServerDidNotStart(StandError):
 
     code = "server-did-not-start"
     default_hint = "Read the end of its log, named in the message."
+
+
+__all__ = sorted(
+    name for name, value in globals().items() if isinstance(value, type) and issubclass(value, TailraceError | Outcome)
+)

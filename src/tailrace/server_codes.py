@@ -73,7 +73,7 @@ CURSOR_GONE: Final = frozenset({43, 136, 175, 237, 11601})
 """The cursor is lost, the position is not."""
 NEVER_RESUMABLE: Final = frozenset({136, 237, 11601})
 """What the specification has drivers give up on, although a new cursor at the same position may succeed."""
-PASSING: Final = RESUMABLE | {46, 50, 112, 134, 202, 239, 246}
+PASSING: Final = RESUMABLE | STARTING_UP | STALE_VERSIONS | {46, 50, 112, 239, 462}
 """The server or its primary is changing, or cannot be reached now."""
 PASSING_FOR_A_TAIL: Final = RESUMABLE | CURSOR_GONE | {134, 246}
 """Codes after which the same read of the oplog may succeed: elections, rollbacks, restarts, lost cursors."""

@@ -17,7 +17,19 @@ from pymongo import MongoClient
 from rich.text import Text
 from typer.main import get_command
 
-from tailrace.cli.app import app, run
+from tailrace.cli.app import EXIT_ERROR, app, exit_code_of, run
+from tailrace.errors import (
+    AuditUnavailable,
+    HistoryLost,
+    LeaseLost,
+    MissingExtra,
+    NotAuthorized,
+    NotInitiated,
+    NotReplicaSet,
+    ServerUnreachable,
+    SettingsError,
+    StreamRefused,
+)
 from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.settings import describe
 from waiting import SECONDS
@@ -96,6 +108,40 @@ def test_unknown_settings_give_one_line_and_exit_64(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error[settings-invalid]: unknown settings key mongodb.url. Run ")
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SettingsError("x"), 64),
+        (MissingExtra("x"), 64),
+        (ServerUnreachable("x"), 69),
+        (NotInitiated("x"), 69),
+        (LeaseLost("x"), 69),
+        (AuditUnavailable("x"), 69),
+        (HistoryLost("x"), 75),
+        (NotAuthorized("x"), 78),
+        (NotReplicaSet("x"), 78),
+    ],
+    ids=lambda value: getattr(value, "code", value),
+)
+def test_the_exit_code_says_whether_a_restart_can_help(error, code):
+    assert exit_code_of(error) == code
+
+
+@pytest.mark.parametrize(("server_code", "code"), [(72, 78), (18, 78), (40324, 78), (499, EXIT_ERROR)])
+def test_a_servers_error_that_nobody_knows_may_pass(server_code, code):
+    """Such a stream is started again: it would fall behind for good while it waits for a person."""
+    assert exit_code_of(StreamRefused("no", server_code=server_code)) == code
+
+
+def test_an_unexpected_error_is_none_that_a_person_has_to_mend(monkeypatch, capsys):
+    def broken() -> None:
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr("tailrace.cli.app._command", lambda: lambda *_, **__: broken())
+    assert run(["settings"]) == EXIT_ERROR
+    assert capsys.readouterr().err.startswith("error[unexpected]: RuntimeError: bug")
+
+
 def test_debug_shows_the_traceback(tmp_path, capsys):
     (tmp_path / "tailrace.toml").write_text("x = 1")
     assert run(["--debug", "settings"]) == 64
@@ -114,7 +160,7 @@ def test_settings_as_json_mask_passwords(monkeypatch, capsys):
 
 
 def test_an_unknown_server_of_the_stand_is_refused(capsys):
-    assert run(["stand", "up", "oracle"]) == 70
+    assert run(["stand", "up", "oracle"]) == 78
     assert "error[stand-failed]: no server is called oracle. Choose from: mongodb" in capsys.readouterr().err
 
 
@@ -124,7 +170,7 @@ def test_the_stand_comes_up_shows_itself_and_goes_down(tmp_path, monkeypatch, ca
     assert run(["stand", "up", "mongodb", "redis", "--json"]) == 0
     try:
         capsys.readouterr()
-        assert run(["stand", "up"]) == 70
+        assert run(["stand", "up"]) == 78
         assert "a stand is up already" in capsys.readouterr().err
         assert run(["stand", "status", "--json"]) == 0
         mongodb, redis = json.loads(capsys.readouterr().out)
@@ -139,7 +185,7 @@ def test_the_stand_comes_up_shows_itself_and_goes_down(tmp_path, monkeypatch, ca
     finally:
         assert run(["stand", "down"]) == 0
     assert run(["stand", "status"]) == 1
-    assert run(["stand", "settings"]) == 70
+    assert run(["stand", "settings"]) == 78
     for pid in mongodb["pids"] + redis["pids"]:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

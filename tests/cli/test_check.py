@@ -231,5 +231,5 @@ def test_a_server_that_does_not_answer_is_exit_code_69(tmp_path: Path, capsys: p
 def test_a_name_without_a_position_is_an_error(
     mongodb: ReplicaSet, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["check", "nobody", "--uri", mongodb.uri, "--store", store_url]) == 70
+    assert run(["check", "nobody", "--uri", mongodb.uri, "--store", store_url]) == 78
     assert "no position for nobody" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from bson import Timestamp
 
 from tailrace.capture.positions import Counts, Position, PositionStore, open_store
-from tailrace.cli.app import EXIT_ERROR, EXIT_UNAVAILABLE, EXIT_USAGE, run
+from tailrace.cli.app import EXIT_STOP, EXIT_UNAVAILABLE, EXIT_USAGE, run
 
 HEX = "826543210F000000072B0229296E04"
 
@@ -101,7 +101,7 @@ def test_set_to_a_token_and_to_a_time(store: PositionStore, capsys: pytest.Captu
         (["--reason", "x"], EXIT_USAGE),
         (["--reason", "x", "--token", HEX, "--at", "5"], EXIT_USAGE),
         (["--reason", "x", "--at", "yesterday"], EXIT_USAGE),
-        (["--reason", "x", "--token", "82"], EXIT_ERROR),
+        (["--reason", "x", "--token", "82"], EXIT_STOP),
     ],
 )
 def test_set_refuses_what_is_not_a_place(store: PositionStore, arguments: list[str], code: int) -> None:
@@ -139,12 +139,12 @@ def test_export_and_import_into_another_store(store: PositionStore, capsys: pyte
 
 def test_import_of_something_else(store: PositionStore, capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.json").write_text('{"orders": {"form": 7}}')
-    assert run(["position", "import", "other.json", "--reason", "x"]) == EXIT_ERROR
+    assert run(["position", "import", "other.json", "--reason", "x"]) == EXIT_STOP
     assert "position-invalid" in capsys.readouterr().err
 
 
 def test_export_of_a_name_without_position(store: PositionStore, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["position", "export", "nothing"]) == EXIT_ERROR
+    assert run(["position", "export", "nothing"]) == EXIT_STOP
     assert "nothing has no position" in capsys.readouterr().err
 
 

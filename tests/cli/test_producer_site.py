@@ -28,12 +28,14 @@ TOKEN = "known to the operator alone"
 class Running:
     """`tailrace produce` in a process of its own, with the endpoint and a file as its sink."""
 
-    def __init__(self, mongodb: ReplicaSet, database: Database[dict[str, Any]], folder: Path) -> None:
+    def __init__(
+        self, mongodb: ReplicaSet, database: Database[dict[str, Any]], folder: Path, store: str | None = None
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._address = f"http://127.0.0.1:{free.getsockname()[1]}"
         self.database = database
         self._out = folder / "out.jsonl"
-        self.store = f"file:{folder / 'positions'}"
+        self.store = store or f"file:{folder / 'positions'}"
         settings = {
             "TAILRACE_MONITOR__CONTROL_TOKEN": TOKEN,
             "TAILRACE_MONITOR__EVERY_SECONDS": "0.2",
@@ -94,6 +96,26 @@ def running(mongodb: ReplicaSet, tmp_path_factory: pytest.TempPathFactory) -> It
             client.drop_database(database)
     assert producer.process.returncode == 0, complaint
     assert TOKEN not in complaint
+
+
+def test_a_spare_says_that_it_is_one_and_lets_nobody_believe_it_did_something(
+    running: Running, mongodb: ReplicaSet, tmp_path: Path
+) -> None:
+    """Behind a name with several addresses, a pause may arrive at the process that does not run the stream."""
+    standby = Running(mongodb, running.database, tmp_path, running.store)
+    try:
+        wait_until(standby.answers, "the standby answers")
+        _until(standby, lambda state: state["standby"])
+        assert not running.state()["standby"]
+        for action in ("/pause", "/resume", "/snapshot", "/recover"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                standby.post(action)
+            assert refused.value.code == 421
+            assert "another process runs the stream" in json.load(refused.value)["message"]
+        assert standby.state()["state"] == "idle"
+    finally:
+        standby.process.terminate()
+        standby.process.communicate(timeout=SECONDS)
 
 
 def test_a_producer_tells_its_state(running: Running, mongodb: ReplicaSet) -> None:

@@ -53,7 +53,7 @@ def test_decode_shows_a_high_water_mark(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_a_bad_token_is_told(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["token", "decode", *arguments]) == 70
+    assert run(["token", "decode", *arguments]) == 78
     error = capsys.readouterr().err
     assert error.startswith("error[resume-token-invalid]:")
     assert message in error

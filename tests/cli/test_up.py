@@ -67,7 +67,7 @@ def test_a_killed_producer_comes_back_and_misses_nothing(pipeline):
 
 
 def test_a_second_run_in_the_same_folder_is_refused(pipeline, capsys):
-    assert run(["up", "--folder", str(pipeline.folder / ".tailrace" / "up")]) == 70
+    assert run(["up", "--folder", str(pipeline.folder / ".tailrace" / "up")]) == 78
     assert "error[already-up]" in capsys.readouterr().err
 
 

@@ -99,9 +99,9 @@ def test_it_goes_on_after_a_saved_token(
         (["a.b", "--pipeline", "{"], 64, "--pipeline"),
         (["a.b", "--pipeline", "{}"], 64, "--pipeline is not a list of stages"),
         (["a.b", "--start-at", "soon"], 64, "soon"),
-        (["a.b", "--resume-after", "{"], 70, "resume-token-invalid"),
-        (["a.b", "--resume-after", "xyz"], 70, "error["),
-        (["a.b", "--full-document", "surprise"], 70, "stream-refused"),
+        (["a.b", "--resume-after", "{"], 78, "resume-token-invalid"),
+        (["a.b", "--resume-after", "xyz"], 78, "error["),
+        (["a.b", "--full-document", "surprise"], 78, "stream-refused"),
     ],
     ids=str,
 )

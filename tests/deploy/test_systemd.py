@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_lines import complaint_about_words
-from tailrace.cli.app import EXIT_HISTORY_LOST, EXIT_USAGE
+from tailrace.cli.app import EXIT_HISTORY_LOST, EXIT_STOP, EXIT_USAGE
 from tailrace.owned import run_guarded
 from waiting import SECONDS
 
@@ -58,9 +58,16 @@ def test_limits_and_restarts_are_set(file: Path) -> None:
     for limit in ("MemoryMax", "CPUQuota", "TasksMax", "LimitNOFILE", "TimeoutStopSec"):
         assert service[limit]
     assert service["Restart"] == "on-failure"
+
+
+@pytest.mark.parametrize("file", UNITS, ids=lambda file: file.stem)
+def test_what_a_restart_cannot_mend_is_not_restarted(file: Path) -> None:
+    """And all else is, for as long as it takes: a server that is away must not use up a number of starts."""
+    service = unit(file)["Service"]
     prevented = {int(code) for code in service["RestartPreventExitStatus"].split()}
-    assert EXIT_USAGE in prevented
-    assert prevented <= {EXIT_USAGE, EXIT_HISTORY_LOST}
+    final = {EXIT_USAGE, EXIT_STOP} | ({EXIT_HISTORY_LOST} if "produce" in service["ExecStart"] else set())
+    assert prevented == final
+    assert unit(file)["Unit"]["StartLimitIntervalSec"] == "0"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here to read its units")

@@ -136,7 +136,7 @@ def test_verbs_of_an_extra_name_it(results: dict[str, Any], name: str) -> None:
     complaint = results[name]["stderr"]
     assert "error[extra-missing]" in complaint, complaint
     assert f"pip install 'tailrace[{NEEDS[name]}]'" in complaint
-    assert results[name]["code"] == 70
+    assert results[name]["code"] == 64
 
 
 def test_every_optional_module_has_an_extra() -> None:

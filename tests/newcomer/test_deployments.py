@@ -87,7 +87,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("verb", [*VERBS, *JOBS])
 def test_a_standalone_mongod(verb: str, standalone: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*(VERBS | JOBS)[verb], "--uri", standalone]) == 70
+    assert run([*(VERBS | JOBS)[verb], "--uri", standalone]) == 78
     complaint = capsys.readouterr().err
     assert complaint.startswith("error[not-a-replica-set]: the mongod at mongodb://127.0.0.1:")
     assert "--replSet rs0" in complaint
@@ -99,9 +99,9 @@ def test_a_replica_set_that_nobody_initiated(
 ) -> None:
     uri = f"{start_mongod('--replSet', 'rs0')}?directConnection=true"
     for verb in ("watch", "produce", "serve", "check"):
-        assert run([*VERBS[verb], "--uri", uri]) == 70
+        assert run([*VERBS[verb], "--uri", uri]) == 69  # a member that has only started says the same
         complaint = capsys.readouterr().err
-        assert complaint.startswith("error[not-a-replica-set]: the replica set at"), verb
+        assert complaint.startswith("error[replica-set-not-initiated]: the replica set at"), verb
         assert "rs.initiate()" in complaint
 
 
@@ -117,7 +117,7 @@ def test_a_user_without_the_privilege(verb: str, guarded: ReplicaSet, capsys: py
     user = guarded.add_user(f"weak{list(VERBS).index(verb)}", "secret", [{"role": "read", "db": "elsewhere"}])
     host = guarded.uri.partition("@")[2].partition("/")[0]
     uri = f"mongodb://{user.uri_part}{host}/?authSource=admin&replicaSet=rs0"
-    assert run([*VERBS[verb], "--uri", uri]) == 70
+    assert run([*VERBS[verb], "--uri", uri]) == 78
     complaint = capsys.readouterr().err
     if verb in ("produce --source oplog", "serve", "check"):
         assert "error[oplog-unreadable]" in complaint
@@ -140,7 +140,7 @@ def test_a_direct_connection_to_a_secondary(guarded: ReplicaSet, capsys: pytest.
     """The oplog is read from the primary; `serve` and `--source oplog` need it."""
     uri = guarded.secondaries[0].uri
     for verb in ("serve", "produce --source oplog"):
-        assert run([*VERBS[verb], "--uri", uri]) == 70
+        assert run([*VERBS[verb], "--uri", uri]) == 78
         complaint = capsys.readouterr().err
         assert complaint.startswith("error[deployment-unsuitable]"), verb
         assert "replicaSet=rs0" in complaint

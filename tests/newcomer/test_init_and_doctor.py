@@ -34,7 +34,7 @@ def test_what_init_writes_is_sound_and_runs(
     text = Path("tailrace.toml").read_text()
     assert f"{database.name}.orders" in text.partition("# Found:")[2].splitlines()[0]
     assert tomllib.loads(text)["capture"]["namespaces"] == [f"{database.name}.orders"]
-    assert run(["init", *flags]) == 70
+    assert run(["init", *flags]) == 78
     assert "--force" in capsys.readouterr().err
     assert run(["doctor", "--json"]) == 0
     found = findings(capsys)
@@ -96,7 +96,7 @@ def test_init_writes_nothing_that_is_wrong(
 
 
 def test_init_says_where_it_cannot_write(mongodb: ReplicaSet, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["init", "--uri", mongodb.uri, "--sink", "stdout:", "--output", "no/such/folder/x.toml"]) == 70
+    assert run(["init", "--uri", mongodb.uri, "--sink", "stdout:", "--output", "no/such/folder/x.toml"]) == 78
     assert "error[file-unusable]: cannot write no/such/folder/x.toml" in capsys.readouterr().err
 
 
@@ -166,7 +166,7 @@ def test_an_audit_log_that_cannot_be_written_shows_before_anything_runs(
     assert run(["doctor", "--json", "--uri", mongodb.uri, "--sink", "stdout:"]) == 2
     assert "audit-unavailable" in capsys.readouterr().out
     flags = ["--uri", mongodb.uri, "--sink", f"file:{tmp_path}/out", "--store", f"file:{tmp_path}/positions"]
-    assert run(["produce", "--until-idle", *flags]) == 70
+    assert run(["produce", "--until-idle", *flags]) == 69
     assert "audit-unavailable" in capsys.readouterr().err
     assert not Path("out").exists()
 

@@ -38,7 +38,7 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_misspelt_stream_makes_no_ghost(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["position", "set", "orders", *AT, "--create"]) == 0
-    assert run(["position", "set", "order", *AT]) == 70
+    assert run(["position", "set", "order", *AT]) == 78
     complaint = capsys.readouterr().err
     assert "no stream is called order; the store has: orders" in complaint
     assert "--create" in complaint
@@ -51,7 +51,7 @@ def test_a_position_can_be_deleted(capsys: pytest.CaptureFixture[str]) -> None:
     store = open_store("file:.tailrace/positions")
     assert store.names() == []
     assert store.history("orders")[0].what == "deleted"
-    assert run(["position", "delete", "orders", "--reason", "again"]) == 70
+    assert run(["position", "delete", "orders", "--reason", "again"]) == 78
     assert "no stream is called orders" in capsys.readouterr().err
 
 

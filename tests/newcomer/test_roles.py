@@ -108,7 +108,7 @@ def test_the_roles_of_the_page_are_enough_and_none_too_many(
     for left_out in roles:
         others = [role for role in roles if role is not left_out] or [{"role": "read", "db": "elsewhere"}]
         named = ["--name", left_out["db"]] if words[0] in ("produce", "snapshot") else []
-        assert run_with([*words, *named], settings, uri_of_a_user(guarded, others), monkeypatch) == 70, left_out
+        assert run_with([*words, *named], settings, uri_of_a_user(guarded, others), monkeypatch) == 78, left_out
         complaint = capsys.readouterr().err
         assert re.search(missing(left_out), complaint), complaint
 

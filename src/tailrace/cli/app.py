@@ -15,7 +15,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from tailrace import __version__, kernel
+from tailrace import __version__, kernel, server_codes
 from tailrace.cli import (
     check,
     dashboard,
@@ -45,7 +45,15 @@ from tailrace.cli import help as groups
 from tailrace.cli.failures import error_for
 from tailrace.cli.flags import refuse_huge_numbers
 from tailrace.cli.session import session
-from tailrace.errors import Outcome, TailraceError
+from tailrace.errors import (
+    AuditUnavailable,
+    LeaseLost,
+    MissingExtra,
+    Outcome,
+    SettingsError,
+    StreamRefused,
+    TailraceError,
+)
 from tailrace.masking import masked
 from tailrace.settings_types import plain_reason
 
@@ -56,8 +64,8 @@ Start with [bold]tailrace demo[/bold]: it downloads and starts what it needs and
 A name in parentheses after a flag is the setting that the flag overrides.
 
 Exit codes: 0 success; 1 the command found a problem (a difference, a warning); 2 a critical one; 64 invalid flags or
-settings; 69 a server does not answer, try again; 70 any other error; 75 history is lost, recover; 130 stopped by
-Ctrl-C.
+settings, or an extra is missing; 69 a server does not answer, try again; 70 an unexpected error; 75 history is lost,
+recover; 78 something else has to be changed first; 130 stopped by Ctrl-C.
 """
 
 _GLOBAL_SWITCHES = {"--debug", "--verbose", "-v"}
@@ -67,6 +75,7 @@ EXIT_USAGE = 64
 EXIT_UNAVAILABLE = 69
 EXIT_ERROR = 70
 EXIT_HISTORY_LOST = 75
+EXIT_STOP = 78
 EXIT_INTERRUPTED = 130
 
 groups.shorten_types()
@@ -184,16 +193,33 @@ def globals_first(arguments: list[str]) -> list[str]:
     return [*first, *rest]
 
 
+_BY_OUTCOME = {
+    Outcome.RETRY: EXIT_UNAVAILABLE,
+    Outcome.RESUME: EXIT_UNAVAILABLE,
+    Outcome.RECOVER: EXIT_HISTORY_LOST,
+    Outcome.STOP: EXIT_STOP,
+}
+_MENDED_BY_A_RESTART = (LeaseLost, AuditUnavailable)
+"""Errors that end what the process was doing, and not the next start: it waits as a standby, or its broker is back."""
+
+
 def exit_code_of(error: TailraceError) -> int:
-    """The exit code that tells a script what to do about the error."""
-    if error.code == "settings-invalid":
+    """The exit code that tells a script, or whoever supervises the process, what to do about the error."""
+    if isinstance(error, SettingsError | MissingExtra):
         return EXIT_USAGE
-    by_outcome = {
-        Outcome.RETRY: EXIT_UNAVAILABLE,
-        Outcome.RESUME: EXIT_UNAVAILABLE,
-        Outcome.RECOVER: EXIT_HISTORY_LOST,
-    }
-    return by_outcome.get(error.outcome, EXIT_ERROR)
+    if isinstance(error, _MENDED_BY_A_RESTART):
+        return EXIT_UNAVAILABLE
+    if type(error) is StreamRefused and _may_pass(error.server_code):
+        return EXIT_ERROR
+    return _BY_OUTCOME[error.outcome]
+
+
+def _may_pass(server_code: int) -> bool:
+    """Whether nobody knows what a server's error means: a stream must not stay stopped for one that passes.
+
+    Codes of five digits and more are those of single checks, most of them of what was asked.
+    """
+    return 0 < server_code < 10_000 and server_code not in server_codes.FOR_A_PERSON
 
 
 def _report_error(code: str, message: str, hint: str) -> None:
