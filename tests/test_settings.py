@@ -83,6 +83,27 @@ def test_a_misspelt_variable_is_refused(monkeypatch):
         Settings.load()
 
 
+def test_variables_that_kubernetes_makes_for_services_are_not_ours(monkeypatch):
+    """Every pod of a namespace gets them for the Services there, of which some are called tailrace-..."""
+    links = {
+        "TAILRACE_SERVICE_HOST": "10.0.0.7",
+        "TAILRACE_GATEWAY_SERVICE_HOST": "10.0.0.7",
+        "TAILRACE_GATEWAY_SERVICE_PORT": "27117",
+        "TAILRACE_GATEWAY_SERVICE_PORT_MONGODB": "27117",
+        "TAILRACE_GATEWAY_PORT": "tcp://10.0.0.7:27117",
+        "TAILRACE_GATEWAY_PORT_27117_TCP": "tcp://10.0.0.7:27117",
+        "TAILRACE_GATEWAY_PORT_27117_TCP_PROTO": "tcp",
+        "TAILRACE_GATEWAY_PORT_27117_TCP_PORT": "27117",
+        "TAILRACE_GATEWAY_PORT_27117_TCP_ADDR": "10.0.0.7",
+    }
+    for name, value in links.items():
+        monkeypatch.setenv(name, value)
+    assert Settings.load() == Settings()
+    monkeypatch.setenv("TAILRACE_GATEWAY_PORT", "27117")
+    with pytest.raises(SettingsError, match="unknown settings variable TAILRACE_GATEWAY_PORT"):
+        Settings.load()
+
+
 def test_no_password_is_shown(monkeypatch):
     monkeypatch.setenv("TAILRACE_MONGODB__URI", "mongodb://ann:hunter2@host/")
     assert "hunter2" not in repr(Settings.load())

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tailrace.errors import ServerUnreachable, SettingsError
 from tailrace.settings import masked
 
+T = TypeVar("T")
 _SECONDS_TO_ANSWER = 2.0
 _LARGEST_ANSWER = 8 * 2**20
 
@@ -41,13 +43,18 @@ class Answer:
             return {}
 
 
-def connection_to(url: str, timeout: float, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
-    """Give a connection to the server of an address; it is opened by the first request."""
+def connection_to(
+    url: str, timeout: float, tls: ssl.SSLContext | None = None, address: str | None = None
+) -> http.client.HTTPConnection:
+    """Give a connection to the server of an address; it is opened by the first request.
+
+    `address` is the one to use of those that its name has (`addresses_of`).
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"{masked(url)} is no http address", hint="It looks like http://127.0.0.1:9464.")
     if parts.scheme == "http":
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        return http.client.HTTPConnection(address or parts.hostname, parts.port or 80, timeout=timeout)
     return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=tls)
 
 
@@ -60,10 +67,15 @@ def fetch(
     actor: str | None = None,
     timeout: float = _SECONDS_TO_ANSWER,
     tls: ssl.SSLContext | None = None,
+    address: str | None = None,
 ) -> Answer:
     """GET a path of an endpoint, or POST JSON to it."""
-    connection = connection_to(url, timeout, tls)
-    headers = {"User-Agent": "tailrace", "Accept": "application/json, text/plain"}
+    connection = connection_to(url, timeout, tls, address)
+    headers = {
+        "Host": urlsplit(url).netloc.rpartition("@")[2],
+        "User-Agent": "tailrace",
+        "Accept": "application/json, text/plain",
+    }
     if bearer is not None:
         headers["Authorization"] = f"Bearer {bearer}"
     if actor is not None:
@@ -83,6 +95,37 @@ def fetch(
         raise ServerUnreachable(f"no server answers at {location_of(url)}: {cause}") from None
     finally:
         connection.close()
+
+
+def addresses_of(url: str) -> list[str]:
+    """Give the addresses of the host of an endpoint, at least one; a certificate is for its name, which stays then."""
+    parts = urlsplit(url)
+    name = parts.hostname or ""
+    if parts.scheme != "http":
+        return [name]
+    try:
+        found = socket.getaddrinfo(name, parts.port or 80, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return [name]  # connecting says what is wrong with it
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def first_that(addresses: Sequence[str], ask: Callable[[str], T], is_wanted: Callable[[T], bool]) -> tuple[str, T]:
+    """Ask addresses one after the other; gives the first answer that is wanted, else the last, with its address."""
+    found: tuple[str, T] | None = None
+    failure: ServerUnreachable | None = None
+    for address in addresses:
+        try:
+            found = address, ask(address)
+        except ServerUnreachable as error:
+            failure = error
+        else:
+            if is_wanted(found[1]):
+                return found
+    if found is not None:
+        return found
+    assert failure is not None
+    raise failure
 
 
 def location_of(url: str) -> str:

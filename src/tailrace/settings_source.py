@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -180,3 +181,16 @@ def _from_folder(given: Any, folder: Path) -> Any:
     if text.startswith("file:") and not text.startswith("file:/"):
         return f"file:{quote(str(folder))}/{text.removeprefix('file:')}"
     return str(folder / text) if isinstance(given, Path) or ":" not in text else given
+
+
+_SERVICE_LINK = re.compile(r".+(_SERVICE_HOST|_SERVICE_PORT(_[A-Z0-9_]+)?|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?)")
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+def is_service_link(name: str, value: str) -> bool:
+    """Whether Kubernetes made a variable for a Service of the pod's namespace, whose name may begin like ours.
+
+    `TAILRACE_GATEWAY_PORT` is one as an address only: as a number it is `TAILRACE_GATEWAY__PORT`, misspelt.
+    """
+    is_address = name.endswith("_PORT") and _SERVICE_URL.fullmatch(value)
+    return bool(is_address or _SERVICE_LINK.fullmatch(name))

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tailrace.dashboard.sources.producers import ProducerSource
 from tailrace.dashboard.web.actions import SECONDS_OF_A_CONFIRMATION, Control
 from tailrace.errors import ControlRefused
+from tailrace.http_client import addresses_of
 from tailrace.monitor import Site, serve_endpoint
 
 TOKEN = "a-token-for-producers"
@@ -89,3 +91,37 @@ def test_refusals_say_whose_they_are(url: str) -> None:
     assert status_of(Control(TOKEN, lambda _: None), "pause") == 404
     assert status_of(Control(TOKEN, lambda _: "http://127.0.0.1:1"), "pause") == 502
     assert status_of(Control(TOKEN, lambda _: url), "destroy") == 404
+
+
+def test_of_several_addresses_the_one_that_runs_the_stream_is_asked(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a headless Service are: the standby's, one where nobody answers, and the one to ask."""
+
+    def misdirected(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise ControlRefused("another process runs the stream", status=421)
+
+    waits = Site(
+        pages={"/state": lambda: {"name": "shop", "standby": True}}, actions={"/pause": misdirected}, token=TOKEN
+    )
+    runs = Site(
+        pages={"/state": lambda: {"name": "shop", "standby": False}}, actions=producer.site().actions, token=TOKEN
+    )
+    with serve_endpoint(0, "127.0.0.2", runs) as port, serve_endpoint(port, "127.0.0.3", waits):
+        addresses = ["127.0.0.3", "127.0.0.4", "127.0.0.2"]
+        for module in ("web.actions", "sources.producers"):
+            monkeypatch.setattr(f"tailrace.dashboard.{module}.addresses_of", lambda _: addresses)
+        url = f"http://tailrace-producer.example:{port}"
+        assert Control(TOKEN, lambda _: url).ask("pause", {}).answer == {"accepted": "pause"}
+        assert producer.asked == [("pause", {})]
+        assert not ProducerSource(url).poll().is_standby
+        addresses.remove("127.0.0.2")
+        assert ProducerSource(url).poll().is_standby
+        assert status_of(Control(TOKEN, lambda _: url), "pause") == 421
+
+
+def test_a_name_has_the_addresses_that_it_resolves_to() -> None:
+    assert addresses_of("http://127.0.0.1:9464") == ["127.0.0.1"]
+    assert addresses_of("https://localhost:9464") == ["localhost"], "its certificate is for the name"
+    assert "127.0.0.1" in addresses_of("http://localhost:9464")
+    assert addresses_of("http://nowhere.invalid:9464") == ["nowhere.invalid"]

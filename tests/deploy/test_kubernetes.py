@@ -125,6 +125,30 @@ def test_a_second_producer_has_settings_of_its_own() -> None:
     assert all((folder / each / "kustomization.yaml").resolve().exists() for each in overlay["resources"])
 
 
+def built(folder: Path) -> list[dict[str, Any]]:
+    done = run_guarded(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to put them together")
+def test_two_producers_share_no_service_and_no_budget() -> None:
+    """A pod with two budgets cannot be evicted, and a Service with pods of two streams answers for either."""
+    made = [*built(FOLDER), *built(FOLDER / "overlays" / "payments")]
+    pods = [each["spec"]["template"]["metadata"]["labels"] for each in made if each["kind"] == "Deployment"]
+    for kind in ("Service", "PodDisruptionBudget", "Deployment"):
+        selectors = [each["spec"]["selector"] for each in made if each["kind"] == kind]
+        for labels in pods:
+            chosen = [each for each in selectors if each.get("matchLabels", each).items() <= labels.items()]
+            assert len(chosen) == 1 or (kind == "PodDisruptionBudget" and not chosen), (kind, labels)
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
+def test_pods_get_no_variables_for_services(deployment: dict[str, Any]) -> None:
+    """Those of a Service called tailrace-... look like settings."""
+    assert deployment["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=named)
 def test_ports_are_those_that_the_settings_open(deployment: dict[str, Any]) -> None:
     settings = settings_of(deployment)
@@ -197,9 +221,7 @@ def test_services_and_budgets_select_pods_that_there_are() -> None:
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here to put them together")
 def test_kustomize_puts_them_together() -> None:
-    done = run_guarded(["kubectl", "kustomize", str(FOLDER)], capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    made = list(yaml.safe_load_all(done.stdout))
+    made = built(FOLDER)
     assert {each["kind"] for each in made} == {each["kind"] for each in DOCUMENTS} - {"Kustomization"} | {"Secret"}
     secret = next(each["metadata"]["name"] for each in made if each["kind"] == "Secret")
     for each in made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tailrace.audit import AuditLog
     from tailrace.capture.producer.producer import Producer
     from tailrace.monitor import Observer, Site
-    from tailrace.monitor.endpoint import Asked
+    from tailrace.monitor.endpoint import Action, Asked
     from tailrace.settings import Settings
 
 
@@ -32,10 +33,10 @@ def site_of(
     return Site(
         pages={"/state": lambda: full_state(producer.status, settings.capture, observer.latest, policy)},
         actions={
-            "/pause": asked.pause,
-            "/resume": asked.resume,
-            "/snapshot": asked.snapshot,
-            "/recover": asked.recover,
+            "/pause": partial(asked.unless_standby, asked.pause),
+            "/resume": partial(asked.unless_standby, asked.resume),
+            "/snapshot": partial(asked.unless_standby, asked.snapshot),
+            "/recover": partial(asked.unless_standby, asked.recover),
         },
         token=token.get_secret_value() if token else None,
         asked=lambda asked: _audited(audit, asked, settings.capture.name),
@@ -61,6 +62,17 @@ class _Asked:
         self._settings = settings
         self._client = client
         self._producer = producer
+
+    def unless_standby(self, act: Action, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do an action where the stream runs; a standby that agreed would let the other one go on, unnoticed."""
+        if self._producer.status.is_standby:
+            hint = "Ask the process that runs it; `tailrace position show` names its owner."
+            raise ControlRefused(
+                "another process runs the stream, and this one only waits for its lease",
+                status=HTTPStatus.MISDIRECTED_REQUEST,
+                hint=hint,
+            )
+        return act(body)
 
     def pause(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Stop reading."""

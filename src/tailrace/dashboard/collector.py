@@ -222,7 +222,7 @@ class Collector:
         return self._rates.per_second(("features", len(known)), total, observed.now)
 
     def _consumers(self) -> list[Consumer]:
-        """Give the streams whose location in the oplogs is judged: those of the position store."""
+        """Give the streams whose position in the oplogs is judged: those of the position store."""
         value = self._positions.reading().fresh
         return [] if value is None else [stream.consumer for stream in value.streams]
 

@@ -154,6 +154,7 @@ class Producer:
                     sleep=self._wait_for_lease,
                 )
                 self._parts.journal.elected(leader.lease)
+                self.status.elected()
                 return leader
             except LeaseHeld:
                 raise
@@ -273,7 +274,7 @@ class Producer:
 
     def _wait_for_lease(self, seconds: float) -> None:
         self._parts.journal.waits_for_lease()
-        self.status.waiting("another process holds the lease of the stream; this one waits for it")
+        self.status.waits_for_lease()
         self._controls.wait(seconds)
 
     def _sleep(self, seconds: float) -> None:

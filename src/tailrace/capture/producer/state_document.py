@@ -43,6 +43,7 @@ def full_state(
         "name": status.stream,
         "state": liveness.state.value,
         "proof": liveness.proof,
+        "standby": status.is_standby,
         "token": policy.shown_token(position.token) if position and position.token else None,
         "cluster_time": _iso(position.cluster_time) if position else None,
         "position_age_seconds": _worst(shards, "position_age_seconds", max),

@@ -15,6 +15,7 @@ from tailrace.monitor import PAUSED, Consumer, LagLimits, Liveness, Observation,
 
 _OBSERVATIONS_KEPT = 60
 _SECONDS_BETWEEN_OBSERVATIONS = 1.0
+SPARE = "another process holds the lease of the stream; this one waits for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class ProducerStatus:
         self.loss: Loss | None = None
         """The loss that is being recovered from, if this process has met it."""
         self._paused = False
-        self._waiting: str | None = None
+        self.is_standby = False
+        """Whether another process runs the stream, and this one waits for its lease."""
         self._sink_problem: str | None = None
         self.counts = Counts()
         """What was ever delivered under this name."""
@@ -90,7 +92,7 @@ class ProducerStatus:
             if self._position is None or position.token != self._position.token:
                 self._saved_at, self._moved = time.time(), time.monotonic()
                 self._sink_problem = None
-            self._position, self.counts, self._waiting = position, counts, None
+            self._position, self.counts = position, counts
 
     def observed(self, operation_time: Timestamp | None) -> None:
         """Note the server's operation time."""
@@ -118,11 +120,16 @@ class ProducerStatus:
             self._paused = paused
             self._heard = time.monotonic()
 
-    def waiting(self, reason: str) -> None:
-        """Note why nothing is read yet."""
+    def waits_for_lease(self) -> None:
+        """Note that this process is a standby: it does nothing before the lease is free."""
         self.beat()
         with self._lock:
-            self._waiting = reason
+            self.is_standby = True
+
+    def elected(self) -> None:
+        """Note that the stream is this process's own now."""
+        with self._lock:
+            self.is_standby = False
 
     def delivery_waits(self, reason: str) -> None:
         """Note why nothing is delivered, and reading waits, until the position moves again."""
@@ -146,12 +153,14 @@ class ProducerStatus:
     def liveness(self) -> Liveness:
         """Give the state, with the proof."""
         with self._lock:
+            if self.is_standby:
+                return Liveness(State.IDLE, SPARE)
             if self._paused:
                 return Liveness(State.PAUSED, PAUSED)
             if self._recovering:
                 return Liveness(State.RECOVERING, self._recovery_proof())
             if not self._observations:
-                return Liveness(State.IDLE, self._waiting or "nothing was read yet")
+                return Liveness(State.IDLE, "nothing was read yet")
             found = liveness_of(tuple(self._observations), self.lag_limits)
             return self._without_answers(found) or self._by_heartbeat(found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -139,29 +139,22 @@ def _last(consumer: Consumer, topic: str, low: int, high: int) -> Iterator[Messa
 def _from_message(message: Message) -> DeadLetter:
     raw: dict[str, Any] = dict(message.headers() or [])
     headers = {name: (data or b"").decode(errors="replace") for name, data in raw.items()}
-    return DeadLetter(
-        at=_moment(headers.get("at")),
-        cause=headers.get("cause", ""),
-        message=headers.get("message", ""),
-        namespace=headers.get("namespace", ""),
-        operation=headers.get("operationType", ""),
-        token=headers.get("token", ""),
-        bytes=len(message.value() or b""),
-    )
+    return _dead_letter(headers, headers.get("operationType", ""), len(message.value() or b""))
 
 
 def _from_line(line: bytes) -> DeadLetter:
     form = orjson.loads(line)
+    return _dead_letter(form, form.get("operation", ""), len(form.get("event", "")) * 3 // 4)
+
+
+def _dead_letter(form: Mapping[str, str], operation: str, size: int) -> DeadLetter:
+    at = form.get("at")
     return DeadLetter(
-        at=_moment(form.get("at")),
+        at=datetime.fromisoformat(at).timestamp() if at else None,
         cause=form.get("cause", ""),
         message=form.get("message", ""),
         namespace=form.get("namespace", ""),
-        operation=form.get("operation", ""),
+        operation=operation,
         token=form.get("token", ""),
-        bytes=len(form.get("event", "")) * 3 // 4,
+        bytes=size,
     )
-
-
-def _moment(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None

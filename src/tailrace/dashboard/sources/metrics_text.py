@@ -33,9 +33,9 @@ class Metrics:
         return cls(dict(found))
 
     @classmethod
-    def scrape(cls, url: str, path: str = "/metrics") -> Metrics:
-        """Ask an endpoint for them."""
-        answer = fetch(url, path)
+    def scrape(cls, url: str, path: str = "/metrics", *, address: str | None = None) -> Metrics:
+        """Ask an endpoint for them, at one of its addresses if it has several."""
+        answer = fetch(url, path, address=address)
         if answer.status != 200:
             raise ServerUnreachable(f"the metrics are answered with HTTP {answer.status}")
         return cls.parse(answer.text)

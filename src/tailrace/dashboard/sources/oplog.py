@@ -1,4 +1,4 @@
-"""The oplogs of all shards, and the location of every stream in them."""
+"""The oplogs of all shards, and the position of every stream in them."""
 
 from __future__ import annotations
 

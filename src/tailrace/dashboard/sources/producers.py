@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tailrace.dashboard.sources.metrics_text import Metrics
 from tailrace.errors import ServerUnreachable
-from tailrace.http_client import fetch, location_of
+from tailrace.http_client import addresses_of, fetch, first_that, location_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,14 @@ class ProducerReading:
     state: dict[str, Any]
     metrics: Metrics
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether it only waits for the lease of another one."""
+        return self.state.get("standby") is True
+
 
 class ProducerSource:
-    """Asks one producer."""
+    """Asks one producer; of a name with several addresses, such as a headless Service, the one that is no standby."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -30,10 +35,15 @@ class ProducerSource:
 
     def poll(self) -> ProducerReading:
         """Ask for the state and the metrics."""
-        answer = fetch(self.url, "/state")
+        address, state = first_that(addresses_of(self.url), self._state_at, lambda state: not state.get("standby"))
+        return ProducerReading(self.location, state, Metrics.scrape(self.url, address=address))
+
+    def _state_at(self, address: str) -> dict[str, Any]:
+        answer = fetch(self.url, "/state", address=address)
         if answer.status != 200:
             raise ServerUnreachable(f"{self.location} is no producer: /state is answered with HTTP {answer.status}")
-        return ProducerReading(self.location, answer.json(), Metrics.scrape(self.url))
+        state: dict[str, Any] = answer.json()
+        return state
 
     def close(self) -> None:
         """Every poll has a connection of its own."""

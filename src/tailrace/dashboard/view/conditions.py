@@ -58,14 +58,14 @@ def of_reports(reports: Sequence[Report]) -> Condition:
 
 
 def of_state(state: str, proof: str, reports: Sequence[Report] = ()) -> Condition:
-    """Judge a stream by what its producer says of it, and by its location in the oplogs."""
+    """Judge a stream by what its producer says of it, and by its position in the oplogs."""
     own = Condition(_STATES.get(state, Colour.AMBER), f"{state}: {proof}" if proof else state)
-    locations = [
+    positions = [
         Condition(_LEVELS[report.verdict.level], f"{state}: {report.verdict.reasons[0]}")
         for report in reports
         if report.verdict.reasons
     ]
-    return worst([own, *locations], own)
+    return worst([own, *positions], own)
 
 
 def of_progress(

@@ -91,7 +91,7 @@ def detail_of(event: ObservedEvent) -> EventDetail:
 
 
 def token_parts(token: str) -> dict[str, Any]:
-    """Decode a token into what JSON can show; what is wrong with it is shown in its location."""
+    """Decode a token into what JSON can show; what is wrong with it is shown in its place."""
     if not token:
         return {}
     try:

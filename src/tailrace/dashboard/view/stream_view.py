@@ -22,7 +22,8 @@ STOPPED = "stopped"
 
 def streams_of(observed: Observed, rates: Rates, policy: Policy = NO_POLICY) -> list[Stream]:
     """Give every stream that a producer or the position store knows."""
-    reported = {str(reading.state.get("name", "")): reading for reading in observed.answering}
+    standbys_first = sorted(observed.answering, key=lambda reading: not reading.is_standby)
+    reported = {str(reading.state.get("name", "")): reading for reading in standbys_first}
     stored = observed.stored
     by_stream: dict[str, list[Report]] = {name: [] for name in sorted(reported.keys() | stored.keys()) if name}
     for report in observed.reports:
@@ -164,7 +165,7 @@ def _marker(report: Report) -> Marker | None:
 
 
 def _bystander(oplog: Oplog, name: str, kind: str, at: float) -> Marker:
-    """Location somebody in the bar who reads topics, or through a gateway: history cannot be lost for them."""
+    """Mark somebody in the bar who reads topics, or through a gateway: history cannot be lost for them."""
     age = max(0.0, oplog.last.time - at)
     backlog = min(float(oplog.used_bytes), oplog.bytes_per_second * age)
     return Marker(name, kind, at, 1 - backlog / oplog.capacity_bytes, age, "ok", is_lost=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tailrace.dashboard.answers import ActionAnswer
 from tailrace.errors import ControlRefused, ServerUnreachable
-from tailrace.http_client import fetch, location_of
+from tailrace.http_client import Answer, addresses_of, fetch, first_that, location_of
 from tailrace.logs import get_logger
 
 SECONDS_OF_A_CONFIRMATION = 600.0
@@ -56,7 +56,7 @@ class Control:
         if is_real:
             self._check(body.get("confirmation"), url)
         try:
-            answer = fetch(url, f"/{action}", post=sent, bearer=self._token, actor=actor, timeout=_SECONDS_TO_ANSWER)
+            answer = self._answer(url, f"/{action}", sent, actor)
         except ServerUnreachable as error:
             raise ControlRefused(error.message, status=HTTPStatus.BAD_GATEWAY, hint=error.hint) from None
         reported = answer.json() if isinstance(answer.json(), dict) else {}
@@ -66,6 +66,18 @@ class Control:
         if is_real:
             self._confirmations.pop(body["confirmation"], None)
         return ActionAnswer(action, location_of(url), reported, self._confirm(url) if is_dry else None)
+
+    def _answer(self, url: str, path: str, sent: Mapping[str, Any], actor: str | None) -> Answer:
+        """Ask the addresses of a producer until one is no standby."""
+
+        def ask(address: str) -> Answer:
+            timeout = _SECONDS_TO_ANSWER
+            return fetch(url, path, post=sent, bearer=self._token, actor=actor, timeout=timeout, address=address)
+
+        def is_no_standby(answer: Answer) -> bool:
+            return answer.status != HTTPStatus.MISDIRECTED_REQUEST
+
+        return first_that(addresses_of(url), ask, is_no_standby)[1]
 
     def _checked(self, action: str, body: Mapping[str, Any]) -> str:
         if action not in _KEYS:
