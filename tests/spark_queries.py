@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
-
 _MOST_STARTS = 20
+_NO_SOURCES_YET = "Initializing"
+"""How what a query says of itself begins until its sources are planned."""
 SECONDS = 240.0
 """The first batch of a query alone takes a minute on a machine with other work."""
 
@@ -30,11 +30,28 @@ class Collected:
         return [row for number in sorted(self.batches) for row in self.batches[number]]
 
 
+def started(start: Callable[[], Any]) -> Any:
+    """Start a query, and wait until its sources are there.
+
+    Spark gives the Python process in which a source is planned ten seconds to connect back, whatever the machine has to
+    do, and tries it once. A query that ended for that has read nothing, and is started again at its checkpoint.
+    """
+    for _ in range(_MOST_STARTS):
+        query = start()
+        deadline = time.monotonic() + SECONDS
+        while query.isActive and query.status["message"].startswith(_NO_SOURCES_YET):
+            assert time.monotonic() < deadline, "the query has no sources in time"
+            threading.Event().wait(0.05)
+        if "connect back" not in str(query.exception()):
+            return query
+    raise AssertionError(f"Spark started {_MOST_STARTS} Python processes, and none connected back in time")
+
+
 @contextmanager
 def running(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path, **trigger: Any) -> Iterator[Any]:
     """A running query, stopped afterwards."""
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    query = (writer.trigger(**trigger) if trigger else writer).start()
+    query = started((writer.trigger(**trigger) if trigger else writer).start)
     try:
         yield query
     finally:
@@ -42,20 +59,9 @@ def running(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path, **tr
 
 
 def run_to_end(frame: Any, sink: Callable[[Any, int], None], checkpoint: Path, **trigger: Any) -> None:
-    """Run until the query ends by itself, or by its error: with the trigger AvailableNow unless another is named.
-
-    Spark gives the Python process in which a source is planned ten seconds to connect back, whatever the machine has to
-    do, and tries it once. A query that ended for that has read nothing, and is started again at its checkpoint.
-    """
-    for _ in range(_MOST_STARTS):
-        try:
-            with running(frame, sink, checkpoint, **(trigger or {"availableNow": True})) as query:
-                assert query.awaitTermination(SECONDS), "the query does not end"
-            return
-        except StreamingQueryException as error:
-            if "connect back" not in str(error):
-                raise
-    raise AssertionError(f"Spark started {_MOST_STARTS} Python processes, and none connected back in time")
+    """Run until the query ends by itself, or by its error: with the trigger AvailableNow unless another is named."""
+    with running(frame, sink, checkpoint, **(trigger or {"availableNow": True})) as query:
+        assert query.awaitTermination(SECONDS), "the query does not end"
 
 
 def wait_until(condition: Callable[[], bool], query: Any = None, seconds: float = SECONDS) -> None:

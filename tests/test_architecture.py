@@ -25,6 +25,7 @@ FLOW = [
     "settings_source",
     "settings_types",
     "settings",
+    "spark_settings",
     "http_client",
     "certificate",
     "redis_access",

@@ -25,6 +25,7 @@ from tailrace.errors import AuditUnavailable, MissingExtra, OplogUnreadable, Set
 from tailrace.extras import EXTRA_OF, require_client
 from tailrace.masking import masked, shown
 from tailrace.settings import Settings
+from tailrace.spark_settings import check_feature_dead_letters, check_spark
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -119,7 +120,10 @@ def _settings(settings: Settings, explain: Callable[[BaseException], TailraceErr
         **checks_of(settings),
         "audit.log": lambda: _audit(settings),
         "monitor.metrics_address": lambda: _listen(settings),
+        "spark": lambda: check_spark(settings.spark),
     }
+    if "dead_letters" in settings.features.model_fields_set:
+        checks["features.dead_letters"] = lambda: check_feature_dead_letters(settings)
     failed = False
     for key, check in checks.items():
         if key in ("capture.position_store", "capture.sink"):

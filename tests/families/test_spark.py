@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,9 @@ import pytest
 from families import test_cosmosdb as cosmosdb
 from families import test_documentdb as documentdb
 from scripted_server import ScriptedServer
+from spark_queries import started, wait_until
+
+pytestmark = pytest.mark.timeout(900)
 
 INSERTED = [("insert", number) for number in (1, 2, 3, 4)]
 REPLACED = [("replace", 1), ("replace", 1), ("delete", 1), ("replace", 4)]
@@ -40,13 +42,9 @@ def test_a_query_goes_on_from_its_checkpoint(
         options = {"uri": server.uri, "namespaces": "shop.orders", "settingsFile": str(settings)}
         events = spark.readStream.format("tailrace").options(**options).load()
         writer = events.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.foreachBatch(lambda frame, _: rows.extend(map(_row, frame.collect()))).start()
+        query = started(writer.foreachBatch(lambda frame, _: rows.extend(map(_row, frame.collect()))).start)
         try:
-            deadline = time.monotonic() + 200
-            while len(rows) < count:
-                assert query.exception() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: len(rows) >= count, query)
             query.processAllAvailable()
         finally:
             query.stop()

@@ -13,7 +13,7 @@ import redis
 from confluent_kafka import Producer
 
 from feature_load import USERS, Load, equal_now, transactions, transactions_toml
-from spark_queries import SECONDS, most_in_driver, run_to_end, wait_until
+from spark_queries import SECONDS, most_in_driver, run_to_end, started, wait_until
 from tailrace.capture.formats import make_format
 from tailrace.cli.app import run
 from tailrace.dashboard.sources.job_dead_letters import FeatureDeadLetters
@@ -38,7 +38,8 @@ def test_directly_from_mongodb_with_a_backfill_and_a_replay(spark, mongodb, data
     start = job.backfill(spark, mongodb.uri)
     assert equal_now(client, database.tx, "direct")
     load.run(60)
-    query = job.start(job.events(spark, mongodb.uri, {"startAtOperationTime": start}), str(tmp_path / "c"))
+    events = job.events(spark, mongodb.uri, {"startAtOperationTime": start})
+    query = started(lambda: job.start(events, str(tmp_path / "c")))
     try:
         load.run(60)
         wait_until(lambda: equal_now(client, database.tx, "direct"), query)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import bson
 import pytest
@@ -53,6 +54,29 @@ def test_offsets_that_kafka_has_removed_are_lost_history(spark, kafka, tmp_path)
         supervise(run)
     assert len(starts) == 2, "it is not tried again"
     assert "fail_on_data_loss" in lost.value.hint
+
+
+class FailsToStop:
+    """A query that ends, and whose end is reported by Spark as an error."""
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._query, name)
+
+    def stop(self) -> None:
+        self._query.stop()
+        raise RuntimeError("An error occurred while calling o213.stop")
+
+
+def test_a_query_that_has_done_its_work_is_not_a_failure_because_of_its_end(spark, kafka, tmp_path):
+    topic, seen = uuid.uuid4().hex, []
+    produce(kafka.bootstrap_servers, topic, 5)
+    frame = from_kafka(spark, kafka.bootstrap_servers, topic, format="bson")
+    writer = frame.writeStream.foreachBatch(lambda rows, _: seen.append(rows.count())).trigger(availableNow=True)
+    supervise(lambda: FailsToStop(writer.option("checkpointLocation", str(tmp_path / "c")).start()))
+    assert sum(seen) == 5
 
 
 def test_a_full_disk_is_named_and_the_innermost_cause_is_shown():

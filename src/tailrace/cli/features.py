@@ -27,6 +27,7 @@ from tailrace.cli.renewal import Renewal, run_renewed
 from tailrace.cli.spark_session import check_mongodb, check_topics
 from tailrace.extras import require_modules
 from tailrace.settings import Settings
+from tailrace.spark_settings import check_feature_dead_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,6 +86,7 @@ def features(
 
     declared = load_definition(definition)
     if topics:
+        check_feature_dead_letters(settings)
         check_topics(settings.features.kafka_servers, "features.kafka_servers", format or settings.capture.format)
     else:
         check_mongodb(settings, settings.features, declared.namespaces)
@@ -155,6 +157,7 @@ def replay_dead_letters(
 
     declared, chosen = load_definition(definition), format or settings.capture.format
     event_decoder_of(chosen)
+    check_feature_dead_letters(settings)
     redis, letters = settings.features.redis_url.get_secret_value(), settings.features.dead_letters
     job = FeatureJob(declared, redis, letters, format=chosen)
     with spark_session(settings.spark) as spark:

@@ -24,7 +24,7 @@ from tailrace.cli.session import connected
 from tailrace.cli.units import shown_time
 from tailrace.deployment import missing_namespaces
 from tailrace.logs import get_logger
-from tailrace.owned import repeated
+from tailrace.owned import handling_signals, repeated
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -146,12 +146,8 @@ def _signals(producer: Producer) -> Iterator[_StopRequest]:
         request.signal = number
         producer.stop()
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling_signals(stop, (signal.SIGINT, signal.SIGTERM)):
         yield request
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _log_start(settings: Settings) -> None:

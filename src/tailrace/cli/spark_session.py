@@ -20,7 +20,9 @@ from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.cli.session import connected, say_missing
 from tailrace.cli.session import session as invocation
 from tailrace.errors import MissingExtra, ServerUnreachable, SettingsError
+from tailrace.owned import handling_signals
 from tailrace.settings import FeaturesSettings, Settings, SparkSettings, WarehouseSettings
+from tailrace.spark_settings import check_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,7 @@ def spark_session(
         with session.open_session(settings, table_format=table_format) as spark:
             yield spark
         return
+    check_spark(settings)
     from tailrace.stand.java import java_home
 
     jars = [] if settings.jars else fetched_connectors(table_format)
@@ -80,12 +83,8 @@ def stoppable() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling_signals(stop, (signal.SIGINT, signal.SIGTERM)):
         yield lambda: bool(received)
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
     if signal.SIGINT in received:
         raise KeyboardInterrupt
 
@@ -154,7 +153,7 @@ def check_mongodb(settings: Settings, section: FeaturesSettings | WarehouseSetti
 def check_topics(servers: str, key: str, format: str) -> None:
     """Raise if jobs do not read the format, or no broker answers at the servers, which `key` names in the settings."""
     event_decoder_of(format)
-    address = KafkaAddress.parse(servers) if "://" in servers else KafkaAddress(servers)
+    address = KafkaAddress.of(servers)
     failures = []
     for server in address.servers.split(","):
         host, _, port = server.strip().rpartition(":")

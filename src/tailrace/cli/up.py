@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tailrace.cli.session import session
 from tailrace.extras import require_modules
+from tailrace.owned import handling_signals
 
 HELP = """Run everything on one machine: servers, producer, Spark jobs and dashboard.
 
@@ -79,12 +80,8 @@ def _signals() -> Iterator[tuple[threading.Event, threading.Event]]:
     # Whoever started this with nohup has said that it goes on without a terminal.
     is_attached = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     stopped_by = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if is_attached else [])]
-    before = {each: signal.signal(each, stop) for each in stopped_by}
-    try:
+    with handling_signals(stop, stopped_by):
         yield stopping, interrupted
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _write_nowhere() -> None:

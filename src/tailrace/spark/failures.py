@@ -23,6 +23,8 @@ _SNAPSHOT_TOO_OLD = {"mongodb-239", "mongodb-246"}
 _LOST_OFFSETS = ("KAFKA_DATA_LOSS", "OffsetOutOfRangeException", "failOnDataLoss")
 _NOT_ALLOWED = ("TopicAuthorizationException", "GroupAuthorizationException")
 _NO_SPACE = "No space left on device"
+_NO_JVM = "JAVA_GATEWAY_EXITED"
+_BAD_PROPERTY = re.compile(r"spark\.[\w.]+ should be \w+, but was [^\n]*|Could not parse Master URL: [^\n]*")
 _NOTE = re.compile(r"^error\[([a-z-]+)\]: (.*?) hint: (.*)$", re.MULTILINE)
 
 
@@ -67,6 +69,13 @@ def permanent_error(failure: BaseException) -> TailraceError | None:
         return errors.NotAuthorized(
             f"the user of the job lacks Read on the topics: {cause_of(failure)}",
             hint="Grant it with kafka-acls.sh; the security page has the ACLs per verb.",
+        )
+    if found := _BAD_PROPERTY.search(text):
+        return errors.SettingsError(f"spark.config: {found[0]}", hint="Spark's configuration page has the values.")
+    if _NO_JVM in text:
+        return errors.SettingsError(
+            "the JVM of Spark did not start; what it said is above",
+            hint="Check Java, spark.driver_memory and the Java options in spark.config.",
         )
     if _NO_SPACE in text:
         return errors.DiskFull(f"a disk of the job is full: {cause_of(failure)}")

@@ -40,7 +40,7 @@ _PKCS8: Final = re.compile("-----BEGIN (ENCRYPTED )?PRIVATE KEY-----")
 
 def kafka_options(servers: str) -> dict[str, str]:
     """Give the options of Spark's Kafka source for `host:9092,host:9092` or a URL such as the producer's sink has."""
-    address = KafkaAddress.parse(servers) if "://" in servers else KafkaAddress(servers)
+    address = KafkaAddress.of(servers)
     given = address.options
     other = {name: value for name, value in given.items() if name not in _LOGIN | _TLS}
     java = {"bootstrap.servers": address.servers, **other, **_login(given), **_tls(given)}

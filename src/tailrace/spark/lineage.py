@@ -44,7 +44,7 @@ class Dataset:
 
 def topic_datasets(servers: str, topics: str) -> list[Dataset]:
     """Name topics, by the first of their brokers; a pattern in slashes stands for those that it would find."""
-    address = KafkaAddress.parse(servers) if "://" in servers else KafkaAddress(servers)
+    address = KafkaAddress.of(servers)
     names = topics.split(",")
     if topics.startswith("/"):
         from tailrace.capture.recovery.topic_reader import topics_like

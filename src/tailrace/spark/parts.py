@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -175,7 +175,7 @@ def _last_key(source: EventSource, end: Offset) -> UpToEnd:
     return up_to_end
 
 
-def _last_token(end: Offset, clock: Callable[[], float] = time.monotonic) -> UpToEnd:
+def _last_token(end: Offset) -> UpToEnd:
     """End a range by the very token it ends with, as Cosmos DB's have no order.
 
     A continuation token says how far all partitions were read, so that nothing before it is missing where it comes
@@ -183,7 +183,7 @@ def _last_token(end: Offset, clock: Callable[[], float] = time.monotonic) -> UpT
     given that there is, and the next range repeats what is behind this one.
     """
     last = server_token(end.to_bson())
-    given_at = clock()
+    given_at = time.monotonic()
 
     def up_to_end(read: ReadBatch) -> tuple[list[bytes], bool]:
         nonlocal given_at
@@ -191,8 +191,8 @@ def _last_token(end: Offset, clock: Callable[[], float] = time.monotonic) -> UpT
             if server_token(token_of(event)) == last:
                 return read.events[: number + 1], True
         if read.events:
-            given_at = clock()
-        return read.events, clock() - given_at >= _SECONDS_WITHOUT_EVENTS
+            given_at = time.monotonic()
+        return read.events, time.monotonic() - given_at >= _SECONDS_WITHOUT_EVENTS
 
     return up_to_end
 

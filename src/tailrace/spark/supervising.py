@@ -81,5 +81,15 @@ def supervise(
                 raise error or QueryFailed(f"the query failed {failures} times: {cause_of(failure)}") from failure
             _log.warning("query_restarts", error=str(error or cause_of(failure)))
         finally:
-            query.stop()
+            stop(query)
         time.sleep(_POLICY.pause(failures - 1))
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query. If that fails and it has ended all the same, then how it ended is what counts."""
+    try:
+        query.stop()
+    except Exception as failure:
+        if query.isActive:
+            raise
+        _log.warning("query_stop_failed", cause=cause_of(failure))
