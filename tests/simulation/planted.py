@@ -101,7 +101,7 @@ def begins_now_after_an_error() -> Bug:
 
     def wrong(self: Any, delivery: Any) -> Start:
         found = start(self, delivery)
-        return Start() if self._parts.backoff.failing else found
+        return Start() if self._parts.backoff.failures else found
 
     return {(Attempt, "_start"): wrong}
 
