@@ -15,13 +15,12 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from tailrace import server_codes
-from tailrace.errors import DeploymentUnsuitable, NotReplicaSet, OplogUnreadable
+from tailrace.errors import DeploymentUnsuitable, NotInitiated, NotReplicaSet, OplogUnreadable
 
 _AS_ONE = """Change streams and the oplog need a replica set; one member is enough:
   1. stop mongod, and start it with `--replSet rs0` (in mongod.conf: replication.replSetName: rs0)
   2. mongosh --eval 'rs.initiate()'
   3. connect with mongodb://HOST:PORT/?replicaSet=rs0"""
-_INITIATE = "Run once, on one member: mongosh --eval 'rs.initiate()'"
 
 
 class Kind(StrEnum):
@@ -56,7 +55,7 @@ class Deployment:
         if self.kind is Kind.STANDALONE:
             raise NotReplicaSet(f"the mongod at {at} is not a member of a replica set", hint=_AS_ONE)
         if self.kind is Kind.NOT_INITIATED:
-            raise NotReplicaSet(f"the replica set at {at} is not initiated", hint=_INITIATE)
+            raise NotInitiated(f"the replica set at {at} is not initiated")
 
     def require_oplog(self, client: MongoClient[Any], at: str) -> None:
         """Raise, when there is no oplog behind the URI that the user may read; a cluster's are behind its shards."""

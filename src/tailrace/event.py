@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final, Protocol
 
 import bson
@@ -23,7 +22,6 @@ TOKEN_FIRST: Final = b"\x03_id\x00"
 """How an event begins when its first field is a resume token."""
 _DATA: Final = b"\x02_data\0"
 _MOST_NAMESPACES: Final = 10_000
-_int32_at = Struct("<i").unpack_from
 _namespaces: dict[bytes, tuple[str | None, str | None]] = {}
 
 Spans = dict[bytes, raw.Span]
@@ -241,7 +239,7 @@ def _parts_of_namespace(ns: bytes) -> tuple[str | None, str | None]:
 
 def _token_text(token: bytes) -> bytes:
     if token[4:11] == _DATA:
-        return token[15 : 14 + _int32_at(token, 11)[0]]
+        return token[15 : 14 + raw.int32_at(token, 11)]
     found = raw.field(token, b"_data")
     if found is None or found.kind != raw.BINARY:
         raise EventUnconvertible("the token of the event has no _data")
@@ -260,7 +258,7 @@ def with_token_fields(event: bytes, fields: bytes) -> bytes:
 def token_of(event: bytes) -> bytes:
     """Give the resume token in the event's `_id`, as a BSON document."""
     if event[4:9] == TOKEN_FIRST:
-        return event[9 : 9 + _int32_at(event, 9)[0]]
+        return event[9 : 9 + raw.int32_at(event, 9)]
     found = raw.field(event, b"_id")
     if found is None or found.kind != raw.DOCUMENT:
         raise ResumeTokenMissing(

@@ -87,11 +87,6 @@ class Backoff:
         self._began: float | None = None
         self.failures = 0
 
-    @property
-    def failing(self) -> bool:
-        """Whether an outage goes on."""
-        return self._began is not None
-
     def progressed(self) -> None:
         """Note that something succeeded: the outage is over."""
         self._began = None

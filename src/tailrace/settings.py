@@ -28,6 +28,7 @@ from tailrace.masking import shown
 from tailrace.settings_source import (
     file_keys,
     forget_files,
+    is_service_link,
     located,
     located_defaults,
     read_toml,
@@ -39,6 +40,7 @@ from tailrace.settings_types import (
     HEAP,
     HOST_AND_PORT,
     IDENTIFIER,
+    MASTER,
     NAMESPACE,
     STREAM_NAME,
     http_address,
@@ -363,6 +365,7 @@ class SparkSettings(Section):
 
     master: str = Field(
         "local[*,4]",
+        pattern=MASTER,
         description="Spark master URL, with the number of attempts per task; sc:// is a Spark Connect server.",
     )
     app_name: str = Field("tailrace", description="Application name in Spark's UI and logs.")
@@ -641,8 +644,9 @@ def _refuse_unknown_variables() -> None:
     keys = [*(key for key, *_ in describe()), *(f"{key}_file" for key in file_keys(Settings))]
     known = {ENVIRONMENT_PREFIX + key.upper().replace(".", "__") for key in keys} | _OUTSIDE_THE_MODEL
     sections = {ENVIRONMENT_PREFIX + name.upper() for name in Settings.model_fields}
-    for name in os.environ:
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known | sections:
+    for name, value in os.environ.items():
+        is_ours = name.startswith(ENVIRONMENT_PREFIX) and not is_service_link(name, value)
+        if is_ours and name not in known | sections:
             raise SettingsError(f"unknown settings variable {name}")
 
 

@@ -21,10 +21,12 @@ NAMESPACE = r"^[^.]+\..+"
 HOST_AND_PORT = r"^(\[[^\]]+\]|[^:\s]+):\d+$"
 CONTRACTS = "^(evolve|json|variant|strict)$"
 HEAP = "^[1-9][0-9]*[kmgtKMGT]$"
+MASTER = r"^(local(\[(\*|[1-9][0-9]*)(, *[1-9][0-9]*)?\])?|local-cluster\[.+\]|yarn|[a-z0-9]+://.+)$"
 _IN_WORDS = {
     NAMESPACE: "must be db.collection",
     HOST_AND_PORT: "must be host:port",
     HEAP: "must be a size such as 512m or 2g",
+    MASTER: "must be a Spark master such as local[*], yarn, spark://host:7077, k8s://https://host or sc://host",
     STREAM_NAME: "must not be empty or begin with ~",
     IDENTIFIER: "must be letters, digits and underscores, and not begin with a digit",
 }

@@ -79,9 +79,18 @@ def of_others(_: Words) -> None:
     """Nothing of ours is in it."""
 
 
+def kubectl(words: Words) -> str | None:
+    """What is applied is a folder of ours, and a label that is set is one that a manifest selects by."""
+    if "label" not in words:
+        return files(words)
+    label = words[-1].partition("=")[0]
+    manifests = (ROOT / "deploy" / "kubernetes").rglob("*.yaml")
+    return None if any(label in manifest.read_text() for manifest in manifests) else f"no manifest has {label}"
+
+
 CHECKS: dict[str, Callable[[Words], str | None]] = {
     "pip": pip, "/opt/tailrace/bin/pip": pip, "curl": curl, "systemctl": systemd, "journalctl": systemd,
-    "kubectl": files, "install": files, ".venv/bin/pytest": files, "deploy/spark/submit.sh": job,
+    "kubectl": kubectl, "install": files, ".venv/bin/pytest": files, "deploy/spark/submit.sh": job,
     "uvx": lambda words: complaint_about_words(words[2:]), "printf": settings_file, "python": bench_module,
     "python3": bench_module, "spark-sql": spark_packages, "spark-submit": spark_packages, "export": of_others,
     "mkdir": of_others, "touch": of_others,

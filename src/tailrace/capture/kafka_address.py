@@ -55,6 +55,11 @@ class KafkaAddress:
             }
         return cls(servers, parts.path.strip("/") or None, options)
 
+    @classmethod
+    def of(cls, servers: str) -> KafkaAddress:
+        """Read `host:9092,host:9092`, or a URL."""
+        return cls.parse(servers) if "://" in servers else cls(servers)
+
     def config(self, **settings: Any) -> dict[str, Any]:
         """Give the settings of a client; those of the URL win, and `linger_ms` stands for linger.ms."""
         own = {name.replace("_", "."): value for name, value in settings.items()}

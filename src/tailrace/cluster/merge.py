@@ -69,13 +69,6 @@ class ShardBacklog:
     blocking_seconds: float
     """For how many seconds they have been waiting for it."""
 
-    @property
-    def reason(self) -> str:
-        """Why nothing, or something, waits for this shard."""
-        if not self.blocks_merge:
-            return "nothing waits for it"
-        return f"others have events above its high-water mark, for {self.blocking_seconds:.1f} s"
-
 
 @dataclass(slots=True)
 class _Shard(Generic[E]):

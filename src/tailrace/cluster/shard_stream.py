@@ -6,11 +6,12 @@ The shard's tail says when it is worth asking: whatever its stream can give has 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
@@ -18,32 +19,36 @@ from tailrace import server_codes
 from tailrace.engine.event import Event
 from tailrace.engine.options import StreamSpec, stage_of
 from tailrace.errors import ChangeStreamError, ServerUnreachable
-from tailrace.event import ChangeEvent
+from tailrace.event import ChangeEvent, EventBatch, EventStream, StreamOf
 from tailrace.hub.batch import Batch
 from tailrace.hub.event_log import EventLog
 from tailrace.hub.hub import Hub
+from tailrace.hub.subscription import Subscription
 from tailrace.oplog.tail import is_passing
 from tailrace.token.resume_token import ResumeToken
 
 _RAW: Final[CodecOptions[RawBSONDocument]] = CodecOptions(RawBSONDocument)
 _AWAIT_MS: Final = 1
+_PAUSE: Final = 0.01
 _SECONDS_BETWEEN_POLLS: Final = 0.2
 """How often it is asked although its tail has read nothing: the two may read from different members."""
 
 
-class Reply(NamedTuple):
-    """A batch as a server gave it."""
+class StreamBatch(NamedTuple):
+    """A batch of one shard's stream, as the server or the engine gave it."""
 
     events: list[bytes]
     token: bytes | None
+    operation_time: Timestamp | None = None
 
 
 class ServerStream:
     """A server's own change stream, by plain commands in one session: a reply is a batch."""
 
-    def __init__(self, client: MongoClient[Any], spec: StreamSpec) -> None:
-        """Open it."""
+    def __init__(self, client: MongoClient[Any], spec: StreamSpec, await_ms: int) -> None:
+        """Open it; the server waits so long for each batch."""
         scope = spec.scope
+        self._await_ms = await_ms
         self._database = client[scope.database.decode()]
         self._session = client.start_session()
         self._id = 0
@@ -56,19 +61,24 @@ class ServerStream:
             raise
         self._id = reply["cursor"]["id"]
         self._collection = reply["cursor"]["ns"].partition(".")[2]
-        self._first: Reply | None = _reply(reply, "firstBatch")
+        self._first: StreamBatch | None = _reply(reply, "firstBatch")
 
     @property
     def is_closed(self) -> bool:
         """Whether the server has closed it, behind an invalidate event."""
         return not self._id and self._first is None
 
-    def next(self, await_ms: int) -> Reply:
-        """Give the next batch, for which the server waits so long."""
+    def batches(self) -> Iterator[StreamBatch]:
+        """Give batch after batch, empty ones too."""
+        while not self.is_closed:
+            yield self.next()
+
+    def next(self) -> StreamBatch:
+        """Give the next batch."""
         if self._first is not None:
             first, self._first = self._first, None
             return first
-        reply = self._command({"getMore": self._id, "collection": self._collection, "maxTimeMS": await_ms})
+        reply = self._command({"getMore": self._id, "collection": self._collection, "maxTimeMS": self._await_ms})
         self._id = reply["cursor"]["id"]
         return _reply(reply, "nextBatch")
 
@@ -94,10 +104,23 @@ class ServerStream:
             raise ChangeStreamError(str(details.get("errmsg", error)), server_code=code) from error
 
 
-def _reply(reply: RawBSONDocument, name: str) -> Reply:
+def _reply(reply: RawBSONDocument, name: str) -> StreamBatch:
     cursor = reply["cursor"]
     token = cursor.get("postBatchResumeToken")
-    return Reply([event.raw for event in cursor[name]], None if token is None else token.raw)
+    return StreamBatch([event.raw for event in cursor[name]], None if token is None else token.raw)
+
+
+def stream_of(subscription: Subscription[Any], max_events: int | None = None) -> EventStream:
+    """Make a hub's subscription a stream of batches; after an empty one the tail gets a moment to read on."""
+
+    def batches() -> Iterator[EventBatch]:
+        while not subscription.is_closed:
+            batch = subscription.poll(max_events)
+            yield StreamBatch([event.raw for event in batch.events], batch.token)
+            if not batch.events:
+                time.sleep(_PAUSE)
+
+    return StreamOf(batches, subscription.close)
 
 
 class ServersPart:
@@ -133,7 +156,7 @@ class ShardStreamPart(ServersPart):
         """Open it."""
         super().__init__(spec)
         self.channel: EventLog | None = _Wakes(self.position)
-        self._stream = ServerStream(client, spec)
+        self._stream = ServerStream(client, spec, _AWAIT_MS)
         self._hub = hub
         self._clock = clock
         self._asked_at_time = -1
@@ -152,7 +175,7 @@ class ShardStreamPart(ServersPart):
         if not self.has_data:
             return Batch([], self.position)
         reached = self._hub.reached
-        reply = self._stream.next(_AWAIT_MS)
+        reply = self._stream.next()
         self._asked_at_time = -1 if reply.events else reached
         self._next_poll = self._clock() + _SECONDS_BETWEEN_POLLS
         behind = reply.token or (_event(reply.events[-1]).token if reply.events else None)

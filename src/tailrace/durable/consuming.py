@@ -18,6 +18,7 @@ from tailrace.durable.handling import DeadLetterFunction, Handling, dead_letters
 from tailrace.durable.options import DurableOptions, refuse_number
 from tailrace.durable.stream import AsyncDurableStream, DurableStream
 from tailrace.monitor import serve_endpoint
+from tailrace.owned import handling_signals
 
 
 @overload
@@ -118,13 +119,8 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[threading.Event]:
         stop()
 
     is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
+    with handling_signals(on_signal, (signal.SIGINT, signal.SIGTERM) if is_main else ()):
         yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 HANDLER_OPTIONS = {"retries", "dead_letters", "metrics_port", *(field.name for field in fields(DurableOptions))}

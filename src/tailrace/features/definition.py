@@ -242,11 +242,6 @@ class Definition:
         """How long the state of an entity without events is kept; None for ever."""
         return self.ttl_ms if self.ttl_ms is not None else self.reach_ms
 
-    @property
-    def fingerprint(self) -> str:
-        """A text that changes with the definition."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
-
     def to_json(self) -> str:
         """Give the form in which a job leaves it in Redis for readers."""
         form = {**_form_of(self), "features": [_form_of(feature) for feature in self.features], "layout": _LAYOUT}

@@ -12,9 +12,12 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import BadFrame
+
+if TYPE_CHECKING:
+    from tailrace.gateway.connection import Connection
 
 _CREDIT: Final = 100.0
 _CREDIT_PER_SECOND: Final = 100.0
@@ -163,13 +166,6 @@ class SlowLane:
         self._expiry = asyncio.get_running_loop().call_later(_LONGEST_TURN, self.leave, client)
 
 
-class Droppable(Protocol):
-    """A client's connection."""
-
-    def drop(self, reason: str) -> None:
-        """Hang up."""
-
-
 class Strangers:
     """Clients that have a connection upstream and have not authenticated: so many, and then the oldest has to go.
 
@@ -178,9 +174,9 @@ class Strangers:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._clients: dict[Droppable, None] = {}
+        self._clients: dict[Connection, None] = {}
 
-    def add(self, client: Droppable) -> None:
+    def add(self, client: Connection) -> None:
         """Count a client, and drop the oldest one if they are too many."""
         self._clients[client] = None
         if len(self._clients) > self._limit:
@@ -188,7 +184,7 @@ class Strangers:
             del self._clients[oldest]
             oldest.drop(f"no login, while {self._limit} others have a connection upstream without one")
 
-    def discard(self, client: Droppable) -> None:
+    def discard(self, client: Connection) -> None:
         """Count a client no longer: it has authenticated, or gone."""
         self._clients.pop(client, None)
 

@@ -13,25 +13,25 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Protocol
 
 from bson.raw_bson import RawBSONDocument
-from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tailrace.cluster import ClusterHub
-from tailrace.cluster.shard_stream import ServerStream
+from tailrace.cluster.shard_stream import ServerStream, stream_of
 from tailrace.cluster.topology import CONFIG
 from tailrace.engine.dialect import is_compared
 from tailrace.engine.live import operation_time, read_spec
 from tailrace.engine.options import SPLIT, ChangeStreamOptions, StreamSpec
 from tailrace.errors import TailraceError
-from tailrace.hub import Batch, Hub, Subscription
+from tailrace.event import EventStream
+from tailrace.hub import Batch, Hub
 from tailrace.logs import get_logger
 from tailrace.owned import OwnedThread
 from tailrace.policy import NO_POLICY, Policy
@@ -43,7 +43,6 @@ _AWAIT_MS: Final = 500
 _SAMPLE: Final = 100
 _SECONDS_FOR_A_SAMPLE: Final = 30.0
 _POLL_SECONDS: Final = 1.0
-_PAUSE: Final = 0.02
 _PLAIN: Final = ChangeStreamOptions()
 _LOOKS_UP: Final = "updateLookup"
 
@@ -321,15 +320,6 @@ class _RunningTrial:
         trial.run(seconds, is_over=lambda: self._stopping.is_set() or is_enough())
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A batch as a trial takes it."""
-
-    events: Sequence[bytes]
-    token: bytes | None
-    operation_time: Timestamp | None = None
-
-
 class _Sides:
     """Opens the two streams of a trial: everything, with the options of a profile."""
 
@@ -344,52 +334,18 @@ class _Sides:
         }
         self.looks_up = profile.looks_up
 
-    def server(self, token: bytes | None) -> _ServerSide:
+    def server(self, token: bytes | None) -> EventStream:
         """Open the upstream's own stream."""
-        return _ServerSide(ServerStream(self._client, self._spec(token)))
+        return ServerStream(self._client, self._spec(token), _AWAIT_MS)
 
-    def engine(self, token: bytes | None) -> _EngineStream:
+    def engine(self, token: bytes | None) -> EventStream:
         """Open the hub's."""
         latest = operation_time(self._client)
-        return _EngineStream(self.hub.subscribe(self._spec(token), latest=latest, now=datetime.now(UTC)))
+        return stream_of(self.hub.subscribe(self._spec(token), latest=latest, now=datetime.now(UTC)))
 
     def _spec(self, token: bytes | None) -> StreamSpec:
         start = None if token is None else RawBSONDocument(token)
         return read_spec(self._client, [], {**self._options, "startAfter": start}, self.hub.dialect)
-
-
-class _ServerSide:
-    """The upstream's own stream: a reply is a batch."""
-
-    def __init__(self, stream: ServerStream) -> None:
-        self._stream = stream
-
-    def batches(self) -> Iterator[_Made]:
-        """Give reply after reply, empty ones too."""
-        while not self._stream.is_closed:
-            yield _Made(*self._stream.next(_AWAIT_MS))
-
-    def close(self) -> None:
-        """Free the cursor."""
-        self._stream.close()
-
-
-class _EngineStream:
-    def __init__(self, subscription: Subscription[Any]) -> None:
-        self._subscription = subscription
-        self._waiting = threading.Event()
-
-    def batches(self) -> Iterator[_Made]:
-        """Give what is there, again and again."""
-        while not self._subscription.is_closed:
-            batch = self._subscription.poll()
-            if not batch.events:
-                self._waiting.wait(_PAUSE)
-            yield _Made([event.raw for event in batch.events], batch.token)
-
-    def close(self) -> None:
-        """Leave the hub."""
-        self._subscription.close()
 
 
 def _unless_default(value: str, default: str) -> str | None:

@@ -8,9 +8,9 @@ compressed size stands at its beginning; all of those together have a budget.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tailrace.gateway.wire import Message, Parts
 
@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 
 PIECE: Final = 128 * 1024
 """What is copied, or held, at a time; smaller messages are whole ones."""
-
-
-class Outlet(Protocol):
-    """Where the answer to one message goes."""
-
-    @property
-    def takes_pieces(self) -> bool:
-        """Whether a large answer may leave before all of it has come."""
-
-    def begin(self, size: int) -> Awaitable[None]:
-        """Begin an answer whose body has so many bytes."""
-
-    def send(self, piece: bytes) -> Awaitable[None]:
-        """Send on, and wait while the client does not take what came before."""
-
-    def wait_for_capacity(self, size: int) -> Awaitable[None]:
-        """Wait until there is room for a whole answer."""
 
 
 def pieces_of(parts: Parts) -> Iterator[memoryview]:
@@ -55,7 +38,7 @@ class ReplyOutlet:
 
     @property
     def takes_pieces(self) -> bool:
-        """Whether it needs no compression, before which all of it must be there."""
+        """Whether a large answer may leave before all of it has come: it is not, where it has to be compressed."""
         return self.message.compressor is None
 
     async def begin(self, size: int) -> None:

@@ -17,7 +17,7 @@ from pymongo.uri_parser import parse_uri
 from tailrace import raw
 from tailrace.errors import BadFrame, ServerUnreachable, SettingsError
 from tailrace.gateway.auth_probe import AuthProbe
-from tailrace.gateway.relay import PIECE, Outlet, pieces_of
+from tailrace.gateway.relay import PIECE, ReplyOutlet, pieces_of
 from tailrace.gateway.wire import HEADER_SIZE, NO_FLAGS, OP_MSG, Head, Message, Parts, read_head, read_rest, size_of
 
 _SECONDS_TO_REMEMBER: Final = 1.0
@@ -127,7 +127,7 @@ class UpstreamConnection:
         """Whether the upstream has hung up."""
         return self._reader.at_eof() or self._reader.exception() is not None or self._writer.is_closing()
 
-    async def exchange(self, message: Message, outlet: Outlet | None = None) -> Message | None:
+    async def exchange(self, message: Message, outlet: ReplyOutlet | None = None) -> Message | None:
         """Pass a message on and give the answer; None when it wants none, or when the outlet has had it in pieces."""
         with _speaking():
             await self._send(message.to_upstream())
@@ -155,7 +155,7 @@ class UpstreamConnection:
             await self._writer.drain()
             await asyncio.sleep(0)  # others come in between
 
-    async def _pass_pieces(self, head: Head, outlet: Outlet) -> None:
+    async def _pass_pieces(self, head: Head, outlet: ReplyOutlet) -> None:
         """Pass a large answer on as it comes: a body, and nothing else."""
         with _speaking():
             begin = await self._reader.readexactly(len(NO_FLAGS))

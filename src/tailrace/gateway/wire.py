@@ -107,12 +107,8 @@ class Message:
         content = self.body, *self.sequences
         return _head(self.request_id, 0, OP_MSG, _FLAGS.pack(flags) + b"\x00", size_of(content)), *content
 
-    def reply(self, body: bytes) -> bytes:
-        """Give the frame that answers this message."""
-        return b"".join(self.reply_parts((body,)))
-
     def reply_parts(self, body: Sequence[bytes]) -> Parts:
-        """Give that frame in parts: those of the body are not copied, for others may send the same ones."""
+        """Give the frame that answers this message, in parts; those of the body, which others may send, uncopied."""
         if self.compressor is None or self.legacy_database is not None:
             return self.reply_head(size_of(body)), *body
         payload = b"".join((NO_FLAGS, *body))
@@ -158,14 +154,13 @@ def read_header(frame: bytes | bytearray, largest: int = MAX_MESSAGE) -> Head:
     return head
 
 
-async def read_head(reader: asyncio.StreamReader, *, seconds: float, first_seconds: float | None = None) -> Head | None:
+async def read_head(reader: asyncio.StreamReader, *, seconds: float) -> Head | None:
     """Read how the next message begins; None when the other side has gone.
 
-    The first byte may take `first_seconds` (for ever, when None); once it has come, the others must within `seconds`.
+    The first byte may take for ever; once it has come, the others must come within `seconds`.
     """
     try:
-        async with asyncio.timeout(first_seconds):
-            start = await reader.readexactly(1)
+        start = await reader.readexactly(1)
         async with asyncio.timeout(seconds):
             return read_header(start + await reader.readexactly(HEADER_SIZE - 1))
     except (asyncio.IncompleteReadError, ConnectionError):

@@ -212,9 +212,9 @@ class StreamMetrics:
         """Show how long a mark in the source took to come back."""
         _heartbeat.labels(self.stream).set(seconds)
 
-    def buffer(self, blocking_seconds: int, limit: int) -> None:
+    def buffer(self, used: int, limit: int) -> None:
         """Show how full the stream's buffer is, in bytes."""
-        _buffer_bytes.labels(self.stream).set(blocking_seconds)
+        _buffer_bytes.labels(self.stream).set(used)
         _buffer_limit.labels(self.stream).set(limit)
 
 

@@ -145,7 +145,6 @@ class Lag:
     oplog: Oplog
     position: Timestamp
     age_seconds: float
-    backlog_bytes: float
     headroom_ratio: float
     lost: bool
     trend: Trend | None
@@ -162,7 +161,6 @@ def lag_of(samples: Sequence[Sample]) -> Lag:
         oplog=oplog,
         position=position,
         age_seconds=oplog.age_of(position),
-        backlog_bytes=backlog,
         headroom_ratio=0.0 if lost else 1 - backlog / oplog.capacity_bytes,
         lost=lost,
         trend=trend,

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, AnyStr, Final
 
@@ -110,3 +111,14 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent or parent == 1:
         os._exit(1)
+
+
+@contextmanager
+def handling_signals(handler: Callable[[int, Any], object], numbers: Sequence[signal.Signals]) -> Iterator[None]:
+    """Have signals of this process handled so for a while, and then as they were before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

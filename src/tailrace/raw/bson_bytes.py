@@ -241,9 +241,9 @@ def array(values: list[Value]) -> bytes:
     return document(*(element(v.kind, b"%d" % i, v.data) for i, v in enumerate(values)))
 
 
-def body(doc: bytes, start: int = 0) -> bytes:
+def body(doc: bytes) -> bytes:
     """Cut out all elements of a document at once, to splice them into another."""
-    return doc[start + 4 : document_end(doc, start) - 1]
+    return doc[4 : document_end(doc) - 1]
 
 
 def append(doc: bytes, *parts: bytes) -> bytes:

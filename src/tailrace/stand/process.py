@@ -123,11 +123,9 @@ class ServerProcess:
         """Let a paused server go on."""
         self._signal(signal.SIGCONT)
 
-    def log_tail(self, lines: int = 15) -> str:
+    def log_tail(self) -> str:
         """The last lines of the server's log."""
-        if not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return last_lines(self.log, 15)
 
     def _all_threads_stopped(self) -> bool:
         """Whether the kernel has stopped every thread; a signal is sent before it has taken effect."""
@@ -140,3 +138,8 @@ class ServerProcess:
 
     def _did_not_start(self, what: str) -> ServerDidNotStart:
         return ServerDidNotStart(f"{self.name} {what}; log: {self.log}\n{self.log_tail()}", log=str(self.log))
+
+
+def last_lines(log: Path, count: int) -> str:
+    """The end of a log; nothing when there is none."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:]) if log.exists() else ""

@@ -21,6 +21,7 @@ from tailrace.stand.node import Access, Credentials, Document, Node, NodeOptions
 from tailrace.stand.server import ServerFolder
 
 _SECONDS_TO_ELECT = 60
+_SECONDS_TO_ROLL_OVER = 120
 
 T = TypeVar("T")
 
@@ -154,14 +155,14 @@ class ReplicaSet(Closeable):
             # The oldest entry may be removed while it is read.
             return retried(lambda: edge(1), DEFAULT_POLICY, is_passing=_is_position_lost), edge(-1)
 
-    def roll_over_oplog(self, past: Timestamp | None = None, *, timeout: float = 120.0) -> Timestamp:
+    def roll_over_oplog(self, past: Timestamp | None = None) -> Timestamp:
         """Write no-ops until every entry up to `past` (by default: all now there) has left the oplog.
 
         Needs a small oplog (`oplog_mb=1`). Returns the time of the first entry that is left.
         """
         target = past or self.oplog_bounds()[1]
         padding = "x" * 200_000
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + _SECONDS_TO_ROLL_OVER
         with self.primary.client() as client:
             while (first := self.oplog_bounds()[0]) <= target:
                 if time.monotonic() > deadline:

@@ -115,11 +115,9 @@ class ShardedCluster(Closeable):
         """Insert a document on the shard that owns it; a hashed key cannot be routed by, so `shard` must name it."""
         self._write(namespace, document, {"insert": None, "documents": [document]}, shard)
 
-    def update(
-        self, namespace: str, query: Document, update: Document | list[Document], *, shard: str | None = None
-    ) -> None:
+    def update(self, namespace: str, query: Document, update: Document | list[Document]) -> None:
         """Update one document; the query must hold the shard key."""
-        self._write(namespace, query, {"update": None, "updates": [{"q": query, "u": update}]}, shard)
+        self._write(namespace, query, {"update": None, "updates": [{"q": query, "u": update}]}, None)
 
     def delete(self, namespace: str, query: Document, *, shard: str | None = None) -> None:
         """Delete one document; the query must hold the shard key."""
@@ -129,9 +127,9 @@ class ShardedCluster(Closeable):
         """The cluster's own client of a shard; it is closed with the cluster."""
         return self._clients[name]
 
-    def run_on_config(self, command: Document, database: str = "admin") -> Document:
+    def run_on_config(self, command: Document) -> Document:
         """Run a command on the config server, majority-committed."""
-        return self.run_on("cfg", {**command, "writeConcern": MAJORITY}, database)
+        return self.run_on("cfg", {**command, "writeConcern": MAJORITY})
 
     def run_on(self, name: str, command: Document, database: str = "admin") -> Document:
         """Run a command on a shard (or "cfg"), with the newest cluster time of any node."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from binascii import Error as HexError
 from binascii import unhexlify
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -69,10 +69,6 @@ class TokenData:
     def is_high_water_mark(self) -> bool:
         """Whether this is a bare time, as an empty batch gives it."""
         return self == TokenData(self.cluster_time, self.version, TokenKind.HIGH_WATER_MARK)
-
-    def invalidate(self) -> TokenData:
-        """Give the data of the invalidate event that this event causes."""
-        return replace(self, from_invalidate=True)
 
 
 def event_identifier(

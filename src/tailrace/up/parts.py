@@ -67,12 +67,6 @@ class Part(ABC):
     def stop(self) -> None:
         """End it, whatever it does."""
 
-    def last_lines(self, lines: int = 12) -> str:
-        """Give the end of its log."""
-        if not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-
 
 class Program(Part):
     """A program in a process of its own, ready when `ready` holds."""

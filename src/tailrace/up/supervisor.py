@@ -13,15 +13,17 @@ from tailrace.errors import PartGaveUp, TailraceError
 from tailrace.owned import OwnedThread, run_together
 from tailrace.owned.closeable import Closeable
 from tailrace.retry import Backoff, RetryPolicy
+from tailrace.stand.process import last_lines
 from tailrace.up.parts import Part, Stage
 
 POLICY = RetryPolicy(first=0.5, longest=15.0, budget=90.0)
 """How soon a part is started again, and for how long it may fail before it is stopped for good."""
 
-_HOPELESS = {64: "its settings are wrong", 75: "history is lost"}
+_HOPELESS = {64: "its settings are wrong", 75: "history is lost", 78: "something has to be changed first"}
 """Exit codes that starting again cannot mend."""
 _SECONDS_TO_BE_STABLE = 30.0
 _POLL_SECONDS = 0.1
+_LINES_OF_LOG = 12
 _SECONDS_TO_END = 4.0
 
 
@@ -123,7 +125,7 @@ class PartRunner:
 
     def _give_up(self, why: str) -> None:
         message = f"stopped for good: {why}; log: {self.part.log}"
-        self._report(State.GAVE_UP, f"{message}\n{self.part.last_lines()}")
+        self._report(State.GAVE_UP, f"{message}\n{last_lines(self.part.log, _LINES_OF_LOG)}")
         self.failure = PartGaveUp(f"{self.part.name} is {message}", part=self.part.name, log=str(self.part.log))
 
     def _report(self, state: State, message: str = "") -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _END = object()
+_READ_AHEAD = 4
 
 
 class KeyInventory(ABC):
@@ -173,9 +174,9 @@ class NoInventory(KeyInventory):
         yield from ()
 
 
-def in_background(items: Iterator[T], ahead: int = 4) -> Iterator[T | None]:
+def in_background(items: Iterator[T]) -> Iterator[T | None]:
     """Read an iterator in a thread of its own; gives None while the next item is not there yet."""
-    queue: Queue[T | object | BaseException] = Queue(ahead)
+    queue: Queue[T | object | BaseException] = Queue(_READ_AHEAD)
     ended = threading.Event()
 
     def put(item: T | object | BaseException) -> bool:

@@ -149,6 +149,4 @@ def state_of(
 
 def pause_before(turn: int, policy: RetryPolicy) -> float:
     """Give how long to wait before a recovery begins: not at all the first time, then longer with every turn."""
-    if turn < 2:
-        return 0.0
-    return min(policy.longest, policy.first * policy.factor ** min(turn - 1, 64))
+    return 0.0 if turn < 2 else policy.longest_pause(turn - 1)

@@ -8,8 +8,7 @@ The shards of a known release are read from their oplogs; samples of each are re
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, cast
@@ -19,21 +18,17 @@ from tailrace.capture.source.proving import SAMPLE, ProofOptions, ProvingStream,
 from tailrace.capture.source.source import ComparableSource, Selection, Start
 from tailrace.cluster import ClusterHub
 from tailrace.cluster.merged import ShardPart
-from tailrace.cluster.shard_stream import ServersPart, ServerStream
+from tailrace.cluster.shard_stream import ServersPart, ServerStream, stream_of
 from tailrace.cluster.topology import CONFIG
-from tailrace.driver import Batch
 from tailrace.engine.options import StreamSpec, read_token
 from tailrace.errors import ChangeStreamError
-from tailrace.event import EventBatch, EventStream, StreamOf
 from tailrace.hub.batch import Batch as HubBatch
 from tailrace.hub.event_log import EventLog
-from tailrace.hub.subscription import Subscription
 from tailrace.proof import TrustLedger
 from tailrace.token import ResumeToken
 
 _AWAIT_MS: Final = 50
 """How long an idle shard's own stream waits for events, while the others are not read."""
-_PAUSE: Final = 0.01
 _EVENTS: Final = 1_000
 
 
@@ -67,7 +62,9 @@ class ProvingClusterHub(ClusterHub):
         stream = ProvingStream(
             _start_of(spec),
             ComparableSource(client, self._selection, _EVENTS).open,
-            lambda start: _engine_side(self.hub(shard).subscribe(self._begun(spec, start), latest=latest, now=now)),
+            lambda start: stream_of(
+                self.hub(shard).subscribe(self._begun(spec, start), latest=latest, now=now), _EVENTS
+            ),
             self._ledger,
             self._proof,
             sample=ComparableSource(client, self._selection, SAMPLE).open,
@@ -89,19 +86,6 @@ class ProvingClusterHub(ClusterHub):
     def _changed(self, shard: str, side: Side) -> None:
         self._sides[shard] = side
         self._on_side(Side.ENGINE if set(self._sides.values()) == {Side.ENGINE} else Side.SERVER)
-
-
-def _engine_side(subscription: Subscription[Any]) -> EventStream:
-    """Make a hub's subscription a stream that is compared; after an empty batch the tail gets a moment to read on."""
-
-    def batches() -> Iterator[EventBatch]:
-        while not subscription.is_closed:
-            batch = subscription.poll(_EVENTS)
-            yield Batch([event.raw for event in batch.events], batch.token, None)
-            if not batch.events:
-                time.sleep(_PAUSE)
-
-    return StreamOf(batches, subscription.close)
 
 
 class _ProvingPart(ServersPart):
@@ -150,22 +134,12 @@ class SampledClusterHub(ClusterHub):
             return part
         client = self.client(shard)
         sampler = Sampler(
-            lambda start: _server_side(ServerStream(client, _behind(spec, start))),
+            lambda start: ServerStream(client, _behind(spec, start), _AWAIT_MS),
             self._ledger,
             self._proof.sample_one_in,
             looks_up=spec.options.full_document == "updateLookup",
         )
         return cast(ShardPart, _SampledPart(part, sampler))
-
-
-def _server_side(stream: ServerStream) -> EventStream:
-    """Make a shard's own stream one that is compared, for a few events."""
-
-    def batches() -> Iterator[EventBatch]:
-        while not stream.is_closed:
-            yield Batch(*stream.next(_AWAIT_MS), None)
-
-    return StreamOf(batches, stream.close)
 
 
 class _SampledPart:
