@@ -29,9 +29,9 @@ from tailrace import kernel
 from tailrace.capture.formats import make_format
 from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.capture.kafka_address import KafkaAddress
+from tailrace.capture.kafka_handover import Batch, Handover, open_handover
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.kafka import PRODUCER_SETTINGS
-from tailrace.capture.sinks.kafka_handover import Batch, Handover, open_handover
 from tailrace.capture.sinks.kafka_topics import Topic
 from tailrace.cluster import Merge
 from tailrace.engine import Event
