@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,11 +54,17 @@ def test_killed_workers_planners_mongodb_and_redis_leave_no_trace(spark, start_m
         start = job.backfill(spark, mongodb.uri)
         done = threading.Event()
         failures: list[BaseException] = []
+        queries: list[Any] = []
 
         def run() -> None:
             events = job.events(spark, mongodb.uri, {"startAtOperationTime": start})
+
+            def start_query() -> Any:
+                queries.append(job.start(events, str(tmp_path / "c")))
+                return queries[-1]
+
             try:
-                supervise(lambda: job.start(events, str(tmp_path / "c")), should_stop=done.is_set)
+                supervise(start_query, should_stop=done.is_set)
             except BaseException as error:
                 failures.append(error)
 
@@ -71,7 +78,15 @@ def test_killed_workers_planners_mongodb_and_redis_leave_no_trace(spark, start_m
             assert not failures
         writer.enough.set()
         writer.join(SECONDS)
-        wait_until(lambda: bool(failures) or equal_now(features, collection, "kills"))
+        try:
+            wait_until(lambda: bool(failures) or equal_now(features, collection, "kills"))
+        except AssertionError as late:
+            late.add_note(f"{len(queries)} queries, the last: {queries[-1].status}, {queries[-1].lastProgress}")
+            late.add_note(f"Redis: {features.hgetall('kills:progress')}")
+            if shutil.which("jstack"):
+                stacks = run_guarded(["jstack", str(jvm)], capture_output=True, text=True, timeout=SECONDS)
+                late.add_note(stacks.stdout)
+            raise
         done.set()
         runner.join(SECONDS)
         assert not failures

@@ -158,7 +158,7 @@ def test_comparisons_of_large_events_leave_the_event_loop_alone(
 
     monkeypatch.setattr(UserStages, "__call__", noting)
     gateway = start_gateway(mongodb.uri, stage_seconds=0.8)
-    many = [{f"fullDocument.items.x{number}": {"$ne": 5}} for number in range(60)]
+    many = [{f"fullDocument.items.x{number}": {"$ne": 5}} for number in range(180)]
     collection = database.create_collection("c")
     with gateway.client(socketTimeoutMS=60_000) as client:
         watched = client[database.name].c

@@ -53,6 +53,10 @@ Document = dict[str, Any]
 _SMALL_OPLOG_MB = 16
 """An oplog this small is there to be rolled over. The server only drops entries that a checkpoint has made
 unnecessary, and takes one a minute: a `fsync` command does not count, nor does the parameter `syncdelay`."""
+_CACHE_GB = 0.25
+_CACHE_GB_OF_SMALL_OPLOG = 1.0
+"""It is filled at once by whoever rolls such an oplog over. With 0.25 a mongod 4.2.6 came to stand still for good: the
+thread that takes checkpoints waited, like all others, for room that only a checkpoint makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +104,17 @@ class NodeOptions:
     role: str | None = None
     key_file: Path | None = None
     tls: ThrowAwayCA | None = None
-    cache_gb: float = 0.25
 
     def command(self, port: int, data: Path) -> list[str]:
         """The command line."""
         path, is_windows = self.binary.argument, self.binary.is_windows
         parts = [*self.binary.command, "--replSet", self.replica_set, "--bind_ip", "127.0.0.1"]
         parts += ["--port", str(port), "--dbpath", path(data), "--oplogSize", str(self.oplog_mb)]
-        parts += ["--wiredTigerCacheSizeGB", str(self.cache_gb)]
         if not is_windows:
             parts.append("--nounixsocket")
-        if self.oplog_mb <= _SMALL_OPLOG_MB:
+        is_small = self.oplog_mb <= _SMALL_OPLOG_MB
+        parts += ["--wiredTigerCacheSizeGB", str(_CACHE_GB_OF_SMALL_OPLOG if is_small else _CACHE_GB)]
+        if is_small:
             parts += ["--syncdelay", "1"]
         if self.role:
             parts.append(f"--{self.role}")
