@@ -77,13 +77,18 @@ def aggregated(collection: Collection[Any], user: str, at: datetime) -> dict[str
 
 def equal_now(client: redis.Redis, collection: Collection[Any], name: str) -> bool:
     """Whether the features of every user are those of the aggregation, at one moment."""
+    return not differences(client, collection, name)
+
+
+def differences(client: redis.Redis, collection: Collection[Any], name: str) -> list[tuple[str, str, Any, Any]]:
+    """Give user, feature, value and what the aggregation says, where these differ at one moment."""
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(milliseconds=500)
+    found = []
     for user in USERS:
-        found = read(client, user, name, at=at.timestamp()).values
+        values = read(client, user, name, at=at.timestamp()).values
         expected = aggregated(collection, user, at)
-        if any(found[key] != nearly(value) for key, value in expected.items()):
-            return False
-    return True
+        found += [(user, key, values[key], value) for key, value in expected.items() if values[key] != nearly(value)]
+    return found
 
 
 def nearly(value: Any) -> Any:

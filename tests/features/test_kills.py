@@ -17,7 +17,7 @@ import pytest
 import redis
 from pymongo.errors import AutoReconnect
 
-from feature_load import Load, equal_now, transactions, transactions_toml
+from feature_load import Load, differences, equal_now, transactions, transactions_toml
 from spark_queries import SECONDS, python_workers, wait_until
 from tailrace.features.job import FeatureJob
 from tailrace.owned import GuardedProcess, run_guarded
@@ -82,7 +82,7 @@ def test_killed_workers_planners_mongodb_and_redis_leave_no_trace(spark, start_m
             wait_until(lambda: bool(failures) or equal_now(features, collection, "kills"))
         except AssertionError as late:
             late.add_note(f"{len(queries)} queries, the last: {queries[-1].status}, {queries[-1].lastProgress}")
-            late.add_note(f"Redis: {features.hgetall('kills:progress')}")
+            late.add_note(f"Redis: {features.hgetall('kills:progress')}, {differences(features, collection, 'kills')}")
             if shutil.which("jstack"):
                 stacks = run_guarded(["jstack", str(jvm)], capture_output=True, text=True, timeout=SECONDS)
                 late.add_note(stacks.stdout)

@@ -165,6 +165,24 @@ def test_rows_of_a_small_batch_go_along_and_its_range_gives_the_same(mongodb, da
         reader.stop()
 
 
+def test_rows_that_go_along_are_one_record_batch(mongodb, database):
+    """Between two of them the JVM takes the end of a killed planner for the end of the rows, and loses the others."""
+    options = {"uri": mongodb.uri, "namespaces": database.name, "maxEventsPerBatch": "1500"}
+    reader = TailraceDataSource({**options, "startAtOperationTime": now(database)}).streamReader(ENVELOPE)
+    database.orders.insert_many([{"_id": n} for n in range(1_500)])
+    start = end = reader.initialOffset()
+    try:
+        while end == start:
+            end = reader.latestOffset()
+        (part,) = reader.partitions(start, end)
+        (sent,) = reader.getCache(start, end)
+        assert sent.num_rows > 1_000
+        assert len(read := list(reader.read(part))) > 1
+        assert pa.concat_batches(read) == sent
+    finally:
+        reader.stop()
+
+
 def test_without_pysparks_internal_reader_the_tasks_read_every_range(monkeypatch):
     """What such a reader gives them is in the test above: the range of a batch whose rows nobody asks for."""
     assert issubclass(StreamReader, _SimpleStreamReaderWrapper)

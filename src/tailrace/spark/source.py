@@ -163,7 +163,7 @@ class StreamReader(PrefetchingReader):
         folder = self._options.hand_over
         if folder and sent and hand_over(folder, start, end, _rows(self._options, self._schema, Inlined(sent))):
             return None
-        return _rows(self._options, self._schema, Inlined(sent))
+        return _as_one(_rows(self._options, self._schema, Inlined(sent)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""
@@ -181,6 +181,17 @@ class StreamReader(PrefetchingReader):
         if self._planner is None:
             self._planner = Planner(event_source(self._options), self._options)
         return self._planner
+
+
+def _as_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put the rows that go along into one record batch.
+
+    If this process is killed while it sends several, the JVM takes the end of the connection between two of them for
+    the end of all: it never asks for what Arrow writes at the end of a stream. The batch of Spark would go on without
+    the rest, and its offsets be committed. An end within a record batch is an error there.
+    """
+    if whole := list(batches):
+        yield pa.concat_batches(whole)
 
 
 def _nothing() -> Inlined:
