@@ -44,6 +44,7 @@ class Writer(threading.Thread):
                 continue
 
 
+@pytest.mark.long
 def test_killed_workers_planners_mongodb_and_redis_leave_no_trace(spark, start_mongodb, start_server, tmp_path):
     mongodb, server = start_mongodb(), start_server(Redis)
     chance = random.Random(11)
