@@ -33,6 +33,8 @@ from tailrace.spark.redaction import hide_secrets
 
 _EVENTS_PER_ROW_BATCH: Final = 1_000
 """What is made for so many events stays in the processor's caches; ten times as many cost a fifth more each."""
+_MOST_SCHEMA_BYTES: Final = 32 * 1024
+"""Half of what PySpark buffers before it sends (`spark.buffer.size`)."""
 
 
 class TailraceDataSource(DataSource):
@@ -156,14 +158,23 @@ class StreamReader(PrefetchingReader):
         return parts
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
-        """Give the rows that go along with the parts that were just planned, or None when the tasks read them."""
+        """Give the rows that go along with the parts that were just planned, or None when the tasks read them.
+
+        They are one record batch. If this process is killed while it sends several, the JVM (Spark 4.0) takes the end
+        of the connection between two of them, or between the schema and the first, for the end of the rows: it never
+        asks for what Arrow writes at the end of a stream. The batch would go on without the rest, and be committed. An
+        end within a record batch is an error there, and small schemas leave in one piece with what follows.
+        """
         sent, self._sent = self._sent, None
         if sent is None:
             return None
         folder = self._options.hand_over
         if folder and sent and hand_over(folder, start, end, _rows(self._options, self._schema, Inlined(sent))):
             return None
-        return _as_one(_rows(self._options, self._schema, Inlined(sent)))
+        if not sent:
+            return iter(())
+        whole = pa.concat_batches(list(_rows(self._options, self._schema, Inlined(sent))))
+        return iter([whole]) if whole.schema.serialize().size <= _MOST_SCHEMA_BYTES else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part."""
@@ -181,17 +192,6 @@ class StreamReader(PrefetchingReader):
         if self._planner is None:
             self._planner = Planner(event_source(self._options), self._options)
         return self._planner
-
-
-def _as_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put the rows that go along into one record batch.
-
-    If this process is killed while it sends several, the JVM takes the end of the connection between two of them for
-    the end of all: it never asks for what Arrow writes at the end of a stream. The batch of Spark would go on without
-    the rest, and its offsets be committed. An end within a record batch is an error there.
-    """
-    if whole := list(batches):
-        yield pa.concat_batches(whole)
 
 
 def _nothing() -> Inlined:
