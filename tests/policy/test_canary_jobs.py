@@ -40,6 +40,7 @@ def test_no_mark_is_found_behind_kafka(
     redis_server: Redis = start_server(Redis)
     dead_letters = b""
     showing = dict.fromkeys(("topic", "redis", "pages", "lake"), 0)
+    rounds_with_something_to_show = 0
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -93,7 +94,8 @@ def test_no_mark_is_found_behind_kafka(
         for what, content in {**outputs, "topic": outputs[topic], "lake": lake}.items():
             if what in showing and any(found_in(content, mark) for mark in shown):
                 showing[what] += 1
-        assert showing["topic"] == number + 1, f"what may be shown is in the topic: {canaries.rules}"
+        rounds_with_something_to_show += bool(shown)  # an allow-list of one field that is hashed leaves nothing
+        assert showing["topic"] == rounds_with_something_to_show, f"what may be shown is there: {canaries.rules}"
         database.people.drop()
     # Under some policies nothing is left that features are made of.
     assert all(showing.values()), f"what may be shown is everywhere, in one round or another: {showing}"
