@@ -74,6 +74,10 @@ class Handover(ABC):
     With a transactional id it makes transactions too; their steps raise KafkaException.
     """
 
+    def __init__(self, address: KafkaAddress, producer: Any) -> None:
+        self._address = address
+        self._producer = producer
+
     @abstractmethod
     def send(self, batch: Batch, topics: Mapping[str, Topic]) -> None:
         """Hand over the records of a batch; SinkUnavailable when the library takes no more."""
@@ -82,17 +86,17 @@ class Handover(ABC):
     def poll(self, timeout: float) -> None:
         """Take the delivery reports that have come; wait up to `timeout` seconds for the first."""
 
-    @abstractmethod
     def flush(self, timeout: float) -> None:
         """Send at once what lingers, and wait up to `timeout` seconds for its delivery."""
+        self._producer.flush(timeout)
 
-    @abstractmethod
     def purge(self) -> None:
         """Drop what is not sent."""
+        self._producer.purge()
 
-    @abstractmethod
     def __len__(self) -> int:
         """How many records have not arrived yet, or have failed without a poll that took the report."""
+        return len(self._producer)
 
     @abstractmethod
     def init_transactions(self, timeout: float) -> None:
@@ -146,10 +150,6 @@ def _library() -> str | None:
 class ClientHandover(Handover):
     """Record by record through Python's client."""
 
-    def __init__(self, address: KafkaAddress, producer: Producer) -> None:
-        self._address = address
-        self._producer = producer
-
     def send(self, batch: Batch, topics: Mapping[str, Topic]) -> None:
         """Hand over record after record; with arguments by position that takes a quarter less than by name."""
         produce, report = self._producer.produce, batch.report
@@ -157,10 +157,10 @@ class ClientHandover(Handover):
             for key, value, headers, namespace, _, _ in batch.records:
                 name = topics[namespace].name
                 try:
-                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)  # type: ignore[arg-type]
+                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)
                 except BufferError:
                     self._producer.poll(_SECONDS_FOR_CAPACITY)
-                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)  # type: ignore[arg-type]
+                    produce(name, value, key, _ANY_PARTITION, report, None, _NOW, headers)
         except (KafkaException, BufferError) as error:
             code = code_of(error) if isinstance(error, KafkaException) else KafkaError._QUEUE_FULL
             raise SinkUnavailable(
@@ -170,17 +170,6 @@ class ClientHandover(Handover):
     def poll(self, timeout: float) -> None:
         """Let the library call `Batch.report`."""
         self._producer.poll(timeout)
-
-    def flush(self, timeout: float) -> None:
-        """Send at once what lingers."""
-        self._producer.flush(timeout)
-
-    def purge(self) -> None:
-        """Drop what is not sent."""
-        self._producer.purge()
-
-    def __len__(self) -> int:
-        return len(self._producer)
 
     def init_transactions(self, timeout: float) -> None:
         """Fence older producers."""
@@ -207,9 +196,8 @@ class CompiledHandover(Handover):
     """Whole batches through the kernel, which counts their delivery reports."""
 
     def __init__(self, address: KafkaAddress, compiled: Any, library: str, config: Mapping[str, Any]) -> None:
-        self._address = address
         settings = [(name, _text(value)) for name, value in config.items() if name != "logger"]
-        self._producer = compiled.KafkaProducer(library, [*settings, ("log.queue", "true")])
+        super().__init__(address, compiled.KafkaProducer(library, [*settings, ("log.queue", "true")]))
         self._batches: dict[int, Batch] = {}
         self._numbers = itertools.cycle(range(1, 2**32))
 
@@ -255,17 +243,6 @@ class CompiledHandover(Handover):
             batch.left -= reports
             if not batch.left:
                 del self._batches[number]
-
-    def flush(self, timeout: float) -> None:
-        """Send at once what lingers."""
-        self._producer.flush(timeout)
-
-    def purge(self) -> None:
-        """Drop what is not sent."""
-        self._producer.purge()
-
-    def __len__(self) -> int:
-        return len(self._producer)
 
     def init_transactions(self, timeout: float) -> None:
         """Fence older producers."""
