@@ -79,7 +79,7 @@ outsiders: env   ## What an outsider tries at a gateway and at the server itself
 
 fuzz-kernel: env ## Mutated bytes through every entry of the compiled kernel, and its memory over ten times as many: INPUTS=10000000 SEED=1
 	INPUTS=$(or $(INPUTS),10000000) SEED=$(or $(SEED),1) TAILRACE_KERNEL=on $(BIN)/pytest -m 'long or not long' --timeout 36000 \
-		tests/capture/formats/test_kernel_differential.py tests/capture/formats/test_avro_kernel.py tests/engine/test_compiled.py tests/oplog/test_reply.py \
+		tests/capture/formats/test_kernel_differential.py tests/capture/formats/test_registered_kernel.py tests/engine/test_compiled.py tests/oplog/test_reply.py \
 		tests/policy/test_compiled_policy.py tests/spark/test_columns.py -k 'mutated or memory' $(ARGS)
 
 .PHONY: sanitize-kernel

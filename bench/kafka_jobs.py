@@ -54,7 +54,7 @@ def capture(
         client: MongoClient[Any] = MongoClient(uri)
         choice = {"format": format, "source": source, "delivery": delivery, "scope": scope}
         more = dict(POLICY) if policy else {}
-        if format == "avro":
+        if format in ("avro", "jsonschema"):
             more["registry.url"] = registry_in_memory()
         settings = capture_settings(uri, servers, name, folder, topic_prefix=prefix, **choice, more=more)
         with client, Capture.open(settings, client) as opened:

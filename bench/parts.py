@@ -136,14 +136,15 @@ def body(scenario: Scenario) -> None:
     events = [make_event(number) for number in range(scenario["events"])]
     writers: dict[str, Callable[[list[bytes]], Any]] = {JSON_UTIL: with_json_util}
     scenario.claims = []
-    for name in ("json", "canonical", "bson", "flat", "debezium"):
+    for name in ("json", "canonical", "bson", "flat", "debezium", "cloudevents"):
         for wanted, text in (("on", name), ("off", name + IN_PYTHON)):
             with chosen(wanted):
                 writers[text] = make_format(name, fields=FLAT_FIELDS if name == "flat" else ()).batch
         scenario.claims += [Claim(name, peer, "tool_us", group=FORMATS) for peer in (name + IN_PYTHON, JSON_UTIL)]
     for name in ("avro", "jsonschema"):
         writers[name] = make_format(name, registry=_RegistryInMemory("http://nowhere", "BACKWARD")).batch
-    scenario.claims.append(Claim("avro", "json", "tool_us", goal=0.8, group=FORMATS))
+    for name in ("avro", "jsonschema", "cloudevents"):
+        scenario.claims.append(Claim(name, "json", "tool_us", goal=0.8, group=FORMATS))
     scenario.claims.append(Claim("kernel", "record by record", "tool_us", group=HANDOVER))
     scenario.claims.append(Claim(OURS, HEAP, "tool_us", group=MERGE))
     made = [

@@ -1,116 +1,37 @@
 //! Events as Avro, under the schemas that `tailrace.capture.formats.avro` derives and registers.
-//!
-//! An event for which its schema has no place is declined: the reference lets the schema grow, and has it known here.
-//! What is not exact (`spelling`) is declined too.
-
-use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
-
-use pyo3::prelude::*;
 
 use crate::bson::{self, elements};
 use crate::error::{Error, Result};
 use crate::event::{Event, Value};
+use crate::schemas::{Branch, Enveloped, NO_PLACE, Record, Schemas, Union};
 use crate::spelling::{MAX_DEPTH, Names, Writer, boolean, exact_binary, is_number};
-use crate::styles::{ExtendedJson, Silent};
+use crate::styles::ExtendedJson;
 use crate::text::{self, utf8};
 
 const ABSENT: Value<'static> = (0, &[]);
-const NO_PLACE: Error = Error::Declined("the schema has no place for a value");
 
-/// The newest schema of each namespace.
-#[derive(Default)]
-pub struct Schemas(RwLock<HashMap<String, Schema>>);
-
-struct Schema {
-    id: u32,
-    documents: Record,
-}
-
-/// The fields of a document, in the schema's order.
-struct Record {
-    fields: Vec<(Vec<u8>, Union)>,
-    places: HashMap<Vec<u8>, usize>,
-}
-
-/// The branches of a union as Avro writes them, a byte each; 0, which is null's, where there is none.
-#[derive(Default)]
-struct Union {
-    boolean: u8,
-    int: u8,
-    long: u8,
-    double: u8,
-    string: u8,
-    bytes: u8,
-    date: u8,
-    record: Option<(u8, Record)>,
-    array: Option<(u8, Box<Union>)>,
-}
-
-impl Schemas {
-    /// Take the schema of a namespace: `DocumentSchema.plan()`.
-    pub fn learn(&self, namespace: String, id: u32, plan: &Bound<'_, PyAny>) -> PyResult<()> {
-        let schema = Schema { id, documents: Record::of(plan)? };
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(namespace, schema);
-        Ok(())
+/// Write the value of an event: the envelope.
+pub fn write<'e>(
+    schemas: &Schemas,
+    raw: &'e [u8],
+    out: &mut Vec<u8>,
+    inner: &mut Vec<u8>,
+    names: &mut Names,
+) -> Result<Event<'e>> {
+    let found = Enveloped::parse(raw, inner, names)?;
+    let known = schemas.known();
+    let schema = found.begin(&known, out, inner)?;
+    bytes(out, found.event.operation.as_bytes());
+    bytes(out, inner);
+    long(out, found.event.token_time as i64);
+    let mut writer = AvroWriter { out, inner, names, slots: Vec::new() };
+    for image in found.images() {
+        writer.image(schema, image)?;
     }
-
-    /// Write the value of an event: the envelope.
-    pub fn write<'e>(
-        &self,
-        raw: &'e [u8],
-        out: &mut Vec<u8>,
-        inner: &mut Vec<u8>,
-        names: &mut Names,
-    ) -> Result<Event<'e>> {
-        let (event, description) = parts(raw, inner, names)?;
-        inner.clear();
-        inner.extend_from_slice(event.database.ok_or(Error::Declined("there is no namespace"))?.as_bytes());
-        if let Some(collection) = event.collection {
-            inner.push(b'.');
-            inner.extend_from_slice(collection.as_bytes());
-        }
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let schema = known.get(utf8(inner)?).ok_or(Error::Declined("the schema is not known yet"))?;
-        out.push(0);
-        out.extend_from_slice(&schema.id.to_be_bytes());
-        bytes(out, event.operation.as_bytes());
-        bytes(out, inner);
-        long(out, event.token_time as i64);
-        let mut writer = AvroWriter { out, inner, names, slots: Vec::new() };
-        for image in [event.before, event.full_document] {
-            writer.image(&schema.documents, image)?;
-        }
-        for part in [event.key, event.update, description] {
-            writer.part(part)?;
-        }
-        Ok(event)
+    for part in found.rest() {
+        writer.part(part)?;
     }
-}
-
-/// Find the fields of an event, and see to it that those which are not written are exact.
-fn parts<'e>(raw: &'e [u8], inner: &mut Vec<u8>, names: &mut Names) -> Result<(Event<'e>, Option<Value<'e>>)> {
-    let mut event = Event { raw, ..Event::default() };
-    let mut description = None;
-    let begin = names.begin();
-    for element in elements(raw)? {
-        let element = element?;
-        names.add(begin, element.name)?;
-        match element.name {
-            b"fullDocument" | b"fullDocumentBeforeChange" | b"documentKey" | b"updateDescription" => {}
-            b"operationDescription" => description = Some((element.kind, element.value)),
-            name if name.first() == Some(&b'$') => return Err(Error::Declined("a name begins with a dollar")),
-            name => {
-                utf8(name)?;
-                inner.clear();
-                Writer { style: Silent, out: inner, names }.value(element.kind, element.value)?;
-            }
-        }
-        event.take(element)?;
-    }
-    names.end(begin)?;
-    event.check()?;
-    Ok((event, description))
+    Ok(found.event)
 }
 
 struct AvroWriter<'w, 'e> {
@@ -173,12 +94,12 @@ impl<'e> AvroWriter<'_, 'e> {
             *slot = (element.kind, element.value);
             next = place + 1;
         }
-        for (place, (_, union)) in schema.fields.iter().enumerate() {
+        for (place, field) in schema.fields.iter().enumerate() {
             let (kind, value) = self.slots[base + place];
             if kind == ABSENT.0 {
                 self.out.push(0);
             } else {
-                self.value(union, kind, value, depth)?;
+                self.value(&field.union, kind, value, depth)?;
             }
         }
         self.slots.truncate(base);
@@ -204,75 +125,52 @@ impl<'e> AvroWriter<'_, 'e> {
         Ok(())
     }
 
-    /// Write a value: its branch, then itself. Dates beside longs, and longs beside dates, are strings.
+    /// Write a value: its branch, then itself.
     fn value(&mut self, union: &Union, kind: u8, value: &'e [u8], depth: usize) -> Result<()> {
+        if kind == bson::NULL {
+            self.out.push(0);
+            return Ok(());
+        }
+        match union.branch(kind)? {
+            Branch::Record(branch, record) => {
+                self.out.push(branch);
+                self.record(record, value, depth + 1)
+            }
+            Branch::Array(branch, items) => {
+                self.out.push(branch);
+                self.array(items, value, depth + 1)
+            }
+            Branch::Text(branch) => {
+                self.out.push(branch);
+                self.canonical(kind, value)
+            }
+            Branch::Own(branch) => {
+                self.out.push(branch);
+                self.scalar(kind, value)
+            }
+        }
+    }
+
+    fn scalar(&mut self, kind: u8, value: &[u8]) -> Result<()> {
         match kind {
-            bson::NULL => self.out.push(0),
-            bson::BOOL => {
-                self.branch(union.boolean)?;
-                self.out.push(boolean(value)?.into());
-            }
-            bson::INT32 => {
-                self.branch(union.int)?;
-                long(self.out, bson::int32(value)?.into());
-            }
-            bson::INT64 if union.date == 0 => {
-                self.branch(union.long)?;
-                long(self.out, bson::int64(value)?);
-            }
-            bson::DATE if union.long == 0 => {
-                self.branch(union.date)?;
-                long(self.out, bson::int64(value)?);
-            }
-            bson::DOUBLE => {
-                if bson::double(value)?.is_nan() {
-                    return Err(Error::Declined("a NaN has many forms"));
-                }
-                self.branch(union.double)?;
-                self.out.extend_from_slice(value);
-            }
-            bson::STRING => {
-                self.branch(union.string)?;
-                bytes(self.out, utf8(bson::string(value)?)?.as_bytes());
-            }
-            bson::BINARY => {
-                self.branch(union.bytes)?;
-                bytes(self.out, exact_binary(value)?.1);
-            }
+            bson::BOOL => self.out.push(boolean(value)?.into()),
+            bson::INT32 => long(self.out, bson::int32(value)?.into()),
+            bson::INT64 | bson::DATE => long(self.out, bson::int64(value)?),
+            bson::DOUBLE if bson::double(value)?.is_nan() => return Err(Error::Declined("a NaN has many forms")),
+            bson::DOUBLE => self.out.extend_from_slice(value),
+            bson::STRING => bytes(self.out, utf8(bson::string(value)?)?.as_bytes()),
+            bson::BINARY => bytes(self.out, exact_binary(value)?.1),
             bson::OBJECT_ID => {
-                self.branch(union.string)?;
                 long(self.out, 2 * value.len() as i64);
                 text::hex(self.out, value);
             }
             bson::DECIMAL128 => {
-                self.branch(union.string)?;
                 self.inner.clear();
                 crate::decimal::write(self.inner, value)?;
                 bytes(self.out, self.inner);
             }
-            bson::DOCUMENT => {
-                let (branch, record) = union.record.as_ref().ok_or(NO_PLACE)?;
-                self.out.push(*branch);
-                self.record(record, value, depth + 1)?;
-            }
-            bson::ARRAY => {
-                let (branch, items) = union.array.as_ref().ok_or(NO_PLACE)?;
-                self.out.push(*branch);
-                self.array(items, value, depth + 1)?;
-            }
-            _ => {
-                self.branch(union.string)?;
-                self.canonical(kind, value)?;
-            }
+            _ => return Err(NO_PLACE),
         }
-        Ok(())
-    }
-
-    fn branch(&mut self, branch: u8) -> Result<()> {
-        if branch == 0 {
-            return Err(NO_PLACE);
-        }
-        self.out.push(branch);
         Ok(())
     }
 }
@@ -291,48 +189,6 @@ fn long(out: &mut Vec<u8>, number: i64) {
 fn bytes(out: &mut Vec<u8>, content: &[u8]) {
     long(out, content.len() as i64);
     out.extend_from_slice(content);
-}
-
-impl Record {
-    fn of(plan: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let mut fields = Vec::new();
-        for item in plan.try_iter()? {
-            let (name, union): (String, Bound<'_, PyAny>) = item?.extract()?;
-            fields.push((name.into_bytes(), Union::of(&union)?));
-        }
-        let places = fields.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
-        Ok(Record { fields, places })
-    }
-
-    /// Find a field; documents mostly have theirs in the schema's order.
-    fn place(&self, name: &[u8], next: usize) -> Option<usize> {
-        match self.fields.get(next) {
-            Some((expected, _)) if expected == name => Some(next),
-            _ => self.places.get(name).copied(),
-        }
-    }
-}
-
-impl Union {
-    fn of(plan: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (kinds, record, items): (Vec<String>, Bound<'_, PyAny>, Bound<'_, PyAny>) = plan.extract()?;
-        let mut made = Union::default();
-        for (number, kind) in kinds.iter().enumerate() {
-            let branch = 2 * (number as u8 + 1);
-            match kind.as_str() {
-                "boolean" => made.boolean = branch,
-                "int" => made.int = branch,
-                "long" => (made.int, made.long) = (branch, branch),
-                "double" => made.double = branch,
-                "string" => made.string = branch,
-                "bytes" => made.bytes = branch,
-                "date" => made.date = branch,
-                "record" => made.record = Some((branch, Record::of(&record)?)),
-                _ => made.array = Some((branch, Box::new(Union::of(&items)?))),
-            }
-        }
-        Ok(made)
-    }
 }
 
 #[cfg(test)]

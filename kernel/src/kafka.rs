@@ -23,7 +23,7 @@ use crate::kafka_library::{
 use crate::record_batch::{RecordBatch, Views};
 
 /// How many headers a record has.
-const HEADERS_AT_MOST: usize = 7;
+const HEADERS_AT_MOST: usize = 8;
 
 /// The handles of one producer; they live as long as it does.
 struct Handles {

@@ -13,6 +13,7 @@ mod arrow;
 mod avro;
 pub mod bson;
 mod buffers;
+mod cloud_events;
 mod columns;
 mod debezium;
 mod decimal;
@@ -24,6 +25,7 @@ mod engine_update;
 pub mod error;
 mod event;
 mod flat;
+mod json_schema;
 mod kafka;
 mod kafka_library;
 mod keys;
@@ -32,13 +34,14 @@ mod policy;
 mod record_batch;
 mod records;
 mod reply;
+mod schemas;
 mod spelling;
 mod styles;
 mod text;
 pub mod writer;
 
 /// Grows when a function that Python calls is added or changes; `tailrace.kernel` asks for the one it knows.
-const REVISION: u32 = 12;
+const REVISION: u32 = 13;
 
 #[pymodule]
 fn tailrace_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {

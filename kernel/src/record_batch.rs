@@ -107,12 +107,14 @@ pub struct Builder {
     sizes: Sizes,
     /// Whether the value of a record is its event.
     has_whole_events: bool,
+    /// What the header `content-type` of each record with a value says, if it has one.
+    content_type: Option<&'static str>,
 }
 
 impl Builder {
     /// Write to the end of `out`.
-    pub fn new(events: usize, out: Vec<u8>) -> Self {
-        Builder { out, items: Vec::with_capacity(events), ..Builder::default() }
+    pub fn new(events: usize, out: Vec<u8>, content_type: Option<&'static str>) -> Self {
+        Builder { out, items: Vec::with_capacity(events), content_type, ..Builder::default() }
     }
 
     pub fn decline(&mut self, event: usize) {
@@ -190,6 +192,7 @@ pub struct View<'b> {
     token: &'b [u8],
     stored: &'b Stored,
     operation: &'b str,
+    content_type: Option<&'static str>,
 }
 
 impl View<'_> {
@@ -216,6 +219,9 @@ impl View<'_> {
         if self.stored.is_key_missing {
             take("key", b"documentKey")?;
         }
+        if let (Some(content_type), Some(_)) = (self.content_type, self.value) {
+            take("content-type", content_type.as_bytes())?;
+        }
         Ok(())
     }
 }
@@ -230,6 +236,7 @@ pub struct RecordBatch {
     pub kinds: Vec<Kind>,
     sizes: Sizes,
     has_whole_events: bool,
+    content_type: Option<&'static str>,
     /// How many events are left to the reference.
     #[pyo3(get)]
     pub declined: usize,
@@ -296,7 +303,8 @@ impl RecordBatch {
         new: Py<PyAny>,
         buffers: Arc<Buffers>,
     ) -> Self {
-        let Builder { out, governed, unknown, items, kinds, declined, sizes, has_whole_events, .. } = built;
+        let Builder { out, governed, unknown, items, kinds, declined, sizes, has_whole_events, content_type, .. } =
+            built;
         RecordBatch {
             events: events.into_iter().map(Bound::unbind).collect(),
             governed,
@@ -305,6 +313,7 @@ impl RecordBatch {
             kinds,
             sizes,
             has_whole_events,
+            content_type,
             declined,
             unknown,
             record,
@@ -341,6 +350,7 @@ impl RecordBatch {
             token: &self.out[stored.token.clone()],
             stored,
             operation: &self.kinds[stored.kind].operation,
+            content_type: self.content_type,
         }
     }
 }

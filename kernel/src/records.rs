@@ -7,16 +7,19 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
-use crate::avro::Schemas;
+use crate::avro;
 use crate::bson;
 use crate::buffers::Buffers;
+use crate::cloud_events;
 use crate::debezium::{Debezium, Envelope};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::flat;
+use crate::json_schema;
 use crate::keys::{Key, find_key};
 use crate::policy::Policy;
 use crate::record_batch::{Builder, Made, RecordBatch, Source};
+use crate::schemas::Schemas;
 use crate::spelling::{Names, Style, Writer};
 use crate::styles::{ExtendedJson, Unprintable};
 
@@ -26,7 +29,10 @@ enum Format {
     Bson,
     Flat(Vec<String>),
     Debezium(Debezium),
+    /// With where its events come from.
+    CloudEvents(String),
     Avro(Schemas),
+    JsonSchema(Schemas),
 }
 
 /// A format with its options; it remembers nothing of the events it has seen, but for the schemas that it is given.
@@ -64,7 +70,9 @@ impl RecordFormat {
             "debezium" => {
                 Format::Debezium(Debezium { version, server_name, unprintable: Unprintable::new(&unprintable) })
             }
+            "cloudevents" => Format::CloudEvents(server_name),
             "avro" => Format::Avro(Schemas::default()),
+            "jsonschema" => Format::JsonSchema(Schemas::default()),
             _ => return Err(PyValueError::new_err(format!("there is no format {name}"))),
         };
         let new = record.py().get_type::<PyTuple>().getattr("__new__")?.unbind();
@@ -74,7 +82,7 @@ impl RecordFormat {
     /// Take the schema of a namespace (`DocumentSchema.plan()`) and the id that the registry gave it.
     fn learn(&self, namespace: String, id: u32, plan: &Bound<'_, PyAny>) -> PyResult<()> {
         match &self.format {
-            Format::Avro(schemas) => schemas.learn(namespace, id, plan),
+            Format::Avro(schemas) | Format::JsonSchema(schemas) => schemas.learn(namespace, id, plan),
             _ => Err(PyValueError::new_err("this format has no schemas")),
         }
     }
@@ -98,7 +106,8 @@ impl RecordFormat {
 
 impl RecordFormat {
     fn convert_all(&self, events: &[&[u8]], policy: Option<&Policy>, looks_up: bool, now: i64) -> Builder {
-        let mut built = Builder::new(events.len(), self.buffers.take());
+        let content_type = matches!(self.format, Format::CloudEvents(_)).then_some(cloud_events::CONTENT_TYPE);
+        let mut built = Builder::new(events.len(), self.buffers.take(), content_type);
         built.out.reserve(events.iter().map(|event| event.len() * 7 / 4).sum());
         let known = policy.map(Policy::known);
         let mut governor =
@@ -144,21 +153,30 @@ impl RecordFormat {
             Format::Canonical => self.whole(ExtendedJson::<true>, raw, out, names),
             Format::Bson => self.bson(Event::parse(raw)?, out),
             Format::Flat(fields) => {
-                let event = Event::parse(raw)?;
                 let begin = out.len();
+                let event = Event::parse(raw)?;
                 flat::write(&event, fields, out, names)?;
-                let middle = out.len();
-                let key = find_key(&event, self.key_field.as_deref(), false)?;
-                self.key_text(ExtendedJson::<false>, &event, &key, out, names)?;
-                Ok(self.made(event, key, middle..out.len(), Some(begin..middle)))
+                self.keyed(event, begin, out, names)
             }
             Format::Avro(schemas) => {
                 let begin = out.len();
-                let event = schemas.write(raw, out, inner, names)?;
+                let event = avro::write(schemas, raw, out, inner, names)?;
+                self.keyed(event, begin, out, names)
+            }
+            Format::JsonSchema(schemas) => {
+                let begin = out.len();
+                let event = json_schema::write(schemas, raw, out, inner, names)?;
+                self.keyed(event, begin, out, names)
+            }
+            Format::CloudEvents(source) => {
+                inner.clear();
+                let Some(made) = self.whole(ExtendedJson::<false>, raw, inner, names)? else { return Ok(None) };
+                let begin = out.len();
+                let data = made.value.map_or(&[][..], |place| &inner[place]);
+                cloud_events::write(source, &made.event, &inner[made.key.clone()], data, out);
                 let middle = out.len();
-                let key = find_key(&event, self.key_field.as_deref(), false)?;
-                self.key_text(ExtendedJson::<false>, &event, &key, out, names)?;
-                Ok(self.made(event, key, middle..out.len(), Some(begin..middle)))
+                out.extend_from_slice(&inner[made.key]);
+                Ok(Some(Made { key: middle..out.len(), value: Some(begin..middle), ..made }))
             }
             Format::Debezium(rule) => {
                 let event = Event::parse(raw)?;
@@ -175,6 +193,20 @@ impl RecordFormat {
                 Ok(self.made(event, key, begin..middle, Some(middle..end)))
             }
         }
+    }
+
+    /// Write the key behind the value that began at `begin`, as relaxed Extended JSON.
+    fn keyed<'e>(
+        &self,
+        event: Event<'e>,
+        begin: usize,
+        out: &mut Vec<u8>,
+        names: &mut Names,
+    ) -> Result<Option<Made<'e>>> {
+        let middle = out.len();
+        let key = find_key(&event, self.key_field.as_deref(), false)?;
+        self.key_text(ExtendedJson::<false>, &event, &key, out, names)?;
+        Ok(self.made(event, key, middle..out.len(), Some(begin..middle)))
     }
 
     /// Write the whole event; the text of the documentKey inside is the key, too.

@@ -161,6 +161,15 @@ impl Names {
         self.0.truncate(begin);
         Ok(())
     }
+
+    /// See to it that no field of a document is there twice.
+    pub fn differ(&mut self, document: &[u8]) -> Result<()> {
+        let begin = self.begin();
+        for element in elements(document)? {
+            self.add(begin, element?.name)?;
+        }
+        self.end(begin)
+    }
 }
 
 fn hash(name: &[u8]) -> u64 {

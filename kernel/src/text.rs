@@ -30,41 +30,38 @@ pub fn utf8(bytes: &[u8]) -> Result<&str> {
 
 /// Write the inside of a string of JSON, as orjson does: only quotes, backslashes and control characters are escaped.
 pub fn escaped(out: &mut Vec<u8>, text: &[u8]) {
-    let mut rest = text;
-    while let Some(place) = special(rest) {
-        let (plain, tail) = rest.split_at(place);
-        out.extend_from_slice(plain);
-        let byte = tail[0];
-        match ESCAPES[byte as usize] {
-            b'u' => {
-                out.extend_from_slice(b"\\u00");
-                out.extend_from_slice(&hex_byte(byte));
-            }
-            letter => out.extend_from_slice(&[b'\\', letter]),
+    let mut written = 0;
+    for (number, chunk) in text.chunks(8).enumerate() {
+        if chunk.first_chunk().is_some_and(|word| !has_special(*word)) {
+            continue;
         }
-        rest = &tail[1..];
+        out.extend_from_slice(&text[written..number * 8]);
+        for &byte in chunk {
+            match ESCAPES[byte as usize] {
+                PLAIN => out.push(byte),
+                b'u' => {
+                    out.extend_from_slice(b"\\u00");
+                    out.extend_from_slice(&hex_byte(byte));
+                }
+                letter => out.extend_from_slice(&[b'\\', letter]),
+            }
+        }
+        written = number * 8 + chunk.len();
     }
-    out.extend_from_slice(rest);
+    out.extend_from_slice(&text[written..]);
 }
 
-/// Find the first byte that has to be escaped, eight at a time.
-fn special(text: &[u8]) -> Option<usize> {
+/// Whether one of eight bytes has to be escaped; it may say so of others, never the other way round.
+fn has_special(bytes: [u8; 8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    let mut place = 0;
-    while let Some(chunk) = text.get(place..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let quote = word ^ (ONES * b'"' as u64);
-        let backslash = word ^ (ONES * b'\\' as u64);
-        let found = (word.wrapping_sub(ONES * 0x20) & !word)
-            | (quote.wrapping_sub(ONES) & !quote)
-            | (backslash.wrapping_sub(ONES) & !backslash);
-        if found & HIGH != 0 {
-            break;
-        }
-        place += 8;
-    }
-    text[place..].iter().position(|&byte| ESCAPES[byte as usize] != PLAIN).map(|found| place + found)
+    let word = u64::from_le_bytes(bytes);
+    let quote = word ^ (ONES * b'"' as u64);
+    let backslash = word ^ (ONES * b'\\' as u64);
+    let found = (word.wrapping_sub(ONES * 0x20) & !word)
+        | (quote.wrapping_sub(ONES) & !quote)
+        | (backslash.wrapping_sub(ONES) & !backslash);
+    found & HIGH != 0
 }
 
 /// Whether a text is printable ASCII without quotes and backslashes, which every spelling writes as it is.
@@ -103,8 +100,10 @@ pub fn hex_byte(byte: u8) -> [u8; 2] {
 }
 
 pub fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    for &byte in bytes {
-        out.extend_from_slice(&hex_byte(byte));
+    let begin = out.len();
+    out.resize(begin + 2 * bytes.len(), 0);
+    for (pair, &byte) in out[begin..].chunks_exact_mut(2).zip(bytes) {
+        pair.copy_from_slice(&hex_byte(byte));
     }
 }
 
@@ -141,14 +140,14 @@ pub fn natural(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[place..]);
 }
 
-fn padded(out: &mut Vec<u8>, number: u64, width: usize) {
-    let mut digits = [b'0'; 20];
+fn padded<const WIDTH: usize>(out: &mut Vec<u8>, number: u64) {
+    let mut digits = [0; WIDTH];
     let mut rest = number;
-    for digit in digits[..width].iter_mut().rev() {
+    for digit in digits.iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    out.extend_from_slice(&digits[..width]);
+    out.extend_from_slice(&digits);
 }
 
 /// The last millisecond of the year 9999.
@@ -170,17 +169,17 @@ pub fn date_to_second(out: &mut Vec<u8>, milliseconds: i64) -> u64 {
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
-    padded(out, year as u64, 4);
+    padded::<4>(out, year as u64);
     out.push(b'-');
-    padded(out, month as u64, 2);
+    padded::<2>(out, month as u64);
     out.push(b'-');
-    padded(out, day as u64, 2);
+    padded::<2>(out, day as u64);
     out.push(b'T');
-    padded(out, second / 3600, 2);
+    padded::<2>(out, second / 3600);
     out.push(b':');
-    padded(out, second / 60 % 60, 2);
+    padded::<2>(out, second / 60 % 60);
     out.push(b':');
-    padded(out, second % 60, 2);
+    padded::<2>(out, second % 60);
     milliseconds.rem_euclid(1000) as u64
 }
 
@@ -189,7 +188,7 @@ pub fn date(out: &mut Vec<u8>, milliseconds: i64) {
     let rest = date_to_second(out, milliseconds);
     if rest != 0 {
         out.push(b'.');
-        padded(out, rest, 3);
+        padded::<3>(out, rest);
     }
     out.push(b'Z');
 }

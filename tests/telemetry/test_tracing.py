@@ -18,8 +18,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from capture_harness import Harness
 from otlp_receiver import OtlpReceiver, attributes_of
+from schema_keeping import KeepingRegistry
 from tailrace.capture.formats import make_format
 from tailrace.capture.formats.made_events import snapshot_event
+from tailrace.capture.formats.make import NAMES
 from tailrace.capture.record import CompiledRecords
 from tailrace.cli.app import run
 from tailrace.errors import MissingExtra, SettingsError
@@ -110,6 +112,16 @@ def test_a_tombstone_has_the_header_too(database: Any, tmp_path: Path) -> None:
     harness.run_until_idle()
     assert [record.value is None for record in harness.delivered] == [False, False, True]
     assert all(TRACEPARENT in dict(record.headers) for record in harness.delivered)
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_a_record_has_the_header_once_and_last(format: str) -> None:
+    shown = {"operationType": "insert", "clusterTime": Timestamp(5, 1), "ns": {"db": "shop", "coll": "orders"}}
+    event = bson.encode({"_id": {"_data": tokens(1)[0]}, **shown, "fullDocument": {}, "documentKey": {"_id": 1}})
+    (record,) = make_format(format, fields=["a"], registry=KeepingRegistry(), sample_ratio=1.0).records(event)
+    names = [name for name, _ in record.headers]
+    assert names.count(TRACEPARENT) == 1
+    assert names[-1] == TRACEPARENT
 
 
 def test_batches_without_a_sampled_event_stay_in_the_kernel() -> None:

@@ -11,11 +11,14 @@ import pytest
 from bson import Int64, Timestamp, json_util
 from pymongo.database import Database
 
+from schema_keeping import KeepingRegistry
 from tailrace.capture.formats import Format, make_format, recovered_delete, snapshot_event
 from tailrace.errors import EventUnconvertible, SettingsError
 
 TOKEN = bson.encode({"_data": "8265F0A1B2000000072B0229296E04"})
-NAMES = ("json", "canonical", "bson", "flat", "debezium", "users_formats:upper")
+NAMES = ("json", "canonical", "bson", "flat", "debezium", "cloudevents", "avro", "jsonschema", "users_formats:upper")
+
+CONTENT_TYPE = {"content-type": b"application/cloudevents+json; charset=UTF-8"}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +32,8 @@ def users_formats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(name: str, **options: Any) -> Format:
-    return make_format(name, fields=["user_id", "to.city", "price", "tags"], **options)
+    registry = KeepingRegistry() if name in ("avro", "jsonschema") else None
+    return make_format(name, fields=["user_id", "to.city", "price", "tags"], registry=registry, **options)
 
 
 def key_of(name: str, data: bytes | None) -> Any:
@@ -56,6 +60,7 @@ def test_every_event_of_a_document_becomes_a_record_with_its_headers(name: str, 
             "operationType": decoded["operationType"].encode(),
             "schemaVersion": b"1",
             **({"image": b"delta" if label == "update" else b"post"} if record.operation == "update" else {}),
+            **(CONTENT_TYPE if name == "cloudevents" else {}),
         }
         expected = {"id": str(decoded["documentKey"]["_id"])} if name == "debezium" else decoded["documentKey"]
         assert key_of(name, record.key) == expected
@@ -161,16 +166,15 @@ def test_an_event_of_a_transaction_of_an_old_server_is_carried(name: str, events
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "debezium"])  # its records say when they were made
 def test_many_events_at_once_give_the_records_of_each(name: str, recorded: list[bytes]) -> None:
-    format, each = made(name), []
-    good = []
+    format, good = made(name), []
     for event in recorded:
         try:
-            each += format.records(event)
+            format.records(event)
             good.append(event)
         except EventUnconvertible:
             with pytest.raises(EventUnconvertible):
                 format.batch([*good[:3], event])
-    assert list(format.batch(good)) == each
+    assert list(format.batch(good)) == [record for event in good for record in format.records(event)]
     assert not format.batch([])
 
 

@@ -30,7 +30,7 @@ SEED = int(os.environ.get("SEED", "1"))
 FIELDS = ["v", "a.b", "user_id", "to.city", "price", "_id"]
 OPTIONS = [
     FormatOptions(name, fields=FIELDS if name == "flat" else (), **more)
-    for name in ("json", "canonical", "bson", "flat", "debezium")
+    for name in ("json", "canonical", "bson", "flat", "debezium", "cloudevents")
     for more in (
         {"tombstones": True},
         {"key_field": "a.b", "looks_up": True},

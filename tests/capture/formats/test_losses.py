@@ -9,11 +9,12 @@ from typing import Any
 import bson
 import orjson
 import pytest
-from bson import Code, DatetimeMS, DBRef, Decimal128, MaxKey, Regex, Timestamp, json_util
+from bson import Binary, Code, DatetimeMS, DBRef, Decimal128, MaxKey, Regex, Timestamp, json_util
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bson_strategies import DOCUMENTS, NAMES, VALUES
+from schema_keeping import KeepingRegistry
 from tailrace import raw
 from tailrace.capture.formats import Format, decoder_of, make_format, snapshot_event
 from tailrace.capture.formats.stored_records import KafkaRecord
@@ -51,18 +52,23 @@ def plain_event_with(*elements: bytes) -> bytes:
 
 
 def made(name: str, *, keep: bool = False) -> Format:
-    return make_format(name, fields=["v"], keeps_unrepresentable=keep)
+    registry = KeepingRegistry() if name in ("avro", "jsonschema") else None
+    return make_format(name, fields=["v"], keeps_unrepresentable=keep, registry=registry)
 
 
 LOST: dict[str, tuple[bytes, ...]] = {
     "json": (TWICE, of({"$numberLong": "7"}), of([{"$oid": "0" * 24}]), of({"a": 1, "$date": 5}), POINTER, SYMBOL,
-             UNDEFINED, of({"x": 1}) + raw.element(raw.DOCUMENT, b"u", raw.document(TWICE))),
+             UNDEFINED, of({"$regex": Binary(b"a")}), of({"$regex": Binary(b"\xe3" * 16, 4)}),
+             of({"x": 1}) + raw.element(raw.DOCUMENT, b"u", raw.document(TWICE))),
     "canonical": (TWICE, of({"$numberLong": "7"}), POINTER, SYMBOL, UNDEFINED,
                   raw.element(raw.DOUBLE, b"v", struct.pack("<Q", 0x7FF8000000000001)),
                   raw.element(raw.DECIMAL128, b"v", b"\xff" * 14 + b"\x09\x6e")),
     "debezium": (TWICE, of({"$numberLong": "7"}), POINTER),
     "flat": (TWICE, of(math.nan), of([math.inf]), of(DatetimeMS(253402300800000)), of(DatetimeMS(-(2**62))),
              of({"a": {"b": math.nan}}), of(Regex("a")), of(MaxKey()), of(DBRef("a", 1)), of(Code("f", {"a": 1}))),
+    "cloudevents": (TWICE, of({"$numberLong": "7"}), POINTER),
+    "avro": (TWICE,),
+    "jsonschema": (TWICE, of(math.nan), of([1.5, -math.inf]), of({"a": {"b": math.nan}}), of(DatetimeMS(2**60))),
 }  # fmt: skip
 CARRIED: dict[str, tuple[bytes, ...]] = {
     "json": (LAST_SUBTYPE, of(math.nan), of({"$other": 1}), of("$numberLong"), of(DBRef("a", 1)), of(DatetimeMS(2**60)),
@@ -71,6 +77,9 @@ CARRIED: dict[str, tuple[bytes, ...]] = {
     "debezium": (LAST_SUBTYPE, of(math.nan), SYMBOL, UNDEFINED, of({"$other": 1}), of(DatetimeMS(2**60))),
     "flat": (LAST_SUBTYPE, of(DatetimeMS(-1)), of(None), raw.element(raw.DOUBLE, b"w", raw.double(math.nan)),
              OTHER + OTHER),
+    "cloudevents": (LAST_SUBTYPE, of(math.nan), of({"$other": 1}), ONE + OTHER),
+    "avro": (of(math.nan), of(DatetimeMS(2**60)), of(Regex("a")), of(Code("f", {"a": 1})), of(MaxKey())),
+    "jsonschema": (of(DatetimeMS(-1)), of(Regex("a")), of(Code("f", {"a": 1})), of(MaxKey()), of(DBRef("a", 1))),
     "bson": (TWICE, POINTER, SYMBOL, UNDEFINED, of({"$numberLong": "7"}), of(math.nan)),
 }  # fmt: skip
 

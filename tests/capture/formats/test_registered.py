@@ -87,6 +87,18 @@ def _read(schema: DocumentSchema, parsed: Any, document: dict[str, Any]) -> Any:
     return read
 
 
+def test_json_under_a_schema_has_every_type() -> None:
+    format, read = made("jsonschema", KeepingRegistry()), {}
+    for document in [*DOCUMENTS, {"_id": 5, "one": Code("g()"), "x": 2.0, "e": DatetimeMS(-1)}]:
+        value = format.records(event(document))[0].value or b""
+        read |= json.loads(value[5:])["after"]
+    assert read["nested"] == {"é-1": 1.5, "l": [1, "two", {"k": True}, None, [1]]}
+    assert (read["d"], read["ts"], read["b"]) == ("12.50", '{"$timestamp":{"t":5,"i":5}}', "cGxhaW4=")
+    assert read["code"] == '{"$code":"f()","$scope":{"x":{"$numberInt":"1"}}}', "and it is a str in Python"
+    assert (read["one"], read["x"], read["e"]) == ('{"$code":"g()"}', 2.0, "1969-12-31T23:59:59.999Z")
+    assert read["when"] == '{"$numberLong":"77"}', "a long beside dates"
+
+
 @given(st.lists(ANY, min_size=1, max_size=4))
 def test_any_documents_are_read_under_one_schema_and_it_survives_the_registry(found: list[dict[str, Any]]) -> None:
     decoded = [extended_json.decode(bson.encode(document)) for document in found]

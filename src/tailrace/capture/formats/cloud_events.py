@@ -8,8 +8,8 @@ from typing import Final
 
 import orjson
 
-from tailrace.capture.formats.format import Format
-from tailrace.capture.formats.json import JsonDecoder
+from tailrace.capture.formats.format import DOCUMENT_KEY, KeyRule
+from tailrace.capture.formats.json import JsonDecoder, JsonFormat
 from tailrace.capture.formats.stored_records import KafkaRecord, ReadEvent, StoredRecord
 from tailrace.capture.record import Record
 from tailrace.raw.cluster_time import ClusterTime
@@ -18,23 +18,17 @@ TYPE_PREFIX: Final = "com.mongodb.changestream."
 _CONTENT_TYPE: Final = ("content-type", b"application/cloudevents+json; charset=UTF-8")
 
 
-class CloudEventsFormat(Format):
+class CloudEventsFormat(JsonFormat):
     """Puts the records of `json` into envelopes; `id` is the resume token, so that a repeated event is known by it."""
 
     content_type = "application/cloudevents+json"
 
-    def __init__(self, inner: Format, source: str) -> None:
-        super().__init__()
-        self._inner = inner
+    def __init__(self, source: str, key: KeyRule = DOCUMENT_KEY, *, tombstones: bool = False) -> None:
+        super().__init__(key, tombstones=tombstones)
         self._source = source
 
-    def _records(self, event: bytes) -> Sequence[Record]:
-        """Give the records for one event."""
-        return [self._wrapped(record) for record in self._inner.records(event)]
-
-    def batch(self, events: Sequence[bytes]) -> Sequence[Record]:
-        """Give the records for many events."""
-        return [self._wrapped(record) for record in self._inner.batch(events)]
+    def _delivered(self, record: Record) -> Sequence[Record]:
+        return [self._wrapped(each) for each in super()._delivered(record)]
 
     def _wrapped(self, record: Record) -> Record:
         if record.value is None:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 from typing import Any, Final
 
-import orjson
 from bson import Binary, Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
+from tailrace.capture.formats.plain import loss_of_scalar, plain_value
 from tailrace.policy.actions import ENCRYPTED_SUBTYPE
 from tailrace.raw import extended_json
 
@@ -176,6 +176,17 @@ class Union:
             return [self.elements.plain(each) for each in value]
         return _plain_scalar(value, kind)
 
+    def losses(self, value: Any) -> Iterator[str]:
+        """Name what `plain` has no form for: numbers that are not finite, dates outside the years 1 to 9999."""
+        kind = self._branch_of(kind_of(value))
+        if kind == "record" and self.record is not None:
+            yield from self.record.losses(value)
+        elif kind == "array" and self.elements is not None:
+            for each in value:
+                yield from self.elements.losses(each)
+        elif kind in ("double", "date") and (loss := loss_of_scalar(value, self._path)) is not None:
+            yield loss
+
     def plan(self) -> UnionPlan:
         """Give the union as the kernel takes it."""
         record, elements = self.record, self.elements
@@ -298,6 +309,11 @@ class DocumentSchema:
             else:
                 yield self._at(name), kind_of(value)
 
+    def losses(self, document: Mapping[str, Any]) -> Iterator[str]:
+        """Name what `plain` has no form for."""
+        for name, value in document.items():
+            yield from self._fields[name][1].losses(value)
+
     def _refuse_new(self, document: Mapping[str, Any]) -> None:
         name = next(name for name in document if name not in self._fields)
         raise Unfit(self._at(name), kind_of(document[name]))
@@ -387,16 +403,7 @@ _WRITERS: Final[Mapping[type, Write]] = {
 
 
 def _plain_scalar(value: Any, kind: str) -> Any:
-    if kind in ("boolean", "int", "long"):
-        return value if kind == "boolean" else int(value)
-    if kind == "double":
-        return value
-    if kind == "bytes":
-        return orjson.loads(extended_json.canonical({"v": Binary(value)}))["v"]["$binary"]["base64"]
-    if kind == "date":
-        return extended_json.date_text(int(value)) or str(int(value))
-    if isinstance(value, str):
-        return value
-    if isinstance(value, ObjectId):
-        return str(value)
-    return extended_json.decimal_text(value) if isinstance(value, Decimal128) else _other_text(value)
+    if kind == "string" and type(value) not in (str, ObjectId, Decimal128):  # Code is a str, too
+        return _other_text(value)
+    found = plain_value(value)
+    return str(found) if kind == "date" else found

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
@@ -31,6 +28,7 @@ from tailrace.capture.formats.format import (
     losses_of,
     value_at,
 )
+from tailrace.capture.formats.plain import loss_of_scalar, plain_value
 from tailrace.capture.formats.stored_records import (
     OPERATIONS,
     KafkaRecord,
@@ -46,7 +44,6 @@ from tailrace.raw import extended_json
 from tailrace.raw.cluster_time import ClusterTime
 
 _REPRESENTABLE: Final = frozenset((str, int, bool, type(None), Int64, ObjectId, Decimal128, bytes, Binary, Timestamp))
-_FIRST_YEAR_MS: Final = -62135596800000
 ROW: Final = ("op", "ns", "key", "cluster_time", "ts_ms", "image")
 """What every row has before the chosen fields; a chosen field of such a name takes its place."""
 
@@ -143,52 +140,11 @@ def _first_loss(value: Any, path: str) -> str | None:
         return next((loss for name in value if (loss := _first_loss(value[name], f"{path}.{name}"))), None)
     if isinstance(value, list):
         return next((loss for inner in value if (loss := _first_loss(inner, path))), None)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{path} is {value}"
-    if isinstance(value, DatetimeMS) and _date_text(int(value)) is None:
-        return f"{path} is a date outside the years 1 to 9999"
+    if (loss := loss_of_scalar(value, path)) is not None:
+        return loss
     if isinstance(value, Regex | MinKey | MaxKey | DBRef) or (isinstance(value, Code) and value.scope is not None):
         return f"{path} is of the type {type(value).__name__}"
     return None
-
-
-def _date_text(milliseconds: int) -> str | None:
-    """Give a date as ISO 8601; None outside the years that it has."""
-    known = extended_json.date_text(milliseconds)
-    if known is not None or not _FIRST_YEAR_MS <= milliseconds < 0:
-        return known
-    seconds, rest = divmod(milliseconds, 1000)
-    text = (datetime(1970, 1, 1) + timedelta(seconds=seconds)).isoformat()
-    return f"{text}.{rest:03d}Z" if rest else f"{text}Z"
-
-
-def plain_value(value: Any) -> Any:
-    """Give what JSON has for a BSON value."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, str):
-        return str(value)
-    return _plain_object(value)
-
-
-def _plain_object(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: plain_value(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [plain_value(inner) for inner in value]
-    if isinstance(value, ObjectId):
-        return value.binary.hex()
-    if isinstance(value, DatetimeMS):
-        return _date_text(int(value)) or int(value)
-    if isinstance(value, bytes | Binary):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Timestamp):
-        return int(ClusterTime.from_timestamp(value))
-    return extended_json.decimal_text(value) if isinstance(value, Decimal128) else str(value)
 
 
 class FlatDecoder(RecordDecoder):

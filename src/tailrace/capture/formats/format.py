@@ -20,6 +20,7 @@ from typing import Any, Final
 import bson
 import orjson
 from bson import json_util
+from bson.codec_options import DatetimeConversion
 from bson.dbref import DBRef
 
 from tailrace import raw
@@ -125,17 +126,22 @@ def _losses(document: bytes, start: int, path: str, types: dict[int, str]) -> It
             yield from _losses(document, raw.value_end(document, raw.STRING, begin + 4), inner, types)
 
 
+_AS_READ: Final = json_util.JSONOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+"""As the jobs read Extended JSON: dates that Python lacks are values, too."""
+
+
 def _is_read_as_a_value(document: bytes) -> bool:
     """Whether a reader of Extended JSON makes something else of a document, or refuses it."""
     if not any(name.startswith(b"$") for _, name, _, _ in raw.elements(document)):
         return False
     written: dict[str, Any] = orjson.loads(extended_json.relaxed_document(document))
     try:
-        found = json_util.object_hook(dict(written), json_util.RELAXED_JSON_OPTIONS)
+        inner = {name: json_util.loads(orjson.dumps(value), json_options=_AS_READ) for name, value in written.items()}
+        found = json_util.object_hook(dict(inner), _AS_READ)
     except Exception:
         return True
     # A reference is read as one, and written in the same way again.
-    return found != written and not (isinstance(found, DBRef) and list(found.as_doc()) == list(written))
+    return found != inner and not (isinstance(found, DBRef) and list(found.as_doc()) == list(inner))
 
 
 Header = tuple[str, bytes]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tailrace import kernel
-from tailrace.capture.formats.avro import AvroDecoder, AvroFormat, JsonSchemaDecoder, JsonSchemaFormat
+from tailrace.capture.formats.avro import AvroDecoder, AvroFormat
 from tailrace.capture.formats.bson import BsonDecoder, BsonFormat
 from tailrace.capture.formats.cloud_events import CloudEventsDecoder, CloudEventsFormat
 from tailrace.capture.formats.debezium import VERSION, DebeziumDecoder, DebeziumFormat
@@ -16,6 +16,8 @@ from tailrace.capture.formats.debezium_json import unprintable_ranges
 from tailrace.capture.formats.flat import ROW, FlatDecoder, FlatFormat
 from tailrace.capture.formats.format import DOCUMENT_KEY, DecodedFormat, Format, KeyRule
 from tailrace.capture.formats.json import CanonicalDecoder, CanonicalFormat, JsonDecoder, JsonFormat
+from tailrace.capture.formats.json_schema import JsonSchemaDecoder, JsonSchemaFormat
+from tailrace.capture.formats.registered import RegisteredFormat
 from tailrace.capture.formats.registry import SchemaRegistry
 from tailrace.capture.formats.stored_records import RecordDecoder
 from tailrace.capture.formats.traced import TracedFormat
@@ -53,19 +55,14 @@ class GovernedFormat(Format):
 
 
 _DECODERS: Mapping[str, type[RecordDecoder]] = {
-    decoder.name: decoder for decoder in (JsonDecoder, CanonicalDecoder, BsonDecoder, FlatDecoder, DebeziumDecoder)
-}
-COMPILED = (*_DECODERS, "avro")
-"""The formats that the kernel does too."""
-_REGISTERED: Mapping[str, type[AvroFormat] | type[JsonSchemaFormat]] = {
-    "avro": AvroFormat,
-    "jsonschema": JsonSchemaFormat,
-}
-_ALL_DECODERS: Mapping[str, type[RecordDecoder]] = {
-    **_DECODERS,
-    **{decoder.name: decoder for decoder in (CloudEventsDecoder, AvroDecoder, JsonSchemaDecoder)},
-}
-NAMES = tuple(_ALL_DECODERS)
+    decoder.name: decoder
+    for decoder in (
+        JsonDecoder, CanonicalDecoder, BsonDecoder, FlatDecoder, DebeziumDecoder, CloudEventsDecoder, AvroDecoder,
+        JsonSchemaDecoder,
+    )
+}  # fmt: skip
+_REGISTERED: Mapping[str, type[RegisteredFormat]] = {"avro": AvroFormat, "jsonschema": JsonSchemaFormat}
+NAMES = tuple(_DECODERS)
 
 
 def unchanged(format: Format) -> Format:
@@ -121,10 +118,6 @@ class FormatOptions:
         return GovernedFormat(made, self.policy) if self.policy else made
 
     def _made(self) -> Format:
-        if self.name == "cloudevents":
-            return CloudEventsFormat(
-                replace(self, name="json", policy=NO_POLICY, before=unchanged).make(), self.server_name
-            )
         reference = self._reference()
         reference.looks_up = self.looks_up
         reference.keeps_unrepresentable = self.keeps_unrepresentable
@@ -138,7 +131,7 @@ class FormatOptions:
     @property
     def _is_compiled(self) -> bool:
         """Whether the kernel knows the format; it writes fields one by one, so their names have to differ."""
-        return self.name in COMPILED and len({*self.fields, *ROW}) == len(self.fields) + len(ROW)
+        return self.name in NAMES and len({*self.fields, *ROW}) == len(self.fields) + len(ROW)
 
     def _compiled(self, compiled: Any, reference: Format) -> Format:
         made = compiled.RecordFormat(
@@ -151,7 +144,7 @@ class FormatOptions:
             server_name=self.server_name,
             unprintable=unprintable_ranges() if self.name == "debezium" else [],
         )
-        if isinstance(reference, AvroFormat):
+        if isinstance(reference, RegisteredFormat):
             reference.learned = lambda namespace, number, schema: made.learn(namespace, number, schema.plan())
         return CompiledFormat(reference, made)
 
@@ -173,6 +166,8 @@ class FormatOptions:
             return FlatFormat(self.fields, key, tombstones=wanted)
         if name == "debezium":
             return DebeziumFormat(self.server_name, key, tombstones=wanted)
+        if name == "cloudevents":
+            return CloudEventsFormat(self.server_name, key, tombstones=wanted)
         if name in _REGISTERED:
             if self.registry is None:
                 raise SettingsError(
@@ -194,18 +189,18 @@ def make_format(name: str, **options: Any) -> Format:
 
 def decoder_of(name: str) -> RecordDecoder:
     """Give the decoder of a format; records of a user's own function cannot be read back."""
-    if name not in _ALL_DECODERS:
+    if name not in _DECODERS:
         raise SettingsError(
             f"records of the format {name!r} cannot be read back", hint=f"Possible with {', '.join(NAMES)}."
         )
-    return _ALL_DECODERS[name]()
+    return _DECODERS[name]()
 
 
 def event_decoder_of(name: str) -> RecordDecoder:
     """Give the decoder of a format whose records become events again."""
     decoder = decoder_of(name)
     if not decoder.has_events:
-        readable = ", ".join(each for each, kind in _ALL_DECODERS.items() if kind.has_events)
+        readable = ", ".join(each for each, kind in _DECODERS.items() if kind.has_events)
         raise SettingsError(
             f"records of the format {name} are for consumers of the schema registry; jobs do not read them",
             hint=f"Jobs read {readable}; in Spark itself, from_avro reads Avro.",

@@ -9,8 +9,8 @@ from typing import Any
 import redis
 
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
-from tailrace.capture.formats.flat import plain_value
 from tailrace.capture.formats.format import is_missing, value_at
+from tailrace.capture.formats.plain import plain_value
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
 from tailrace.capture.sinks.worker import WorkerSink

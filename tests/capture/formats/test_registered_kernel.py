@@ -1,4 +1,4 @@
-"""Avro by the kernel: under a schema that has a place for everything, its records are those of the reference."""
+"""Avro and JSON Schema by the kernel: under a schema with a place for everything, its records are the reference's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tailrace.capture.formats.make import CompiledFormat
 from tailrace.errors import TailraceError
 
 INPUTS = int(os.environ.get("INPUTS", "24000"))
-pytestmark = pytest.mark.usefixtures("only_once")
+pytestmark = [pytest.mark.usefixtures("only_once"), pytest.mark.parametrize("kind", ["avro", "jsonschema"])]
 VARIANTS: list[dict[str, Any]] = [
     {"tombstones": True},
     {"key_field": "a.b", "looks_up": True},
@@ -33,10 +33,10 @@ def only_once(implementation: str) -> None:
         pytest.skip("both are compared in one run")
 
 
-def avro(**options: Any) -> CompiledFormat:
-    made = FormatOptions("avro", registry=KeepingRegistry(), **options).make()
-    assert isinstance(made, CompiledFormat)
-    return made
+def made(kind: str, **options: Any) -> CompiledFormat:
+    found = FormatOptions(kind, registry=KeepingRegistry(), **options).make()
+    assert isinstance(found, CompiledFormat)
+    return found
 
 
 def outcome(format: Any, event: bytes) -> Any:
@@ -62,33 +62,33 @@ def event_of(document: Any, **parts: Any) -> bytes:
 
 
 @given(st.lists(change_events(), max_size=4))
-def test_any_events(events: list[bytes]) -> None:
+def test_any_events(kind: str, events: list[bytes]) -> None:
     for variant in VARIANTS:
-        format = avro(**variant)
+        format = made(kind, **variant)
         for event in events:
             assert_alike(format, event)
         for event in events:  # under the schema that all of them have made
             assert_alike(format, event)
 
 
-def test_recorded_events(recorded: list[bytes]) -> None:
-    format = avro(tombstones=True)
+def test_recorded_events(recorded: list[bytes], kind: str) -> None:
+    format = made(kind, tombstones=True)
     for event in recorded[:1500]:
         assert_alike(format, event)
 
 
-def test_mutated_bytes(recorded: list[bytes]) -> None:
+def test_mutated_bytes(recorded: list[bytes], kind: str) -> None:
     chance = random.Random(1)
-    format = avro(tombstones=True)
+    format = made(kind, tombstones=True)
     for event in recorded[:300]:
         outcome(format, event)
     for _ in range(INPUTS // 16):
         assert_alike(format, mutated(chance, chance.choice(recorded[:300])))
 
 
-def test_what_servers_send_every_day_is_not_declined(events: dict[str, bytes]) -> None:
+def test_what_servers_send_every_day_is_not_declined(events: dict[str, bytes], kind: str) -> None:
     for variant in VARIANTS:
-        format = avro(**variant)
+        format = made(kind, **variant)
         for event in events.values():
             assert_alike(format, event)
         assert declined(format, *events.values()) == 0
@@ -101,30 +101,33 @@ VALUES: list[Any] = [
     [None, [], {}, [1, "two", {"k": True}]], {"n": {"é-1": [{"deep": Int64(1)}]}},
 ]  # fmt: skip
 
+LOST_AS_JSON = {str(float("inf")), str(DatetimeMS(2**60))}
 
-def test_every_type_beside_every_other() -> None:
+
+def test_every_type_beside_every_other(kind: str) -> None:
     """Longs and dates share a branch with neither: the one that comes second is a string."""
     for first in VALUES:
         for second in VALUES:
-            format = avro()
+            format = made(kind)
             events = [event_of({"_id": 1, "v": first}), event_of({"v": second, "w": [first, second], "_id": 2})]
             for event in [*events, *events]:
                 assert_alike(format, event)
-            assert declined(format, *events) == 0, (first, second)
+            if kind == "avro" or not {str(first), str(second)} & LOST_AS_JSON:
+                assert declined(format, *events) == 0, (first, second)
 
 
 @pytest.mark.parametrize(
     "document",
     [{"_id": 1, "v": float("nan")}, {"_id": 1, "v": {"$ref": "a", "$id": 1}}, {"_id": 1, "v": Decimal128("NaN")}],
 )
-def test_what_is_rare_is_left_to_the_reference(document: dict[str, Any]) -> None:
-    format = avro()
+def test_what_is_rare_is_left_to_the_reference(document: dict[str, Any], kind: str) -> None:
+    format = made(kind)
     assert_alike(format, event_of(document))
     assert declined(format, event_of(document)) == 1
 
 
-def test_a_field_that_is_there_twice_is_left_to_the_reference() -> None:
-    format = avro(keeps_unrepresentable=True)
+def test_a_field_that_is_there_twice_is_left_to_the_reference(kind: str) -> None:
+    format = made(kind, keeps_unrepresentable=True)
     twice = bson.encode({"_id": 1, "a": 1, "b": 2}).replace(b"\x10b\0", b"\x10a\0")
     outcome(format, event_of({"_id": 1, "a": 1}))
     for event in (
@@ -136,8 +139,8 @@ def test_a_field_that_is_there_twice_is_left_to_the_reference() -> None:
         assert "unrepresentable" in dict(format.records(event)[0].headers)
 
 
-def test_a_new_field_within_a_batch_makes_a_new_schema_and_the_order_stays() -> None:
-    format = avro()
+def test_a_new_field_within_a_batch_makes_a_new_schema_and_the_order_stays(kind: str) -> None:
+    format = made(kind)
     format.records(event_of({"_id": 1}))
     batch = [event_of({"_id": 2}), event_of({"_id": 3, "new": 1}), event_of({"_id": 4})]
     ids = [record.value[:5] for record in format.batch(batch) if record.value]
@@ -146,8 +149,8 @@ def test_a_new_field_within_a_batch_makes_a_new_schema_and_the_order_stays() -> 
     assert [record.value[4] for record in format.batch(batch) if record.value] == [2, 2, 2]
 
 
-def test_another_collection_has_its_own_schema() -> None:
-    format = avro()
+def test_another_collection_has_its_own_schema(kind: str) -> None:
+    format = made(kind)
     ours, theirs = event_of({"_id": 1, "n": 1}), event_of({"_id": 1, "n": "text"}, ns={"db": "a", "coll": "c"})
     for event in (ours, theirs, ours, theirs):
         assert_alike(format, event)
