@@ -33,6 +33,7 @@ FORMATS = [
     FormatOptions("bson", key_field="a"),
     FormatOptions("flat", fields=["a", "v", "note"]),
     FormatOptions("debezium", keeps_unrepresentable=True),
+    FormatOptions("cloudevents"),
 ]
 NAMES = ["v", "a", "b", "c", "d", "_id", "n", "0", "1", "*", "**", "price", "é"]
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(".".join)
