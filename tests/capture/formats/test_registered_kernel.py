@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import random
 from typing import Any
 
 import bson
+import fastavro
 import pytest
 from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MaxKey, ObjectId, Regex, Timestamp
 from hypothesis import given
@@ -92,6 +95,21 @@ def test_what_servers_send_every_day_is_not_declined(events: dict[str, bytes], k
         for event in events.values():
             assert_alike(format, event)
         assert declined(format, *events.values()) == 0
+
+
+def test_a_cluster_time_with_the_highest_bit(kind: str) -> None:
+    """Seconds from January 2038 on: Avro's long is signed, and a reader gets the same 64 bits."""
+    format, event = made(kind), event_of({"_id": 1}, _id={"_data": "828AFA05110000001C2B0229296E04"})
+    for _ in range(2):
+        assert_alike(format, event)
+    assert declined(format, event) == 0
+    (record,) = format.records(event)
+    if kind == "avro":
+        schema = fastavro.parse_schema(format._reference._schema("a.b", format._reference.schema_of("a.b")))
+        read = fastavro.schemaless_reader(io.BytesIO((record.value or b"")[5:]), schema)
+    else:
+        read = json.loads((record.value or b"")[5:])
+    assert read["clusterTime"] % 2**64 == 0x8AFA0511_0000001C
 
 
 VALUES: list[Any] = [

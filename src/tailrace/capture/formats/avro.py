@@ -18,6 +18,7 @@ from tailrace.capture.formats.registered import (
 )
 from tailrace.capture.formats.stored_records import StoredRecord
 from tailrace.event import ChangeEvent
+from tailrace.raw.cluster_time import ClusterTime
 
 _TEXT: Final = ["null", "string"]
 
@@ -32,7 +33,7 @@ class AvroFormat(RegisteredFormat):
         out = bytearray()
         write_bytes(view.operation_type.encode(), out)
         write_bytes(view.namespace.encode(), out)
-        write_long(int(view.token_time), out)
+        write_long(_as_long(view.token_time), out)
         for part in IMAGES:
             found = document.get(part)
             if found is None:
@@ -64,6 +65,11 @@ class AvroFormat(RegisteredFormat):
     def _read(self, form: Json) -> DocumentSchema:
         before = next(each for each in form["fields"] if each["name"] == "before")
         return DocumentSchema.of_avro(DOCUMENT, "", before["type"][1])
+
+
+def _as_long(time: ClusterTime) -> int:
+    """Give a time as the signed number that Avro has: the same 64 bits, negative from January 2038 on."""
+    return int(time) - (int(time) >> 63 << 64)
 
 
 class AvroDecoder(RegisteredDecoder):
