@@ -22,6 +22,7 @@ from tailrace.capture.formats.make import CompiledFormat
 from tailrace.errors import TailraceError
 
 INPUTS = int(os.environ.get("INPUTS", "24000"))
+SEED = int(os.environ.get("SEED", "1"))
 pytestmark = [pytest.mark.usefixtures("only_once"), pytest.mark.parametrize("kind", ["avro", "jsonschema"])]
 VARIANTS: list[dict[str, Any]] = [
     {"tombstones": True},
@@ -81,7 +82,7 @@ def test_recorded_events(recorded: list[bytes], kind: str) -> None:
 
 
 def test_mutated_bytes(recorded: list[bytes], kind: str) -> None:
-    chance = random.Random(1)
+    chance = random.Random(SEED)
     format = made(kind, tombstones=True)
     for event in recorded[:300]:
         outcome(format, event)
