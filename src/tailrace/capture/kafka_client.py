@@ -14,6 +14,8 @@ from tailrace.errors import NotAuthorized, SinkUnavailable
 from tailrace.retry import RetryPolicy, retried
 
 SECONDS_TO_ANSWER = 10.0
+SECONDS_TO_ELECT = 30.0
+"""A broker that died is missed after nine seconds (`broker.session.timeout.ms`); only then another one leads."""
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -122,7 +124,7 @@ def once_leader_known(call: Callable[[], _Result]) -> _Result:
     """Make the call, again and again while the broker still settles a new topic or a new leader."""
     return retried(
         call,
-        RetryPolicy(first=0.05, longest=0.5, budget=SECONDS_TO_ANSWER),
+        RetryPolicy(first=0.05, longest=0.5, budget=SECONDS_TO_ELECT),
         is_passing=lambda error: isinstance(error, KafkaException) and code_of(error) in _LEADER_UNKNOWN,
     )
 
