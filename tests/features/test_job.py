@@ -184,8 +184,9 @@ def test_another_format_stops_it_and_dead_letters_come_back(
     monkeypatch.setenv("TAILRACE_FEATURES__DEAD_LETTERS", letters)
     replay = ["features", "replay-dead-letters", str(tmp_path / "features.toml"), "--redis", redis_server.url]
     assert run([*replay, "--format", "bson"]) == 0
-    found = re.fullmatch(r"(\d+) records are in the features, 0 cannot be read\n", capsys.readouterr().out)
-    assert found is not None
+    said = capsys.readouterr().out
+    found = re.fullmatch(r"(\d+) records are in the features, 0 cannot be read\n", said)
+    assert found is not None, said
     assert int(found[1]) >= 20
     assert equal_now(client, database.tx, "formats")
     assert read_as("bson").replay_dead_letters(spark) == (0, 0)
