@@ -20,7 +20,7 @@ import redis
 from confluent_kafka import Consumer
 
 from bench.accounting import Meter
-from bench.contestant import Contestant, ContestantFailed, ProcessContestant
+from bench.contestant import Contestant, ContestantFailed, LineProcess, ProcessContestant, file_name
 from bench.feature_set import NAME
 from bench.figures import percentile
 from bench.peers.connect import Connector
@@ -69,10 +69,36 @@ class Load:
 class Hop(ProcessContestant):
     """A program whose latency is taken; all turns together are in `samples`, in milliseconds."""
 
-    def __init__(self, name: str, command: Sequence[str], load: Load, **options: Any) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], load: Load, *, beside: Sequence[str] = (), **options: Any
+    ) -> None:
+        """`beside` is a job that works on the same documents all the time, and is not timed itself."""
         super().__init__(name, command, **options)
         self.load = load
         self.samples: list[float] = []
+        self._beside = beside
+        self._neighbour: LineProcess | None = None
+
+    def launch(self, folder: Path) -> None:
+        """Start the program, and the one beside it."""
+        super().launch(folder)
+        if self._beside:
+            self._neighbour = LineProcess(self._beside, folder / f"{file_name(self.name)}.beside.log")
+
+    def wait_ready(self) -> None:
+        """Wait for both; the one beside it works from here on."""
+        super().wait_ready()
+        if self._neighbour is not None:
+            self._neighbour.wait_for("ready", _SECONDS_TO_OPEN)
+            self._neighbour.tell("go")
+            self._neighbour.wait_for("running", _SECONDS_TO_OPEN)
+
+    def close(self) -> None:
+        """End both."""
+        super().close()
+        if self._neighbour is not None:
+            self._neighbour.close()
+            self._neighbour = None
 
     def run(self, meter: Meter) -> dict[str, float]:
         """Take one turn."""

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from bench.accounting import Meter
@@ -42,6 +43,7 @@ SIZES = {
     "full": {"rate": 500, "documents": 2_500},
 }
 WATCHER, KAFKA, REDIS, ICEBERG = "to watcher", "to Kafka consumer", "to Redis feature", "to Iceberg row"
+BOTH_REDIS, BOTH_ICEBERG = "to Redis feature, both jobs running", "to Iceberg row, both jobs running"
 PYMONGO, DRIVER, ENGINE, GATEWAY = "pymongo watch()", "driver", "engine", "gateway"
 DEBEZIUM_SLOW, DEBEZIUM_FAST = "Debezium engine", "Debezium engine, poll.interval.ms=10"
 MONGO = "MongoDB Kafka connector task"
@@ -79,7 +81,7 @@ def body(scenario: Scenario) -> None:
     with ReplicaSet.start() as replica_set, replica_set.client() as client:
         client.bench.create_collection("orders")
         client.bench.create_collection("naive")
-        for part in (to_watcher, to_kafka, to_redis, to_iceberg):
+        for part in (to_watcher, to_kafka, to_redis, to_iceberg, with_both_jobs):
             scenario.attempt(part, replica_set.uri, client)
     scenario.note("no peer here has the hops to Redis and Iceberg; the naive loop to Redis keeps one counter per user")
 
@@ -96,13 +98,17 @@ def measure(scenario: Scenario, group: str, made: Sequence[Contestant | Unavaila
                 scenario.add_latencies(one.name, group, samples, peer=one.peer)
 
 
+def command_of(target: str, load: Load, given: Mapping[str, Any]) -> list[str]:
+    """The command of a Python job."""
+    arguments = {"events": load.count, **given}
+    return [sys.executable, "-m", "bench.child", f"bench.latency_jobs:{target}", json.dumps(arguments)]
+
+
 def hop(
     kind: Callable[..., Hop], name: str, target: str, load: Load, given: Mapping[str, Any], *more: Any, **options: Any
 ) -> Hop:
     """A hop whose program is a Python job."""
-    arguments = {"events": load.count, **given}
-    command = [sys.executable, "-m", "bench.child", f"bench.latency_jobs:{target}", json.dumps(arguments)]
-    return kind(name, command, load, *more, **options)
+    return kind(name, command_of(target, load, given), load, *more, **options)
 
 
 def of_program(made: ProcessContestant | Unavailable, load: Load) -> Hop | Unavailable:
@@ -186,6 +192,26 @@ def to_iceberg(scenario: Scenario, uri: str, client: Client) -> None:
     load = Load(client, scenario["documents"], scenario["rate"])
     given = {"uri": uri, "folder": str(folder)}
     measure(scenario, ICEBERG, [hop(IcebergHop, WAREHOUSE, "Warehouse", load, given, folder, warm_ups=1)])
+
+
+def with_both_jobs(scenario: Scenario, uri: str, client: Client) -> None:
+    """Each of the two jobs again, beside the other one, which follows the same collection."""
+    if not any(map(scenario.wants, (FEATURES, WAREHOUSE))):
+        return
+    load = Load(client, scenario["documents"], scenario["rate"])
+    with Redis.start(REDIS_OPTIONS) as server:
+        to_features = {"uri": uri, "redis_url": server.url}
+        timed, beside = ({"uri": uri, "folder": str(scenario.folder / f"lake {one}")} for one in ("timed", "beside"))
+        features = hop(
+            RedisHop, FEATURES, "Features", load, to_features, server.url, FEATURE_KEYS, warm_ups=1,
+            beside=command_of("Warehouse", load, beside),
+        )  # fmt: skip
+        measure(scenario, BOTH_REDIS, [features])
+        tables = hop(
+            IcebergHop, WAREHOUSE, "Warehouse", load, timed, Path(timed["folder"]), warm_ups=1,
+            beside=command_of("Features", load, to_features),
+        )  # fmt: skip
+        measure(scenario, BOTH_ICEBERG, [tables])
 
 
 if __name__ == "__main__":
