@@ -238,8 +238,12 @@ class ProcessContestant(Contestant):
 
 def python_job(name: str, target: str, arguments: Mapping[str, Any], **options: Any) -> ProcessContestant:
     """A contestant whose work is the Python function (or class) `module:name`; see `bench.child`."""
-    command = [sys.executable, "-m", "bench.child", target, json.dumps(dict(arguments))]
-    return ProcessContestant(name, command, **options)
+    return ProcessContestant(name, command_of(target, arguments), **options)
+
+
+def command_of(target: str, arguments: Mapping[str, Any]) -> list[str]:
+    """The command line of such a job."""
+    return [sys.executable, "-m", "bench.child", target, json.dumps(dict(arguments))]
 
 
 def end_with_parent() -> None:

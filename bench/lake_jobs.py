@@ -6,17 +6,21 @@ Every run reads a topic of its own, `t0`, `t1` and so on, all with the same numb
 from __future__ import annotations
 
 import itertools
+import json
 import tempfile
 from types import SimpleNamespace
 from typing import Any
 
-from bench.child import Marks, say_mark
+from bench.child import Marks, say, say_mark
 from bench.latency_jobs import open_spark
-from bench.warehouse import fill, run
+from bench.warehouse import Phases, fill, run
 from tailrace.settings import WarehouseSettings
 from tailrace.spark import from_kafka
 from tailrace.warehouse.job import COLUMNS
 from tailrace.warehouse.lake import configure_catalog
+
+EVENTS_PER_BATCH = 100_000
+"""The default of the job."""
 
 
 class Tables:
@@ -25,15 +29,19 @@ class Tables:
     def __init__(self, servers: str, rows: int, folder: str, events: int) -> None:
         self._spark = open_spark()
         self._kafka: Any = SimpleNamespace(bootstrap_servers=servers)
-        self._settings = WarehouseSettings(folder=folder, events_per_batch=50_000)
+        self._settings = WarehouseSettings(folder=folder, events_per_batch=EVENTS_PER_BATCH)
         self._numbers = itertools.count()
         fill(self._spark, self._settings, rows)
+        self._phases = Phases(int(self._spark._jvm.ProcessHandle.current().pid()))
 
     def run(self, marks: Marks) -> None:
-        """Bring the tables to the end of the next topic."""
+        """Bring the tables to the end of the next topic, and say how fast each kind of table would be alone."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            self._phases.clear()
             marks.begin()
             tell(run(self._spark, self._kafka, self._settings, f"t{next(self._numbers)}", folder))
+            rates = {kind: self._phases.rate(marks.events, "reading", kind) for kind in ("history", "mirror")}
+            say("alone", json.dumps(rates))
 
 
 class Append:
@@ -48,7 +56,7 @@ class Append:
     def run(self, marks: Marks) -> None:
         """Append the next topic."""
         topic = f"t{next(self._numbers)}"
-        events = from_kafka(self._spark, self._servers, topic, schema=COLUMNS, max_events_per_batch=50_000)
+        events = from_kafka(self._spark, self._servers, topic, schema=COLUMNS, max_events_per_batch=EVENTS_PER_BATCH)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             marks.begin()
             writer = events.writeStream.format("iceberg").option("checkpointLocation", folder)

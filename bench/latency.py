@@ -5,15 +5,13 @@ python -m bench.latency [--mode quick] [--only REGEX]
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench.accounting import Meter
-from bench.contestant import Contestant, ProcessContestant, Unavailable
+from bench.contestant import Contestant, ProcessContestant, Unavailable, command_of
 from bench.feature_set import REDIS_OPTIONS
 from bench.hops import (
     FEATURE_KEYS,
@@ -30,7 +28,7 @@ from bench.kafka import AS_JSON, AS_TEXT
 from bench.peers import DEBEZIUM, MONGO_KAFKA
 from bench.peers.connect import ConnectWorker
 from bench.peers.recipes import DEBEZIUM_PROMPT, debezium_engine, debezium_settings, mongo_settings, mongo_task
-from bench.scenario import Claim, Scenario, main
+from bench.scenario import Claim, Goal, Scenario, main
 from bench.workload import Client
 from tailrace.errors import TailraceError
 from tailrace.stand import Kafka, Redis, ReplicaSet
@@ -73,11 +71,21 @@ CLAIMS = [
     ),
     Claim(FEATURES, NAIVE, "p50_ms", group=REDIS),
 ]
+GOALS = [
+    *(
+        Goal(FEATURES, metric, most, group)
+        for group in (REDIS, BOTH_REDIS)
+        for metric, most in (("p50_ms", 80.0), ("p99_ms", 200.0))
+    ),
+    *(Goal(WAREHOUSE, "p50_ms", 2_000.0, group) for group in (ICEBERG, BOTH_ICEBERG)),
+    Goal(EXACTLY_ONCE, "p50_ms", 20.0, KAFKA),
+    Goal(EXACTLY_ONCE, "p99_ms", 80.0, KAFKA),
+]
 
 
 def body(scenario: Scenario) -> None:
     """Hop after hop; one that cannot be measured does not take the others with it."""
-    scenario.claims = list(CLAIMS)
+    scenario.claims, scenario.goals = list(CLAIMS), list(GOALS)
     with ReplicaSet.start() as replica_set, replica_set.client() as client:
         client.bench.create_collection("orders")
         client.bench.create_collection("naive")
@@ -98,17 +106,16 @@ def measure(scenario: Scenario, group: str, made: Sequence[Contestant | Unavaila
                 scenario.add_latencies(one.name, group, samples, peer=one.peer)
 
 
-def command_of(target: str, load: Load, given: Mapping[str, Any]) -> list[str]:
-    """The command of a Python job."""
-    arguments = {"events": load.count, **given}
-    return [sys.executable, "-m", "bench.child", f"bench.latency_jobs:{target}", json.dumps(arguments)]
+def job(target: str, load: Load, given: Mapping[str, Any]) -> list[str]:
+    """The command line of a job."""
+    return command_of(f"bench.latency_jobs:{target}", {"events": load.count, **given})
 
 
 def hop(
     kind: Callable[..., Hop], name: str, target: str, load: Load, given: Mapping[str, Any], *more: Any, **options: Any
 ) -> Hop:
     """A hop whose program is a Python job."""
-    return kind(name, command_of(target, load, given), load, *more, **options)
+    return kind(name, job(target, load, given), load, *more, **options)
 
 
 def of_program(made: ProcessContestant | Unavailable, load: Load) -> Hop | Unavailable:
@@ -204,12 +211,12 @@ def with_both_jobs(scenario: Scenario, uri: str, client: Client) -> None:
         timed, beside = ({"uri": uri, "folder": str(scenario.folder / f"lake {one}")} for one in ("timed", "beside"))
         features = hop(
             RedisHop, FEATURES, "Features", load, to_features, server.url, FEATURE_KEYS, warm_ups=1,
-            beside=command_of("Warehouse", load, beside),
+            beside=job("Warehouse", load, beside),
         )  # fmt: skip
         measure(scenario, BOTH_REDIS, [features])
         tables = hop(
             IcebergHop, WAREHOUSE, "Warehouse", load, timed, Path(timed["folder"]), warm_ups=1,
-            beside=command_of("Features", load, to_features),
+            beside=job("Features", load, to_features),
         )  # fmt: skip
         measure(scenario, BOTH_ICEBERG, [tables])
 

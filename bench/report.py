@@ -164,7 +164,15 @@ def _goals(result: Result) -> list[str]:
         for name, one in result.ratios().items()
         if one.goal is not None
     ]
-    return ["## Goals", "", *(table(["", "ratio", "goal", ""], rows) if rows else ["No goal was measured."])]
+    figures = [
+        [f"{where}: {one.name}", f"**{one.value:,.0f}**", f"{one.goal:,g}", "met" if one.is_met else "**not met**"]
+        for where, targets in ((each.name, each.targets) for each in result.scenarios)
+        for one in targets
+    ]
+    lines_of = ["## Goals", "", *(table(["", "ratio", "goal", ""], rows) if rows else ["No goal was measured."])]
+    if figures:
+        lines_of += ["", "Where no rival does the same:", "", *table(["", "measured", "goal", ""], figures)]
+    return lines_of
 
 
 def _costs(result: Result) -> list[str]:

@@ -71,6 +71,21 @@ class Ratio:
 
 
 @dataclass(slots=True)
+class Target:
+    """A figure of ours that is to be reached, where no rival does the same."""
+
+    name: str
+    value: float
+    goal: float
+    metric: str
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it is reached."""
+        return self.value <= self.goal if is_lower_better(self.metric) else self.value >= self.goal
+
+
+@dataclass(slots=True)
 class Latencies:
     """Percentiles of one contestant's latencies on one hop, in milliseconds, of all rounds together."""
 
@@ -106,6 +121,7 @@ class ScenarioResult:
     parameters: dict[str, Any] = field(default_factory=dict)
     measurements: list[Measurement] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list)
     latencies: list[Latencies] = field(default_factory=list)
     fits: list[Fit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -119,9 +135,9 @@ class ScenarioResult:
     def from_json(cls, form: Mapping[str, Any]) -> ScenarioResult:
         """Read what `asdict` gave."""
         parts = {
-            "measurements": Measurement, "ratios": Ratio, "latencies": Latencies, "fits": Fit,
+            "measurements": Measurement, "ratios": Ratio, "targets": Target, "latencies": Latencies, "fits": Fit,
         }  # fmt: skip
-        lists = {name: [kind(**one) for one in form[name]] for name, kind in parts.items()}
+        lists = {name: [kind(**one) for one in form.get(name, [])] for name, kind in parts.items()}
         return cls(**{**form, **lists})
 
 

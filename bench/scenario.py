@@ -19,7 +19,7 @@ from bench.accounting import Meter
 from bench.contestant import Contestant, ContestantFailed, Unavailable
 from bench.figures import exponent_of, percentiles
 from bench.machine import new_result
-from bench.result import Fit, Latencies, Measurement, Ratio, Result, ScenarioResult, is_lower_better
+from bench.result import Fit, Latencies, Measurement, Ratio, Result, ScenarioResult, Target, is_lower_better
 from tailrace.errors import TailraceError
 
 Sizes = Mapping[str, Mapping[str, Any]]
@@ -44,6 +44,16 @@ class Claim:
     """How the ratio is called; by default it says what is divided."""
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A median of ours that is to be reached, where no rival does the same."""
+
+    contestant: str
+    metric: str
+    value: float
+    group: str
+
+
 class Scenario:
     """Collects what a scenario measures."""
 
@@ -58,6 +68,8 @@ class Scenario:
         self.folder: Path
         self.claims: list[Claim] = []
         """The ratios that are computed at the end, also of a run that was cut short."""
+        self.goals: list[Goal] = []
+        """The figures that are to be reached."""
         self.problems: list[str] = []
         """What went wrong with whole parts."""
         self.lines: list[tuple[str, str]] = []
@@ -211,6 +223,13 @@ class Scenario:
             self.result.ratios.append(ratio)
             verdict = "" if one.goal is None else f" (goal {one.goal:g}: {'met' if ratio.is_met else 'NOT MET'})"
             say(f"  {name}: {value:.2f}{verdict}")
+
+        for goal in self.goals:
+            found = self.result.find(goal.contestant, goal.group)
+            value = found.median(goal.metric) if found is not None else None
+            if value is not None:
+                name = f"{goal.contestant} {goal.group}, {goal.metric}"
+                self.result.targets.append(Target(name, value, goal.value, goal.metric))
 
     def _fit(self, group: str, metric: str) -> None:
         """Say for each line of a group how its cost grows with x."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.result import Fit, Latencies, Measurement, Ratio, Result, ScenarioResult
+from bench.result import Fit, Latencies, Measurement, Ratio, Result, ScenarioResult, Target
 
 
 def sample_result(ours: float = 2.0) -> Result:
@@ -31,6 +31,10 @@ def sample_result(ours: float = 2.0) -> Result:
         "insert to watcher",
         status="done",
         measurements=[Measurement("driver", "to watcher", rounds=[{"p50_ms": 2.0}])],
+        targets=[
+            Target("driver to watcher, p50_ms", 2.0, 2.5, "p50_ms"),
+            Target("driver to watcher, rate", 1_900.0, 2_000.0, "rate"),
+        ],
         latencies=[
             Latencies("driver", "to watcher", 3, [(0.0, 1.0), (50.0, 2.0), (95.0, 3.0), (99.0, 4.0), (100.0, 5.0)])
         ],

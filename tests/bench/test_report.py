@@ -32,6 +32,11 @@ def test_goals_say_whether_they_are_met() -> None:
     assert "drain: engine / limit | **0.50** | 0.4 | met |" in page()
 
 
+def test_so_do_figures_without_a_rival() -> None:
+    assert "latency: driver to watcher, p50_ms | **2** | 2.5 | met |" in page()
+    assert "latency: driver to watcher, rate | **1,900** | 2,000 | **not met** |" in page()
+
+
 def test_nothing_is_hidden() -> None:
     text = page()
     assert "| Spark Connector | cannot be fetched |" in text, "who was left out, and why"

@@ -13,7 +13,7 @@ import pytest
 from bench.accounting import Meter, cpu_seconds, tree_of
 from bench.contestant import Contestant, ContestantFailed, LineProcess, NotInTime, ProcessContestant, Unavailable
 from bench.result import Result, ScenarioResult
-from bench.scenario import Claim, OutOfTime, Scenario, carry_out
+from bench.scenario import Claim, Goal, OutOfTime, Scenario, carry_out
 
 from bench_results import sample_result
 from processes import is_running
@@ -132,6 +132,18 @@ def test_less_is_better_where_it_is() -> None:
     scenario.claims = [Claim("a", "b", "tool_us")]
     scenario.conclude()
     assert scenario.result.ratios[0].value == 3.0
+
+
+def test_a_goal_without_a_rival_is_a_median() -> None:
+    scenario = make_scenario()
+    scenario.measurement("a", "drain").rounds.extend({"p50_ms": value} for value in (9.0, 1.0, 2.0))
+    scenario.goals = [
+        Goal("a", "p50_ms", 2.0, "drain"),
+        Goal("a", "rate", 1.0, "drain"),
+        Goal("b", "rate", 1.0, "drain"),
+    ]
+    scenario.conclude()
+    assert [(one.value, one.is_met) for one in scenario.result.targets] == [(2.0, True)], "no others were measured"
 
 
 # --- processes
