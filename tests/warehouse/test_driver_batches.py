@@ -312,7 +312,7 @@ class Appender:
 
     def __init__(self, lake: Any) -> None:
         self.table = lake.driver_table(HISTORY)
-        self.recent = RecentFiles(self.table, "cluster_time")
+        self.recent = RecentFiles(self.table)
         self.recent.refresh()
 
     def append(self, numbers: range) -> None:

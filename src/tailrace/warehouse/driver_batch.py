@@ -138,7 +138,7 @@ class DriverWriter:
     def _history(self, part: Part) -> tuple[DriverTable, RecentFiles]:
         name = history_table(part.namespace)
         table = self._table(name)
-        recent = self._recent.setdefault(name, RecentFiles(table, "cluster_time"))
+        recent = self._recent.setdefault(name, RecentFiles(table))
         recent.refresh()
         if table.partition != _DAY:
             raise NeedsSpark("a history that is not partitioned by day", is_lasting=True)
@@ -187,7 +187,7 @@ def append_events(history: HistoryRows, commit: Commit) -> None:
     def append() -> None:
         files = _written(history, inside)
         recent.snapshot = history.table.append(files, commit.properties(), recent.snapshot, inside)
-        recent.append(files)
+        recent.append_events(files, part.greatest_token)
 
     _once(append, history.table, recent, commit)
 
@@ -199,7 +199,7 @@ def _once(write: Callable[[], None], table: DriverTable, files: TableFiles, comm
 def _written(history: HistoryRows, inside: Range) -> list[DataFile]:
     """Write the events that the history does not have, one file per day."""
     table = history.table
-    new = history.events.take(pa.array(_new_events(table, inside, history.events), pa.int64()))
+    new = history.events.take(pa.array(_new_events(history, inside), pa.int64()))
     seconds = pc.shift_right(new["cluster_time"], 32)
     times = pc.multiply(seconds, 1_000_000).cast(pa.timestamp("us", tz="UTC"))
     rows = new.append_column("version", new["cluster_time"]).set_column(
@@ -215,17 +215,17 @@ def _written(history: HistoryRows, inside: Range) -> list[DataFile]:
     return files
 
 
-def _new_events(table: DriverTable, inside: Range, events: pa.Table) -> list[int]:
+def _new_events(history: HistoryRows, inside: Range) -> list[int]:
     """Give the events that the history does not have, each once; one is known by its token and key."""
     known: set[tuple[str, bytes | None]] = set()
-    for path in table.files_between(inside):
-        rows = table.parquet(path).read(["token", "_key"])
+    for path in history.recent.with_tokens(inside):
+        rows = history.table.parquet(path).read(["token", "_key"])
         is_inside = pc.and_(
             pc.greater_equal(rows["token"], inside.least), pc.less_equal(rows["token"], inside.greatest)
         )
         known.update(_pairs(rows.filter(is_inside)))
     new = []
-    for number, pair in enumerate(_pairs(events)):
+    for number, pair in enumerate(_pairs(history.events)):
         if pair not in known:
             known.add(pair)
             new.append(number)

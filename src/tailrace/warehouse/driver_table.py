@@ -383,9 +383,9 @@ def has_batch(java: Any, query: str, batch: int) -> bool:
     """Tell whether a batch is in a table: its own snapshot, or one of a later batch of its query, is in its past."""
     snapshot = java.currentSnapshot()
     while snapshot is not None:
-        summary = dict(snapshot.summary())
-        if summary.get("tailrace.query") == query and "tailrace.batch" in summary:
-            return int(summary["tailrace.batch"]) >= batch
+        summary = snapshot.summary()
+        if summary.get("tailrace.query") == query and (known := summary.get("tailrace.batch")) is not None:
+            return int(known) >= batch
         parent = snapshot.parentId()
         snapshot = None if parent is None else java.snapshot(parent)
     return False

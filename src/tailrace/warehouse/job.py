@@ -93,7 +93,8 @@ class WarehouseJob:
         self._checkpoint = ""
         self._name = f"job {uuid.uuid4().hex}"
         """Stands for the query of batches that somebody else's query gives to `apply`: nobody knows its checkpoint."""
-        self._newest: int | None = None
+        self._last: Commit | None = None
+        """The last batch that is in the tables, of the query that runs."""
         self._opened: tuple[Lake, Mirrors, Maintenance, KnownEnds] | None = None
         self._driver: DriverWriter | None = None
         self._reader: Conversion | None = None
@@ -104,7 +105,7 @@ class WarehouseJob:
     def start(self, events: DataFrame, checkpoint: str, **trigger: Any) -> StreamingQuery:
         """Start the query on a stream of events with the columns `COLUMNS`, or of records as they are in topics."""
         configure_catalog(events.sparkSession, self._settings)
-        self._checkpoint, self._newest, self._opened = checkpoint, None, None
+        self._checkpoint, self._last, self._opened = checkpoint, None, None
         writer = events.writeStream.queryName("warehouse").foreachBatch(self.apply)
         writer = writer.option("checkpointLocation", checkpoint)
         return (writer.trigger(**trigger) if trigger else writer).start()
@@ -128,7 +129,7 @@ class WarehouseJob:
             self._by_spark -= 1
             return False
         if self._uri is not None:  # after the first batch, which may be everything, a source's batches end at 16 MiB
-            return self._newest is not None
+            return self._last is not None
         records = records_between(commit.start, commit.end)
         return records is not None and records <= limit
 
@@ -196,7 +197,7 @@ class WarehouseJob:
     def _done(self, lake: Lake, mirrors: Mirrors, summary: Summary, commit: Commit, began: float) -> None:
         """Report a batch that is in the tables."""
         self._emit_lineage(lake, mirrors, summary)
-        self._newest = commit.batch
+        self._last = commit
         _log.info(
             "batch_applied",
             batch=commit.batch,
@@ -277,7 +278,9 @@ class WarehouseJob:
 
     def _commit(self, spark: SparkSession, batch: int) -> Commit:
         """Give what the snapshots of a batch shall say."""
-        checkpoint = QueryCheckpoint(spark, self._checkpoint)
+        checkpoint, last = QueryCheckpoint(spark, self._checkpoint), self._last
+        if last is not None and last.batch == batch - 1:
+            return Commit(last.query, batch, last.end, checkpoint.offsets(batch))
         return Commit(checkpoint.query, batch, checkpoint.offsets(batch - 1), checkpoint.offsets(batch))
 
     def _unread(self, new: Sequence[End], ends: FoldedEnds) -> list[str]:

@@ -13,12 +13,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from tailrace.warehouse.driver_compaction import Compacted, Source
 from tailrace.warehouse.driver_table import DataFile, DriverTable, NeedsSpark
-from tailrace.warehouse.table_files import TableFiles
+from tailrace.warehouse.table_files import TableFiles, column_range
 
 MOST_ROWS: Final = 5_000_000
 """Larger mirrors are merged by Spark: each row takes about 30 bytes here, and each batch is compared with all."""
@@ -100,7 +99,7 @@ class KeyIndex(TableFiles):
 
     def _keys_of(self, path: str) -> _Keys:
         if path not in self._keys:
-            self._keys[path] = _Keys(*_range(self._table.parquet(path).metadata))
+            self._keys[path] = _Keys(*column_range(self._table.parquet(path).metadata, "_key"))
         return self._keys[path]
 
     def rows(self, path: str, positions: Any, columns: Sequence[str]) -> pa.Table:
@@ -147,18 +146,3 @@ class KeyIndex(TableFiles):
 
 def _chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-
-
-def _range(metadata: pq.FileMetaData) -> tuple[bytes | None, bytes | None]:
-    """Give the least and the greatest key of a file, as far as its footer tells."""
-    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
-    number = paths.index("_key") if "_key" in paths else None
-    least: list[bytes] = []
-    greatest: list[bytes] = []
-    for group in range(metadata.num_row_groups):
-        found = None if number is None else metadata.row_group(group).column(number).statistics
-        if found is None or not found.has_min_max:
-            return None, None
-        least.append(found.min)
-        greatest.append(found.max)
-    return min(least, default=None), max(greatest, default=None)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from tailrace.warehouse.driver_compaction import Compacted, Source, replace
-from tailrace.warehouse.driver_table import DataFile, DriverTable
+from tailrace.warehouse.driver_table import DataFile, DriverTable, Range
 
 
 class TableFiles:
@@ -31,11 +32,15 @@ class TableFiles:
         if newest == self.snapshot:
             return
         self.snapshot = None
+        self._forget()
         self._sources = {file.path: Source(file, self._table.vector(file)) for file in self._listed()}
         self.snapshot = newest
 
     def _listed(self) -> Iterable[DataFile]:
         return self._table.files()
+
+    def _forget(self) -> None:
+        """Leave what is known beside the list."""
 
     def sources(self) -> list[Source]:
         """Give all of them, for a compaction."""
@@ -63,12 +68,54 @@ class TableFiles:
 
 
 class RecentFiles(TableFiles):
-    """Those that may have rows of today and yesterday, by a column of times: older ones are left to Spark."""
+    """Those of a history that may have events of today and yesterday: older ones are left to Spark.
 
-    def __init__(self, table: DriverTable, column: str) -> None:
+    It also knows how far the tokens go, so that an ordinary batch, whose events are all newer, looks into no file, and
+    does not even have Iceberg read what each file holds: that takes longer with every commit.
+    """
+
+    def __init__(self, table: DriverTable) -> None:
         super().__init__(table)
-        self._column = column
+        self._newest: str | None = None
+        """No row has a token behind this one; None when that is not known."""
 
     def _listed(self) -> Iterable[DataFile]:
         yesterday = (datetime.now(UTC) - timedelta(days=1)).isoformat()
-        return self._table.files_since(self._column, yesterday)
+        return self._table.files_since("cluster_time", yesterday)
+
+    def _forget(self) -> None:
+        self._newest = None
+
+    def with_tokens(self, inside: Range) -> list[str]:
+        """Give the files that may have events with tokens inside a range."""
+        if self._newest is None:
+            behind = [file.path for file in self._table.files_since("token", inside.least)]
+            self._newest = self._newest_of(behind) if behind else inside.least
+        if self._newest is not None and inside.least > self._newest:
+            return []
+        return self._table.files_between(inside)
+
+    def _newest_of(self, paths: Iterable[str]) -> str | None:
+        """Give the newest token of files, by their footers; None where one does not tell."""
+        newest = [column_range(self._table.parquet(path).metadata, "token")[1] for path in paths]
+        return None if None in newest else max(newest)
+
+    def append_events(self, files: Iterable[DataFile], newest: str) -> None:
+        """Remember new files, none of whose tokens is behind `newest`."""
+        self.append(files)
+        if self._newest is not None:
+            self._newest = max(self._newest, newest)
+
+
+def column_range(metadata: pq.FileMetaData, column: str) -> tuple[Any, Any]:
+    """Give the least and the greatest value of a column in a file, as far as its footer tells."""
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    number = paths.index(column) if column in paths else None
+    least, greatest = [], []
+    for group in range(metadata.num_row_groups):
+        found = None if number is None else metadata.row_group(group).column(number).statistics
+        if found is None or not found.has_min_max:
+            return None, None
+        least.append(found.min)
+        greatest.append(found.max)
+    return min(least, default=None), max(greatest, default=None)
