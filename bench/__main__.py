@@ -91,7 +91,7 @@ def main() -> None:
     is_whole = True
     for name, only in wanted.items():
         found, is_whole = run_scenario(name, given.mode, only)
-        put(result, found)
+        put(result, found, again=given.again)
         if not given.again:
             result.seconds = time.monotonic() - began
         out.write_text(result.to_json())
@@ -115,16 +115,18 @@ def stored_result(mode: str) -> Result:
     return stored
 
 
-def put(result: Result, found: ScenarioResult) -> None:
-    """Add a scenario, or put it in the place of an earlier one."""
+def put(result: Result, found: ScenarioResult, *, again: bool) -> None:
+    """Add a scenario; one that is measured again takes the place of an earlier one, and says when that was."""
+    if again:
+        now = new_result(result.mode)
+        found.notes.insert(0, f"measured at {now.started[:16].replace('T', ' ')} UTC, commit {now.commit}")
+        result.seconds += found.seconds
     names = [one.name for one in result.scenarios]
     if found.name not in names:
         result.scenarios.append(found)
         return
-    now = new_result(result.mode)
     place = names.index(found.name)
-    result.seconds += found.seconds - result.scenarios[place].seconds
-    found.notes.insert(0, f"measured again at {now.started[:16].replace('T', ' ')} UTC, commit {now.commit}")
+    result.seconds -= result.scenarios[place].seconds
     result.scenarios[place] = found
 
 

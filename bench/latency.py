@@ -202,13 +202,18 @@ def to_iceberg(scenario: Scenario, uri: str, client: Client) -> None:
 
 
 def with_both_jobs(scenario: Scenario, uri: str, client: Client) -> None:
-    """Each of the two jobs again, beside the other one, which follows the same collection."""
+    """Each of the two jobs again, beside the other one, which follows the same collection.
+
+    Tables begin a batch once a second here (`warehouse.every_seconds`), since two jobs without a pause would only take
+    turns at being late.
+    """
     if not any(map(scenario.wants, (FEATURES, WAREHOUSE))):
         return
     load = Load(client, scenario["documents"], scenario["rate"])
     with Redis.start(REDIS_OPTIONS) as server:
         to_features = {"uri": uri, "redis_url": server.url}
-        timed, beside = ({"uri": uri, "folder": str(scenario.folder / f"lake {one}")} for one in ("timed", "beside"))
+        folders = (str(scenario.folder / f"lake-{one}") for one in ("timed", "beside"))
+        timed, beside = ({"uri": uri, "folder": folder, "every_seconds": 1} for folder in folders)
         features = hop(
             RedisHop, FEATURES, "Features", load, to_features, server.url, FEATURE_KEYS, warm_ups=1,
             beside=job("Warehouse", load, beside),

@@ -168,23 +168,23 @@ class Features:
 class Warehouse:
     """The warehouse job: Iceberg tables in a folder."""
 
-    def __init__(self, uri: str, folder: str, events: int) -> None:
+    def __init__(self, uri: str, folder: str, events: int, every_seconds: int = 0) -> None:
+        """`every_seconds` is the least time between the beginnings of two batches."""
         from tailrace.capture.source.namespaces import Namespaces
         from tailrace.settings import WarehouseSettings
         from tailrace.warehouse.job import COLUMNS, WarehouseJob
 
-        self._job = WarehouseJob(
-            WarehouseSettings(folder=folder, maintain_batches=0), Namespaces.parse(["bench.orders"])
-        )
+        self._job = WarehouseJob(WarehouseSettings(folder=folder), Namespaces.parse(["bench.orders"]), uri=uri)
         options = {"uri": uri, "namespaces": "bench.orders"}
         self._events = open_spark().readStream.format("tailrace").options(**options).schema(COLUMNS).load()
         self._checkpoint = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._trigger = {"processingTime": f"{every_seconds} seconds"}
         self._query: Any = None
 
     def run(self, marks: Marks) -> None:
         """Be there for one turn."""
         if self._query is None:
-            self._query = self._job.start(self._events, self._checkpoint.name)
+            self._query = self._job.start(self._events, self._checkpoint.name, **self._trigger)
         _serve(self._query)
 
 
