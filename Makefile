@@ -149,7 +149,7 @@ load: env        ## 500 watchers beside a writer at full speed, 10,000 beside a 
 failover: env    ## Let a hundred elections, crashes, freezes and network faults happen to a change stream
 	$(BIN)/pytest -m long tests/driver/test_failover.py $(ARGS)
 
-bench: env       ## Measure beside the peers and write the report; QUICK=1 takes ten minutes, the whole one 62
+bench: env       ## Measure beside the peers and write the report; QUICK=1 takes ten minutes, the whole one 65
 	$(BIN)/python -m bench --mode $(if $(QUICK),quick,full) --docs $(ARGS)
 
 bench-check: env ## Compare the newest ratios with the stored ones; a drop of over 20 % fails

@@ -205,22 +205,22 @@ def with_both_jobs(scenario: Scenario, uri: str, client: Client) -> None:
     """Each of the two jobs again, beside the other one, which follows the same collection.
 
     Tables begin a batch once a second here (`warehouse.every_seconds`), since two jobs without a pause would only take
-    turns at being late.
+    turns at being late. Turns are longer than elsewhere: two JVMs that share two cores compile for a minute.
     """
     if not any(map(scenario.wants, (FEATURES, WAREHOUSE))):
         return
-    load = Load(client, scenario["documents"], scenario["rate"])
+    load = Load(client, 4 * scenario["documents"], scenario["rate"])
     with Redis.start(REDIS_OPTIONS) as server:
         to_features = {"uri": uri, "redis_url": server.url}
         folders = (str(scenario.folder / f"lake-{one}") for one in ("timed", "beside"))
         timed, beside = ({"uri": uri, "folder": folder, "every_seconds": 1} for folder in folders)
         features = hop(
-            RedisHop, FEATURES, "Features", load, to_features, server.url, FEATURE_KEYS, warm_ups=1,
+            RedisHop, FEATURES, "Features", load, to_features, server.url, FEATURE_KEYS, warm_ups=2,
             beside=job("Warehouse", load, beside),
         )  # fmt: skip
         measure(scenario, BOTH_REDIS, [features])
         tables = hop(
-            IcebergHop, WAREHOUSE, "Warehouse", load, timed, Path(timed["folder"]), warm_ups=1,
+            IcebergHop, WAREHOUSE, "Warehouse", load, timed, Path(timed["folder"]), warm_ups=2,
             beside=job("Features", load, to_features),
         )  # fmt: skip
         measure(scenario, BOTH_ICEBERG, [tables])
