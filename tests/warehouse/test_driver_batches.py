@@ -352,6 +352,47 @@ def test_two_who_append_the_same_events_do_so_once(history):
     assert operations == ["append"] * 4
 
 
+@pytest.fixture
+def looked(history, monkeypatch):
+    """How often Iceberg was asked which files have tokens of a range."""
+    asked: list[Any] = []
+    files_between = DriverTable.files_between
+
+    def counted(self: DriverTable, inside: Any) -> list[str]:
+        asked.append(inside)
+        return files_between(self, inside)
+
+    monkeypatch.setattr(DriverTable, "files_between", counted)
+    return asked
+
+
+def test_events_behind_all_others_are_looked_for_in_no_file(history, looked):
+    appender = Appender(history)
+    appender.append(range(10))
+    looked.clear()
+    appender.append(range(10, 20))
+    appender.append(range(20, 30))
+    assert not looked
+    appender.append(range(25, 35))
+    assert len(looked) == 1
+    assert tokens(history) == list(range(35))
+
+
+def test_where_the_tokens_end_is_read_from_the_files_that_are_there(spark, history, looked):
+    """As after a restart, and after somebody else wrote: what was known before does not count then."""
+    Appender(history).append(range(20))
+    again, other = Appender(history), Appender(history)
+    looked.clear()
+    again.append(range(15, 25))
+    assert len(looked) == 1
+    other.append(range(30, 40))
+    again.recent.refresh()
+    again.append(range(35, 45))
+    again.append(range(45, 50))
+    assert len(looked) >= 2
+    assert tokens(history) == [*range(25), *range(30, 50)]
+
+
 def test_events_that_somebody_deleted_do_not_come_back_by_a_compaction(spark, history):
     appender = Appender(history)
     for number in range(16):
