@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from bson.decimal128 import Decimal128
+
 from tailrace import raw
 
 LENGTHS = (-(2**31), -5, -1, 0, 1, 4, 6, 2**31 - 5, 2**31 - 4, 2**31 - 1)
@@ -22,10 +24,17 @@ DECIMALS = (
     0x7800 << 112 | 7,  # an infinity with digits
     0x6000 << 112 | 5,  # more digits than there are: read as zero
     0x3040 << 112 | 10**34,  # one more than 34 digits hold
+    0xB040 << 112 | 10**34 + 5,  # the same, and no rounding makes it fit
     0x5FFE << 112 | 1,  # the greatest exponent
     1,  # the least
     0xB040 << 112,  # minus zero
 )
+
+
+def decimals() -> Iterator[Decimal128]:
+    """Decimals that servers store as they come, and read in their own way."""
+    for bits in DECIMALS:
+        yield Decimal128.from_bid(bits.to_bytes(16, "little"))
 
 
 def elements() -> Iterator[tuple[str, bytes]]:

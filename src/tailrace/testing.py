@@ -27,6 +27,7 @@ from tailrace.driver.options import refuse_unknown
 from tailrace.durable.consuming import HANDLER_OPTIONS, Handler
 from tailrace.durable.handling import Handling
 from tailrace.errors import HandlerFailed
+from tailrace.raw.display import decode_for_display
 from tailrace.token import ResumeToken
 
 __all__ = ["Delivered", "delete", "deliver", "insert", "replace", "update"]
@@ -102,7 +103,7 @@ def deliver(
     size = int(chosen.get("batch_size", 1))
 
     def keep(event: bytes, error: HandlerFailed) -> None:
-        result.dead_letters.append((bson.decode(event), error))
+        result.dead_letters.append((decode_for_display(event), error))
 
     handling = Handling(
         function,

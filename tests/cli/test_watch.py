@@ -13,8 +13,14 @@ from typing import Any
 
 import pytest
 from bson import json_util
+from bson.codec_options import CodecOptions
+from bson.errors import InvalidBSON
 from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import AutoReconnect, OperationFailure, ServerSelectionTimeoutError
 
+import hostile_bson
+from tailrace import raw
 from tailrace.cli.app import run
 from tailrace.owned import GuardedProcess
 from tailrace.stand import ReplicaSet
@@ -151,3 +157,24 @@ def test_on_a_terminal_it_is_pretty_and_coloured(mongodb: ReplicaSet, orders: An
     assert program.returncode == 0
     assert shown.count(b"\n") > 5
     assert b"\x1b[" in shown
+
+
+def test_what_drivers_cannot_decode_is_printed(mongodb: ReplicaSet, database: Any, capsys: Any) -> None:
+    """Servers store text that is not UTF-8, and more that drivers refuse: none of it ends the command."""
+    hostile = database.get_collection("hostile", CodecOptions(document_class=RawBSONDocument))
+    started = hostile.insert_one({"_id": "first"}) and database.client.admin.command("ping")["operationTime"]
+    stored = 0
+    for number, (_, element) in enumerate(hostile_bson.elements()):
+        try:
+            hostile.insert_one(
+                RawBSONDocument(raw.document(raw.element(raw.INT32, b"_id", raw.int32(number)), element))
+            )
+            stored += 1
+        except (OperationFailure, InvalidBSON, ServerSelectionTimeoutError, AutoReconnect):
+            continue
+    assert stored > 60
+    at = f"{started.time},{started.inc}"
+    arguments = ["watch", hostile.full_name, "--uri", mongodb.uri, "--start-at", at, "--count", str(stored)]
+    for form in ([], ["--canonical"]):
+        assert run([*arguments, *form]) == 0
+        assert len(lines(capsys)) == stored

@@ -108,19 +108,15 @@ def _up_to(count: int | None, batches: Iterable[Batch]) -> Iterator[tuple[list[b
 
 
 def _printer(canonical: bool) -> Callable[[list[bytes]], None]:
-    import bson
-    from bson import json_util
-    from bson.codec_options import CodecOptions, DatetimeConversion
     from rich.console import Console
 
-    chosen = json_util.CANONICAL_JSON_OPTIONS if canonical else json_util.RELAXED_JSON_OPTIONS
-    # Dates that Python cannot hold are data too.
-    codec: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+    from tailrace.raw.display import text_for_display
+
     console = Console()
 
     def show(events: list[bytes]) -> None:
         for event in events:
-            text = json_util.dumps(bson.decode(event, codec), json_options=chosen)
+            text = text_for_display(event, canonical=canonical)
             if console.is_terminal:
                 console.print_json(text)
             else:

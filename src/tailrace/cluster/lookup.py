@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import bson
 from bson.binary import Binary
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
@@ -87,7 +86,7 @@ class ShardedImages:
 
     def _asked(self, placed: Placement, key: bytes) -> list[str]:
         """Name the shard that has a document, or all that may have it."""
-        owner = self._placements.owner(placed, bson.decode(key)) if placed.is_sharded else None
+        owner = self._placements.owner(placed, key) if placed.is_sharded else None
         if owner is None:
             # A database that the config servers do not know is no cluster's: only this shard can have it.
             return sorted(placed.versions, key=lambda name: name != self._own) or [self._own]

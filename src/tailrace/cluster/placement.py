@@ -14,7 +14,7 @@ from hashlib import md5
 from typing import Any, Final
 
 from bson import Timestamp
-from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
 from bson.son import SON
 from pymongo import MongoClient
 from pymongo.database import Database
@@ -22,6 +22,7 @@ from pymongo.read_concern import ReadConcern
 
 from tailrace import raw
 from tailrace.engine.dialect import Dialect
+from tailrace.raw.decimals import to_decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +67,21 @@ class Placements:
                     self._known[namespace] = known
         return known
 
-    def owner(self, placed: Placement, document_key: Mapping[str, Any]) -> str | None:
+    def owner(self, placed: Placement, document_key: bytes) -> str | None:
         """Name the shard that owns a document; None when its key does not decide, and each may have it.
 
         Servers compare the bounds. A shard that is asked for a whole shard key does not look whether it owns that:
         6.0.5 then gives what another shard owns now and it has not removed yet.
         """
-        if any(name not in document_key for name in placed.key):
-            return None
-        key = {
-            name: hash_of(document_key[name]) if how == "hashed" else document_key[name]
-            for name, how in placed.key.items()
-        }
+        parts = []
+        for name, how in placed.key.items():
+            value = raw.field(document_key, name.encode())
+            if value is None:
+                return None
+            if how == "hashed":
+                value = raw.Value(raw.INT64, raw.int64(hash_of(value)))
+            parts.append(raw.element(value.kind, name.encode(), value.data))
+        key = RawBSONDocument(raw.document(*parts))
         around = {**placed.ranges, "min": {"$lte": key}, "max": {"$gt": key}}
         found = self._config.chunks.find_one(around, {"shard": 1})
         return None if found is None else str(found["shard"])
@@ -118,11 +122,10 @@ _END: Final = raw.int32(0)
 _LONGEST, _SHORTEST = 2**63 - 1, -(2**63)
 
 
-def hash_of(value: Any) -> Int64:
+def hash_of(value: raw.Value) -> int:
     """Hash a value as the server does for shard keys and indexes."""
-    kind, data = raw.from_python(value)
-    digest = md5(_SEED + _content(kind, data, None), usedforsecurity=False).digest()
-    return Int64(int.from_bytes(digest[:8], "little", signed=True))
+    digest = md5(_SEED + _content(*value, None), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
 
 
 def _content(kind: int, data: bytes, name: bytes | None) -> bytes:
@@ -138,7 +141,7 @@ def _content(kind: int, data: bytes, name: bytes | None) -> bytes:
 
 def _as_integer(number: Any) -> int:
     """Cut a number to 64 bits; what is no number counts as 0, what is too large as the largest."""
-    value = number.to_decimal() if hasattr(number, "to_decimal") else number
+    value = to_decimal(number) if hasattr(number, "to_decimal") else number
     if math.isnan(value):
         return 0
     if math.isinf(value):

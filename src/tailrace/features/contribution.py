@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import blake2b
@@ -25,6 +26,7 @@ from tailrace.features.definition import Definition, Feature, Kind, Source
 from tailrace.features.windows import BEGINNING
 from tailrace.fold import apply_update, id_of_value
 from tailrace.raw import extended_json
+from tailrace.raw.decimals import to_decimal
 
 BUCKETS: Final = 4096
 """Of approximate counting: an entity never has more entries than these, and counts up to 10,000 are good to 2 %."""
@@ -47,7 +49,8 @@ FieldValues = dict[str, Any]
 def values_of(paths: Sequence[str], document: bytes) -> FieldValues:
     """Take the fields that are looked at out of a BSON document; nothing else is decoded.
 
-    A field with a text that is no UTF-8, which a server does store, is left out like one that is not there.
+    A field that cannot be kept as Extended JSON, such as a text that is no UTF-8, is left out like one that is not
+    there: servers do store those.
     """
     found = []
     for path in paths:
@@ -55,17 +58,26 @@ def values_of(paths: Sequence[str], document: bytes) -> FieldValues:
         span = raw.find_path(document, *name.split(b"."))
         if span is not None:
             found.append(raw.element(span[0], name, document[span[1] : span[2]]))
-    try:
-        return extended_json.decode(raw.document(*found))
-    except EventUnconvertible:
-        return {name: value for element in found for name, value in _decodable(element)}
+    return _decoded(raw.document(*found))
 
 
-def _decodable(element: bytes) -> list[tuple[str, Any]]:
+def _decoded(document: bytes) -> FieldValues:
+    """Decode the fields that can be kept."""
     try:
-        return list(extended_json.decode(raw.document(element)).items())
+        return _keepable(document)
     except EventUnconvertible:
-        return []
+        kept: FieldValues = {}
+        for kind, name, start, end in raw.elements(document):
+            with suppress(EventUnconvertible):
+                kept |= _keepable(raw.document(raw.element(kind, name, document[start:end])))
+        return kept
+
+
+def _keepable(document: bytes) -> FieldValues:
+    values = extended_json.decode(document)
+    if raw.DECIMAL128 in document:
+        extended_json.canonical(values)  # not every decimal has a text
+    return values
 
 
 def updated(values: FieldValues, update: bytes, paths: Sequence[str]) -> FieldValues | None:
@@ -73,7 +85,7 @@ def updated(values: FieldValues, update: bytes, paths: Sequence[str]) -> FieldVa
 
     A part of a field changes the field as a whole is known; a part of one that is not there is not known.
     """
-    description = extended_json.decode(update)
+    description = _decoded_update(update)
     changed, removed = description.get("updatedFields", {}), description.get("removedFields", ())
     truncated = [item["field"] for item in description.get("truncatedArrays") or ()]
     result = dict(values)
@@ -92,6 +104,30 @@ def updated(values: FieldValues, update: bytes, paths: Sequence[str]) -> FieldVa
             if name == path or _is_inside(path, name):
                 _put(result, path, value, path[len(name) + 1 :])
     return result
+
+
+def _decoded_update(update: bytes) -> FieldValues:
+    """Decode what an update says; a field that cannot be kept counts as removed, as `values_of` leaves it out."""
+    try:
+        return _keepable(update)
+    except EventUnconvertible:
+        description = _decoded(raw.without(update, b"updatedFields", b"removedFields"))
+    fields = raw.field(update, b"updatedFields")
+    changed = raw.EMPTY if fields is None else fields.data
+    description["updatedFields"] = _decoded(changed)
+    removed = raw.field(update, b"removedFields")
+    names = [] if removed is None else [removed.data[start:end] for _, _, start, end in raw.elements(removed.data)]
+    readable = [_text(raw.string_at(each)) for each in names] + [_text(name) for _, name, _, _ in raw.elements(changed)]
+    description["removedFields"] = [name for name in readable if name not in (None, *description["updatedFields"])]
+    return description
+
+
+def _text(name: bytes) -> str | None:
+    """Give a name as text; one that is no UTF-8 is nobody's."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _apply_inside(values: FieldValues, path: str, description: Mapping[str, Any]) -> None:
@@ -185,7 +221,7 @@ def _plain(text: str) -> str:
 
 
 def _number_text(value: float | Decimal128) -> str:
-    exact = value.to_decimal() if isinstance(value, Decimal128) else Decimal(value)
+    exact = to_decimal(value) if isinstance(value, Decimal128) else Decimal(value)
     if exact.is_finite():
         if exact == exact.to_integral_value() and abs(exact) < _MOST_DIGITS:
             return str(int(exact))
@@ -294,7 +330,7 @@ def _bucket(text: str) -> str:
 def number_of(value: Any) -> float | None:
     """Give a number as MongoDB's $sum would take it; None for everything that is none."""
     if isinstance(value, Decimal128):
-        value = float(value.to_decimal())
+        value = float(to_decimal(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

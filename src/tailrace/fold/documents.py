@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-import bson
-
 from tailrace import raw
 from tailrace.fold.ends import Moment
 from tailrace.fold.update_description import apply_update
@@ -174,6 +172,11 @@ def is_moved(one: KeyRecord, other: KeyRecord) -> bool:
     return bool(old) and bool(new) and old != new
 
 
-def _shard_key(document_key: bytes | None) -> Mapping[str, Any]:
-    found = bson.decode(document_key) if document_key else {}
-    return {name: found[name] for name in found if name != "_id"}
+def _shard_key(document_key: bytes | None) -> dict[bytes, bytes]:
+    """Give the values beside the `_id` as KeyStrings, which are equal where the server finds the values equal."""
+    found = raw.elements(document_key) if document_key else ()
+    return {
+        name: keystring.encode_value(kind, document_key[start:end], [])
+        for kind, name, start, end in found
+        if name != b"_id"
+    }

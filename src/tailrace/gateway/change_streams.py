@@ -23,6 +23,7 @@ from tailrace.gateway.repeated import RepeatedGetMore
 from tailrace.gateway.sessions import SessionCommands, SessionId
 from tailrace.gateway.streams import AnySubscription
 from tailrace.hub import Batch
+from tailrace.raw.decimals import to_decimal
 from tailrace.token.shard_positions import read_positions
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ def _first_batch_size(command: Mapping[str, Any]) -> int:
 
 def _to_int32(number: Any) -> int:
     """Read a number as a server does: not a number is 0, and what is too large the largest."""
-    value = float(number.to_decimal()) if isinstance(number, Decimal128) else number
+    value = float(to_decimal(number)) if isinstance(number, Decimal128) else number
     if value != value:
         return 0
     return int(min(max(value, -(2**31)), 2**31 - 1))

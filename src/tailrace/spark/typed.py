@@ -19,6 +19,7 @@ from pyspark.sql import types
 
 from tailrace.errors import SettingsError
 from tailrace.raw import extended_json
+from tailrace.raw.decimals import to_decimal
 
 Mismatches = list[str]
 Convert = Callable[[Any, str, Mismatches], Any]
@@ -124,7 +125,7 @@ def _decimal(kind: types.DecimalType) -> Callable[[Any], Decimal]:
     unit = Decimal(1).scaleb(-kind.scale)
 
     def convert(value: Any) -> Decimal:
-        exact = value.to_decimal() if isinstance(value, Decimal128) else _number(value)
+        exact = to_decimal(value) if isinstance(value, Decimal128) else _number(value)
         number = Decimal(str(exact)).quantize(unit)
         if not number.is_finite() or len(number.as_tuple().digits) > kind.precision:
             raise _Misfit
@@ -140,7 +141,7 @@ def _number(value: Any) -> int | float:
 
 
 def _double(value: Any) -> float:
-    return float(value.to_decimal()) if isinstance(value, Decimal128) else float(_number(value))
+    return float(to_decimal(value)) if isinstance(value, Decimal128) else float(_number(value))
 
 
 def _boolean(value: Any) -> bool:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 import bson
-from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.timestamp import Timestamp
 
 from tailrace import raw
 from tailrace.errors import InvalidResumeToken
 from tailrace.raw import Value
 from tailrace.raw.cluster_time import ClusterTime
+from tailrace.raw.display import decode_for_display
 from tailrace.token import keystring
 
 if TYPE_CHECKING:
@@ -350,12 +350,6 @@ def _expect(condition: bool, server_code: int, message: str) -> None:
         raise InvalidResumeToken(message, server_code=server_code)
 
 
-_SHOWN: CodecOptions[dict[str, Any]] = CodecOptions(
-    unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
-)
-"""An `_id` may be any text and any date."""
-
-
 def describe(data: TokenData) -> dict[str, Any]:
     """Give the parts of a token by MongoDB's names, without those it does not have."""
     time = data.cluster_time
@@ -370,7 +364,7 @@ def describe(data: TokenData) -> dict[str, Any]:
     if data.uuid is not None:
         described["uuid"] = str(UUID(bytes=data.uuid))
     if data.event_identifier is not None:
-        described["eventIdentifier"] = bson.decode(data.event_identifier, _SHOWN)
+        described["eventIdentifier"] = decode_for_display(data.event_identifier)
     if data.fragment is not None:
         described["fragmentNum"] = data.fragment
     return described

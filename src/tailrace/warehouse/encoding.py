@@ -16,6 +16,7 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
+from tailrace.raw.decimals import to_decimal
 from tailrace.warehouse.shapes import Columns, Shape, merged, shape_of
 
 MISFIT: Final = object()
@@ -158,7 +159,7 @@ def _decimal(value: Any) -> Any:
         return Decimal(int(value))
     if kind is not Decimal128:
         return MISFIT
-    exact: Decimal = value.to_decimal()
+    exact: Decimal = to_decimal(value)
     # Rounding would change the value, and 38 digits are all a column has.
     if not exact.is_finite() or abs(exact) >= _DIGITS or exact.normalize().as_tuple().exponent < -18:  # type: ignore[operator]
         return MISFIT

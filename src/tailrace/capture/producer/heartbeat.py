@@ -24,6 +24,7 @@ from tailrace import raw
 from tailrace.event import ChangeEvent
 from tailrace.logs import get_logger
 from tailrace.owned import repeated
+from tailrace.raw.display import decode_for_display
 from tailrace.settings import masked
 
 _log = get_logger("tailrace.capture")
@@ -81,7 +82,7 @@ class Heartbeat:
     def _is_mark(self, event: bytes) -> bool:
         if ChangeEvent(event).namespace != self._marks.full_name:
             return False
-        found = bson.decode(event)
+        found = decode_for_display(event)
         if found.get("documentKey", {}).get("_id") == self._stream:
             changed = found.get("fullDocument") or found.get("updateDescription", {}).get("updatedFields", {})
             number, at = changed.get("number"), changed.get("at")

@@ -31,6 +31,7 @@ from tailrace.engine.expression.numbers import (
 from tailrace.engine.expression.parsing import Arity, Scope, call_with, function, parse_operands, parser
 from tailrace.engine.expression.running_sum import RunningSum, minus_millis
 from tailrace.engine.expression.values import Date, Value, expect_number, is_nullish, is_number, type_name
+from tailrace.raw.decimals import to_decimal
 from tailrace.server_codes import BAD_VALUE, DURATION_OVERFLOW, OVERFLOW, TYPE_MISMATCH
 
 
@@ -323,7 +324,7 @@ def numeric(name: str) -> Callable[[Callable[[Value], Value]], None]:
 def absolute(value: Value) -> Value:
     """Give the absolute value."""
     if type(value) is Decimal128:
-        return to_decimal128(value.to_decimal().copy_abs())
+        return to_decimal128(to_decimal(value).copy_abs())
     if type(value) is float:
         return abs(value)
     check(value != INT64_MIN, 28680, "can't take $abs of long long min")

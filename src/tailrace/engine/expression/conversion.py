@@ -37,6 +37,7 @@ from tailrace.engine.expression.parsing import Arguments, Scope, Version, named,
 from tailrace.engine.expression.timezones import UTC_ZONE
 from tailrace.engine.expression.values import Date, Value, is_nullish, is_number, truth, type_name, type_name_of_kind
 from tailrace.raw.bson_types import TYPE_NUMBERS
+from tailrace.raw.decimals import to_decimal
 from tailrace.server_codes import BAD_VALUE, CONVERSION_FAILURE, FAILED_TO_PARSE
 
 
@@ -49,7 +50,7 @@ _NO_ON_ERROR = "in $convert with no onError value"
 
 def _whole(value: Value, fits: Callable[[int], bool]) -> int:
     """Cut a double or a decimal to an integer that fits."""
-    number: Any = value.to_decimal() if type(value) is Decimal128 else value
+    number: Any = to_decimal(value) if type(value) is Decimal128 else value
     if math.isnan(number):
         _fail(f"Attempt to convert NaN value to integer type {_NO_ON_ERROR}")
     if math.isinf(number):
@@ -80,7 +81,7 @@ def _to_long(value: Value) -> Value:
 
 
 def _decimal_to_double(value: Decimal128) -> Value:
-    number = value.to_decimal()
+    number = to_decimal(value)
     result = float(number)
     if number.is_finite() and (math.isinf(result) or _underflows(number, result)):
         shown = format_decimal(value)

@@ -33,6 +33,7 @@ from tailrace.engine.expression.numbers import (
 )
 from tailrace.engine.expression.parsing import Arity, Delayed, function
 from tailrace.engine.expression.values import Value, expect_number, is_nullish
+from tailrace.raw.decimals import to_decimal
 from tailrace.server_codes import NOT_IMPLEMENTED
 
 
@@ -41,7 +42,7 @@ def square_root(value: Value) -> Value:
     """Give the square root."""
     message = "$sqrt's argument must be greater than or equal to 0"
     if type(value) is Decimal128:
-        number = value.to_decimal()
+        number = to_decimal(value)
         check(number.is_nan() or number >= 0, 28714, message)
         return to_decimal128(DECIMAL128.sqrt(number))
     check(not as_double(value) < 0, 28714, message)
@@ -134,7 +135,7 @@ def _rounding(name: str, of_double: Callable[[float], int], mode: str) -> None:
     @numeric(name)
     def compute(value: Value) -> Value:
         if type(value) is Decimal128:
-            whole = value.to_decimal().quantize(Decimal(1), rounding=mode, context=DECIMAL128)
+            whole = to_decimal(value).quantize(Decimal(1), rounding=mode, context=DECIMAL128)
             return to_decimal128(whole)
         if type(value) is float and math.isfinite(value):
             return math.copysign(float(of_double(value)), value)
@@ -185,7 +186,7 @@ def _round_or_trunc(name: str, mode: str) -> None:
 
 def _rounded(name: str, value: Value, places: int, mode: str) -> Value:
     if type(value) is Decimal128:
-        number = value.to_decimal()
+        number = to_decimal(value)
         return value if number.is_infinite() else to_decimal128(quantized(number, -places, mode))
     if type(value) is float:
         if math.isinf(value):
@@ -275,7 +276,7 @@ def _conversion(name: str, factor: float, exact: Decimal) -> None:
     @numeric(name)
     def evaluate(value: Value) -> Value:
         if type(value) is Decimal128:
-            return to_decimal128(DECIMAL128.multiply(value.to_decimal(), exact))
+            return to_decimal128(DECIMAL128.multiply(to_decimal(value), exact))
         return as_double(value) * factor
 
 

@@ -16,6 +16,7 @@ from bson.int64 import Int64
 
 from tailrace.engine.expression.failures import Failure, fail
 from tailrace.engine.expression.values import Value, type_name
+from tailrace.raw.decimals import to_decimal
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
@@ -52,7 +53,7 @@ def int_or_long(number: int) -> int:
 def as_double(value: Value) -> float:
     """Convert a number to a double."""
     if type(value) is Decimal128:
-        return float(value.to_decimal())
+        return float(to_decimal(value))
     return float(value)
 
 
@@ -83,7 +84,7 @@ def exact_decimal(number: float) -> Decimal:
 def as_decimal(value: Value) -> Decimal:
     """Convert a number to a decimal as arithmetic with decimals does."""
     if type(value) is Decimal128:
-        return value.to_decimal()
+        return to_decimal(value)
     return double_to_decimal(value) if type(value) is float else Decimal(int(value))
 
 
@@ -97,7 +98,7 @@ def as_long(value: Value) -> int:
             fail(31109, f"Can't coerce out of range value {format_double(value)} to long")
         return int(value)
     if kind is Decimal128:
-        return decimal_to_long(value.to_decimal())
+        return decimal_to_long(to_decimal(value))
     raise Failure(16004, f"can't convert from BSON type {type_name(value)} to long")
 
 
@@ -125,7 +126,7 @@ def _integral(value: Value) -> int | None:
     if kind is float:
         return int(value) if value.is_integer() else None
     if kind is Decimal128:
-        number = value.to_decimal()
+        number = to_decimal(value)
         if number.is_finite() and number == number.to_integral_value():
             return int(number)
     return None
@@ -150,7 +151,7 @@ def format_double(number: float) -> str:
 
 def format_decimal(value: Decimal128) -> str:
     """Write a decimal as the server does."""
-    number = value.to_decimal()
+    number = to_decimal(value)
     if number.is_nan():
         return "NaN"
     if number.is_infinite():
@@ -186,7 +187,7 @@ class Sum:
         """Add a number of any type."""
         kind = type(value)
         if kind is Decimal128:
-            self._decimals = DECIMAL128.add(self._decimals, value.to_decimal())
+            self._decimals = DECIMAL128.add(self._decimals, to_decimal(value))
             self.kind = Decimal128
         elif kind is float:
             self._add_double(value)

@@ -30,7 +30,9 @@ from tailrace.engine.expression.values import (
     Regex,
     Symbol,
     Value,
+    utf8,
 )
+from tailrace.raw.decimals import to_decimal
 
 _RANKS: dict[type, int] = {
     MinKey: -1, type(MISSING): 0, type(UNDEFINED): 0, type(None): 5,
@@ -68,14 +70,14 @@ def is_nan(value: Value) -> bool:
     """Say whether a value is a number that is none."""
     if type(value) is float:
         return math.isnan(value)
-    return type(value) is Decimal128 and bool(value.to_decimal().is_nan())
+    return type(value) is Decimal128 and bool(to_decimal(value).is_nan())
 
 
 def _compare_numbers(left: Value, right: Value) -> int:
     if type(left) is Decimal128:
-        left = left.to_decimal()
+        left = to_decimal(left)
     if type(right) is Decimal128:
-        right = right.to_decimal()
+        right = to_decimal(right)
     if left != left or right != right:
         return _sign(left == left, right == right)
     return _sign(left, right)
@@ -122,7 +124,7 @@ _COMPARISONS: dict[int, Callable[[Any, Any], int]] = {
     45: _by(lambda value: value.millis),
     47: _by(lambda value: (value.time, value.inc)),
     50: _by(lambda value: (value.pattern, value.options)),
-    55: _by(lambda value: (len(value.namespace.encode()), value.id.binary)),
+    55: _by(lambda value: (len(utf8(value.namespace)), value.id.binary)),
     60: _by(lambda value: value.source),
     65: _compare_code_with_scope,
 }
@@ -163,6 +165,6 @@ def _hash_key(value: Value) -> Any:
     """Give something hashable that equal values share; Python hashes equal numbers alike."""
     rank_of_type = rank(value)
     if rank_of_type == 10:
-        number = value.to_decimal() if type(value) is Decimal128 else value
+        number = to_decimal(value) if type(value) is Decimal128 else value
         return rank_of_type, number if number == number else None
     return (rank_of_type, _string(value)) if rank_of_type == 15 else rank_of_type

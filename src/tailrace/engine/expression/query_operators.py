@@ -41,6 +41,7 @@ from tailrace.engine.expression.values import (
     kind_of,
 )
 from tailrace.raw.bson_types import TYPE_NUMBERS
+from tailrace.raw.decimals import to_decimal
 from tailrace.server_codes import BAD_VALUE, FAILED_TO_PARSE, TYPE_MISMATCH
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def modulo(given: Value, version: Version) -> Test:
 def _forced(value: Value, bits: int) -> int:
     """Force a number into an integer of so many bits, as the processor does: too large is the smallest."""
     if type(value) is Decimal128:
-        return decimal_to_long(value.to_decimal())
+        return decimal_to_long(to_decimal(value))
     if type(value) is float and not -(2.0**bits) <= value < 2.0**bits:
         return -(1 << bits)
     number, size = int(value), 1 << bits
@@ -239,7 +240,7 @@ def _cut(value: Value) -> int | None:
     if kind is float:
         number = int(value) if math.isfinite(value) else None
     elif kind is Decimal128:
-        decimal = value.to_decimal()
+        decimal = to_decimal(value)
         number = int(decimal) if decimal.is_finite() and decimal.adjusted() < 20 else None
     else:
         return None
@@ -307,5 +308,5 @@ def _integer(value: Value, version: Version) -> int | None:
     if type(value) is Decimal128:
         if version >= (7, 0) and not is_int64(value):
             return None
-        return decimal_to_long(value.to_decimal())
+        return decimal_to_long(to_decimal(value))
     return int(value) if is_number(value) else None

@@ -22,6 +22,7 @@ from tailrace.engine.expression.numbers import (
     to_decimal128,
 )
 from tailrace.engine.expression.values import Date, Value, is_number, type_name
+from tailrace.raw.decimals import to_decimal
 from tailrace.server_codes import OVERFLOW, TYPE_MISMATCH
 
 _WIDTHS: dict[type, int] = {int: 0, Int64: 1, float: 2, Decimal128: 3}
@@ -101,7 +102,7 @@ def _on_the_clock(millis: int) -> int:
 
 def _number(value: Value) -> int | float | Decimal:
     if type(value) is Decimal128:
-        decimal: Decimal = value.to_decimal()
+        decimal: Decimal = to_decimal(value)
         return decimal
     return float(value) if type(value) is float else int(value)
 

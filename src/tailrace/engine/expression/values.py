@@ -28,6 +28,7 @@ from tailrace import raw
 from tailrace.engine.expression.failures import fail
 from tailrace.engine.expression.meter import check_time
 from tailrace.raw.bson_types import TYPE_NAMES
+from tailrace.raw.decimals import to_decimal
 
 
 class _Absent(Enum):
@@ -362,6 +363,6 @@ def truth(value: Value) -> bool:
     if kind is bool or kind is int or kind is Int64 or kind is float:
         return bool(value)
     if kind is Decimal128:
-        decimal = value.to_decimal()
+        decimal = to_decimal(value)
         return bool(decimal.is_nan() or decimal != 0)
     return not is_nullish(value)
