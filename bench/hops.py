@@ -26,6 +26,7 @@ from bench.figures import percentile
 from bench.peers.connect import Connector
 from bench.workload import Client, SteadyWriter, is_probe
 from tailrace.warehouse import read_tables
+from tailrace.warehouse.tables import SNAPSHOTS_SHOWN, Snapshot
 
 _AT = re.compile(rb'at_us\\?": ?(?:\{\\?"\$numberLong\\?": ?\\?")?(\d+)')
 _SECONDS_TO_OPEN = 240.0
@@ -259,11 +260,17 @@ NAIVE_KEYS = "naive:{}:features"
 
 
 class IcebergHop(Hop):
-    """The warehouse job; a row is there when the snapshot of its mirror is, whose time is in the table's metadata."""
+    """The warehouse job; a row is there when the snapshot of its mirror is, whose time is in the table's metadata.
+
+    Only the newest snapshots are shown (`SNAPSHOTS_SHOWN`), and the job expires old ones, so all that were seen are
+    remembered: without the first ones rows would be counted from a wrong place.
+    """
 
     def __init__(self, name: str, command: Sequence[str], load: Load, folder: Path, **options: Any) -> None:
         super().__init__(name, command, load, **options)
         self._folder = folder
+        self._snapshots: dict[int, Snapshot] = {}
+        """Every snapshot of the mirror by its id, in the order of the commits."""
 
     def turn(self) -> list[float]:
         """Write, and read from the metadata when each row came."""
@@ -299,9 +306,13 @@ class IcebergHop(Hop):
     def _rows(self) -> int:
         return sum(snapshot.added_rows - snapshot.deleted_rows for snapshot in self._mirror())
 
-    def _mirror(self) -> list[Any]:
+    def _mirror(self) -> list[Snapshot]:
         tables = read_tables(self._folder)
-        return next((one.snapshots for one in tables if one.kind == "mirror"), [])
+        shown = next((one.snapshots for one in tables if one.kind == "mirror"), [])
+        if len(shown) == SNAPSHOTS_SHOWN and self._snapshots.keys().isdisjoint(one.id for one in shown):
+            raise ContestantFailed(f"more than {SNAPSHOTS_SHOWN} snapshots between two looks at the mirror")
+        self._snapshots |= {one.id: one for one in shown}
+        return list(self._snapshots.values())
 
     @staticmethod
     def _waited(seconds: float) -> bool:
