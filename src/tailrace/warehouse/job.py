@@ -38,18 +38,18 @@ from tailrace.spark.parts import connected
 from tailrace.telemetry import NO_TRACING, SampledEvent, TraceContext, Tracing
 from tailrace.telemetry.tracing import written_at
 from tailrace.token import ResumeToken
-from tailrace.warehouse.contract import Ends as Policy
-from tailrace.warehouse.driver_batch import DriverWriter
-from tailrace.warehouse.driver_table import NeedsSpark
+from tailrace.warehouse.batch.driver_batch import DriverWriter
+from tailrace.warehouse.batch.spark_batch import SparkBatch
+from tailrace.warehouse.columns.contract import Ends as Policy
 from tailrace.warehouse.lake import Commit, Lake, configure_catalog, open_lake
-from tailrace.warehouse.lifecycle import KnownEnds
 from tailrace.warehouse.maintenance import Maintenance
-from tailrace.warehouse.mirrors import Mirrors
-from tailrace.warehouse.names import DEAD_LETTERS_TABLE, TableKind, history_table
-from tailrace.warehouse.recorded import BACKFILL, recorded_start
-from tailrace.warehouse.spark_batch import SparkBatch
+from tailrace.warehouse.mirror.lifecycle import KnownEnds
+from tailrace.warehouse.mirror.mirrors import Mirrors
 from tailrace.warehouse.summary import Summary, summarise, summarise_rows
-from tailrace.warehouse.tables import TableState
+from tailrace.warehouse.tables.driver_table import NeedsSpark
+from tailrace.warehouse.tables.names import DEAD_LETTERS_TABLE, TableKind, history_table
+from tailrace.warehouse.tables.recorded import BACKFILL, recorded_start
+from tailrace.warehouse.tables.states import TableState
 
 COLUMNS: Final = (
     "token string, cluster_time long, wall_time timestamp, op string, db string, coll string, _key binary"

@@ -11,9 +11,9 @@ import time
 from tailrace.logs import get_logger
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.lake import Lake, Name
-from tailrace.warehouse.mirrors import Mirrors
-from tailrace.warehouse.names import TableKind, history_table
+from tailrace.warehouse.mirror.mirrors import Mirrors
 from tailrace.warehouse.summary import Summary
+from tailrace.warehouse.tables.names import TableKind, history_table
 
 _log = get_logger("tailrace.warehouse")
 

@@ -1,0 +1,117 @@
+"""The log of a Delta table in a folder of this machine, read without Spark and without a data file.
+
+Every commit is a file of JSON lines with its number for a name. Every few commits Delta writes a checkpoint, a Parquet
+file with all that holds until then, so a reader begins with the newest of these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tailrace.extras import missing_extra
+from tailrace.warehouse.tables.delta_states import Log
+from tailrace.warehouse.tables.states import SNAPSHOTS_SHOWN
+
+LOG_FOLDER: Final = "_delta_log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d+\.\d+)?\.parquet")
+Action = Mapping[str, Any]
+
+
+def read_log(table: Path) -> Log | None:
+    """Read what a table is now; None when it is no table, or vanishes while it is read."""
+    try:
+        return _State.of(table / LOG_FOLDER).log()
+    except FileNotFoundError:
+        return None
+
+
+def commits(table: Path) -> list[dict[str, Any]]:
+    """Give what the log says of each commit that it still has, the newest first."""
+    return [_commit_info(path, version) for version, path in reversed(_numbered(table / LOG_FOLDER, _COMMIT))]
+
+
+class _State:
+    """What holds after all actions of a log."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._metadata: Action = {}
+        self._files: dict[tuple[str, str | None], tuple[int, int]] = {}
+        """Rows and bytes of each file, by its path and its deletion vector."""
+
+    @classmethod
+    def of(cls, folder: Path) -> _State:
+        state = cls(folder)
+        checkpoints = _numbered(folder, _CHECKPOINT)
+        newest = checkpoints[-1][0] if checkpoints else -1
+        for version, path in checkpoints:
+            if version == newest:
+                state._apply(_checkpointed(path))
+        for version, path in _numbered(folder, _COMMIT):
+            if version > newest:
+                state._apply(json.loads(line) for line in path.read_text().splitlines() if line)
+        return state
+
+    def log(self) -> Log | None:
+        if not self._metadata:
+            return None
+        newest = _numbered(self._folder, _COMMIT)[-SNAPSHOTS_SHOWN:]
+        return Log(
+            properties=dict(self._metadata.get("configuration") or {}),
+            schema=json.loads(self._metadata["schemaString"]),
+            rows=sum(rows for rows, _ in self._files.values()),
+            files=len(self._files),
+            bytes=sum(size for _, size in self._files.values()),
+            history=[_commit_info(path, version) for version, path in reversed(newest)],
+        )
+
+    def _apply(self, actions: Iterator[Action]) -> None:
+        for action in actions:
+            if (metadata := action.get("metaData")) is not None:
+                self._metadata = metadata
+            if (removed := action.get("remove")) is not None:
+                self._files.pop(_identity(removed), None)
+            if (added := action.get("add")) is not None:
+                self._files[_identity(added)] = _rows_and_bytes(added)
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+    """Give the files of a kind with their numbers, in their order."""
+    return sorted((int(match[1]), path) for path in folder.iterdir() if (match := pattern.fullmatch(path.name)))
+
+
+def _checkpointed(path: Path) -> Iterator[Action]:
+    try:
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "the log of a Delta table") from None
+    for row in parquet.read_table(path, columns=["metaData", "add"]).to_pylist():
+        if row["metaData"] is not None:
+            row["metaData"]["configuration"] = dict(row["metaData"]["configuration"] or ())
+        yield row
+
+
+def _identity(action: Action) -> tuple[str, str | None]:
+    """Give what tells one version of a file from another: a new deletion vector makes it another file."""
+    vector = action.get("deletionVector")
+    return action["path"], None if vector is None else f"{vector['storageType']}{vector['pathOrInlineDv']}"
+
+
+def _rows_and_bytes(added: Action) -> tuple[int, int]:
+    deleted = (added.get("deletionVector") or {}).get("cardinality", 0)
+    return json.loads(added.get("stats") or "{}").get("numRecords", 0) - deleted, added["size"]
+
+
+def _commit_info(path: Path, version: int) -> dict[str, Any]:
+    """Give what a commit says of itself; it stands in one of the first lines."""
+    with path.open() as lines:
+        for line in lines:
+            if line.startswith('{"commitInfo"'):
+                info = json.loads(line)["commitInfo"]
+                return {**info, "version": version, "timestamp": info.get("inCommitTimestamp", info["timestamp"])}
+    return {"version": version, "timestamp": round(path.stat().st_mtime * 1000), "operation": ""}
