@@ -41,9 +41,8 @@ from tailrace.token import ResumeToken
 from tailrace.warehouse import job as job_module
 from tailrace.warehouse import read_tables
 from tailrace.warehouse.batch import spark_batch
-from tailrace.warehouse.job import COLUMNS, WarehouseJob
+from tailrace.warehouse.job import COLUMNS, Maintenance, WarehouseJob
 from tailrace.warehouse.lake import Commit
-from tailrace.warehouse.maintenance import Maintenance
 from tailrace.warehouse.mirror.mirror import Mirror
 
 NAMESPACE = {"db": "bench", "coll": "orders"}

@@ -26,7 +26,7 @@ from tailrace.cli.app import run
 from tailrace.errors import SqlRefused
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.query import ask
-from tailrace.warehouse.tables.null_lists import masked
+from tailrace.warehouse.tables.data import masked
 
 LINES = pa.list_(pa.struct([("sku", pa.string()), ("parts", pa.list_(pa.struct([("n", pa.int64())])))]))
 SCHEMA = pa.schema(

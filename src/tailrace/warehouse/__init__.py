@@ -6,9 +6,10 @@ Read the rooms in this order: `columns` (a document becomes typed columns), `tab
 need no Spark.
 """
 
-from tailrace.warehouse.columns.drift import Drift
+from tailrace.warehouse.columns.evolution import Drift
+from tailrace.warehouse.tables.data import keep_null_lists
 from tailrace.warehouse.tables.folders import read_tables
 from tailrace.warehouse.tables.names import TableKind
 from tailrace.warehouse.tables.states import Column, Snapshot, TableState
 
-__all__ = ["Column", "Drift", "Snapshot", "TableKind", "TableState", "read_tables"]
+__all__ = ["Column", "Drift", "Snapshot", "TableKind", "TableState", "keep_null_lists", "read_tables"]

@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.warehouse.lake import Commit, Lake, Name, sql_text
 from tailrace.warehouse.summary import Part
 from tailrace.warehouse.tables.conflicts import write_once
+from tailrace.warehouse.tables.format import Commit, Lake, Name, sql_text
 from tailrace.warehouse.tables.names import TableKind, history_table
 
 COLUMNS: Final = (

@@ -23,8 +23,7 @@ from tailrace.errors import ServerUnreachable, SqlRefused
 from tailrace.extras import missing_extra
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.tables.catalogs import TableReader, open_tables
-from tailrace.warehouse.tables.data import TableData
-from tailrace.warehouse.tables.null_lists import keep_null_lists
+from tailrace.warehouse.tables.data import TableData, keep_null_lists
 from tailrace.warehouse.tables.states import Column
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import gzip
 import json
 
 from tailrace.warehouse import Column, Drift, TableKind, read_tables
-from tailrace.warehouse.columns.drift import add_drift, read_drift, write_drift
+from tailrace.warehouse.columns.evolution import add_drift, read_drift, write_drift
 
 
 def metadata(**changes) -> bytes:

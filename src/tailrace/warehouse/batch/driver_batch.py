@@ -22,7 +22,6 @@ from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.batch.compaction import Compaction
 from tailrace.warehouse.batch.key_index import Change, KeyIndex
 from tailrace.warehouse.batch.table_files import RecentFiles, TableFiles
-from tailrace.warehouse.lake import Commit, Lake, Name
 from tailrace.warehouse.mirror.lifecycle import locations
 from tailrace.warehouse.mirror.mirror import Mirror
 from tailrace.warehouse.mirror.mirrors import Mirrors
@@ -30,6 +29,7 @@ from tailrace.warehouse.mirror.staging import DEAD_LETTER, EVENT_COLUMNS, REPORT
 from tailrace.warehouse.summary import Part, Summary
 from tailrace.warehouse.tables.conflicts import Conflict, write_once
 from tailrace.warehouse.tables.driver_table import DataFile, DriverTable, NeedsSpark, Range
+from tailrace.warehouse.tables.format import Commit, Lake, Name
 from tailrace.warehouse.tables.names import history_table
 
 _DAY: Final = "cluster_time_day"

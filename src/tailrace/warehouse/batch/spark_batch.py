@@ -16,11 +16,11 @@ from tailrace.logs import get_logger
 from tailrace.warehouse.columns.contract import Ends as Policy
 from tailrace.warehouse.dead_letters import DeadLetters
 from tailrace.warehouse.history import append_history
-from tailrace.warehouse.lake import Commit, Lake
 from tailrace.warehouse.mirror.lifecycle import follow, locations
 from tailrace.warehouse.mirror.mirror import Mirror, Staged
 from tailrace.warehouse.mirror.mirrors import Mirrors
 from tailrace.warehouse.summary import Part, Summary
+from tailrace.warehouse.tables.format import Commit, Lake
 
 _AT_ONCE: Final = 4
 """Collections that are written at the same time."""

@@ -17,8 +17,8 @@ from tailrace.fold import BEHIND_EVENTS, HIGH_WATER_MARK, KIND_BEGINS, End, Ends
 from tailrace.logs import get_logger
 from tailrace.raw.cluster_time import ClusterTime
 from tailrace.warehouse.columns.contract import Ends as Policy
-from tailrace.warehouse.lake import Lake, sql_text
 from tailrace.warehouse.mirror.mirrors import Mirrors
+from tailrace.warehouse.tables.format import Lake, sql_text
 from tailrace.warehouse.tables.names import ENDS_TABLE, TableKind
 
 _COLUMNS: Final = "time bigint, token string, operation string, namespace string, renamed_to string"

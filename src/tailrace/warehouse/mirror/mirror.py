@@ -21,10 +21,20 @@ from tailrace.errors import SchemaDrifted, SettingsError
 from tailrace.fold import BASE, DATA_OPERATIONS
 from tailrace.logs import get_logger
 from tailrace.warehouse.columns.contract import Contract, Rules
-from tailrace.warehouse.columns.drift import DRIFT_PROPERTY, Drift, add_drift, read_drift, write_drift
-from tailrace.warehouse.columns.evolution import META, Change, Evolution, Limits, described, evolve
+from tailrace.warehouse.columns.evolution import (
+    DRIFT_PROPERTY,
+    META,
+    Change,
+    Drift,
+    Evolution,
+    Limits,
+    add_drift,
+    described,
+    evolve,
+    read_drift,
+    write_drift,
+)
 from tailrace.warehouse.columns.shapes import Columns, leaves, shape_text
-from tailrace.warehouse.lake import Lake, Name, sql_text
 from tailrace.warehouse.mirror.staging import (
     DEAD_LETTER,
     EVENT_COLUMNS,
@@ -42,6 +52,7 @@ from tailrace.warehouse.mirror.staging import (
     spark_type,
 )
 from tailrace.warehouse.summary import IS_DELTA, Part
+from tailrace.warehouse.tables.format import Lake, Name, sql_text
 from tailrace.warehouse.tables.names import TableKind, mirror_table, quoted
 from tailrace.warehouse.tables.states import CONTRACT_PROPERTY
 

@@ -6,8 +6,8 @@ import threading
 
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.columns.contract import Rules
-from tailrace.warehouse.lake import Lake, Name
 from tailrace.warehouse.mirror.mirror import Mirror
+from tailrace.warehouse.tables.format import Lake, Name
 from tailrace.warehouse.tables.names import mirror_table
 
 

@@ -20,8 +20,7 @@ from tailrace.spark.jvm import HadoopFiles, java_session
 from tailrace.spark.session import DELTA_CATALOG, DELTA_EXTENSIONS
 from tailrace.warehouse.columns.contract import Contract
 from tailrace.warehouse.tables.conflicts import conflicts
-from tailrace.warehouse.tables.delta_log import LOG_FOLDER
-from tailrace.warehouse.tables.delta_states import Log, delta_state
+from tailrace.warehouse.tables.delta_log import LOG_FOLDER, Log, delta_state
 from tailrace.warehouse.tables.format import (
     Commit,
     Compacted,

@@ -1,25 +1,122 @@
-"""The log of a Delta table in a folder of this machine, read without Spark and without a data file.
+"""What a Delta table says about itself: its log, read without Spark, in the words that Iceberg's tables have.
 
 Every commit is a file of JSON lines with its number for a name. Every few commits Delta writes a checkpoint, a Parquet
-file with all that holds until then, so a reader begins with the newest of these.
+file with all that holds until then, so a reader begins with the newest of these. A log that Spark has read is
+understood by the same code.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from tailrace.extras import missing_extra
-from tailrace.warehouse.tables.delta_states import Log
-from tailrace.warehouse.tables.states import SNAPSHOTS_SHOWN
+from tailrace.warehouse.columns.evolution import DRIFT_PROPERTY, read_drift
+from tailrace.warehouse.tables.names import TableKind
+from tailrace.warehouse.tables.states import (
+    KIND_PROPERTY,
+    NAMESPACE_PROPERTY,
+    SNAPSHOTS_SHOWN,
+    Column,
+    Snapshot,
+    TableState,
+)
 
+_OPERATIONS: Final[Mapping[str, tuple[str, Sequence[str], Sequence[str]]]] = {
+    "WRITE": ("append", ["numOutputRows"], []),
+    "MERGE": (
+        "overwrite",
+        ["numTargetRowsInserted", "numTargetRowsUpdated"],
+        ["numTargetRowsDeleted", "numTargetRowsUpdated"],
+    ),
+    "UPDATE": ("overwrite", ["numUpdatedRows"], ["numUpdatedRows"]),
+    "DELETE": ("delete", [], ["numDeletedRows"]),
+    "OPTIMIZE": ("replace", [], []),
+    "REPLACE TABLE AS SELECT": ("overwrite", ["numOutputRows"], []),
+}
+"""Delta's operations that change files: their names in Iceberg, and which metrics count rows that come and go."""
+_TYPES: Final = {"integer": "int", "timestamp": "timestamptz", "timestamp_ntz": "timestamp"}
 LOG_FOLDER: Final = "_delta_log"
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(\.\d+\.\d+)?\.parquet")
 Action = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the log of a table says, whoever read it."""
+
+    properties: Mapping[str, str]
+    schema: Mapping[str, Any]
+    """As Delta's protocol has it."""
+    rows: int
+    files: int
+    bytes: int
+    history: Sequence[Mapping[str, Any]]
+    """The newest commits, the newest first."""
+
+
+def delta_state(name: str, log: Log) -> TableState | None:
+    """Understand the log of a table; None when it is not one of ours."""
+    properties = log.properties
+    if properties.get(KIND_PROPERTY) not in set(TableKind):
+        return None
+    return TableState(
+        name=name,
+        kind=TableKind(properties[KIND_PROPERTY]),
+        namespace=properties.get(NAMESPACE_PROPERTY, ""),
+        rows=log.rows,
+        files=log.files,
+        bytes=log.bytes,
+        snapshots=[_snapshot(one) for one in reversed(log.history) if one.get("operation") in _OPERATIONS],
+        columns=delta_columns(log.schema),
+        drift=read_drift(properties.get(DRIFT_PROPERTY)),
+        properties=dict(properties),
+    )
+
+
+def delta_columns(schema: Mapping[str, Any]) -> list[Column]:
+    """Give the columns of a schema, as Delta's protocol has it."""
+    return [Column(field["name"], _type_text(field["type"])) for field in schema["fields"]]
+
+
+def _snapshot(commit: Mapping[str, Any]) -> Snapshot:
+    operation, added, deleted = _OPERATIONS[commit["operation"]]
+    metrics = commit.get("operationMetrics") or {}
+    return Snapshot(
+        id=int(commit["version"]),
+        at=datetime.fromtimestamp(commit["timestamp"] / 1000, UTC),
+        operation=operation,
+        added_rows=sum(int(metrics.get(name, 0)) for name in added),
+        deleted_rows=sum(int(metrics.get(name, 0)) for name in deleted),
+        properties=_job_properties(commit.get("userMetadata")),
+    )
+
+
+def _job_properties(text: str | None) -> dict[str, str]:
+    """Give what the job said about a commit; others may have said something else."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return {key: value for key, value in found.items() if key.startswith("tailrace.")} if type(found) is dict else {}
+
+
+def _type_text(kind: Any) -> str:
+    """Give a type in Iceberg's words: `struct<a: int, b: list<string>>`."""
+    if isinstance(kind, str):
+        return _TYPES.get(kind, kind)
+    if kind["type"] == "struct":
+        fields = (f"{one['name']}: {_type_text(one['type'])}" for one in kind["fields"])
+        return f"struct<{', '.join(fields)}>"
+    if kind["type"] == "array":
+        return f"list<{_type_text(kind['elementType'])}>"
+    return f"map<{_type_text(kind['keyType'])}, {_type_text(kind['valueType'])}>"
 
 
 def read_log(table: Path) -> Log | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailrace.warehouse.tables.delta_log import LOG_FOLDER, read_log
-from tailrace.warehouse.tables.delta_states import delta_state
+from tailrace.warehouse.tables.delta_log import LOG_FOLDER, delta_state, read_log
 from tailrace.warehouse.tables.states import TableState, iceberg_names, local_path, read_iceberg
 
 

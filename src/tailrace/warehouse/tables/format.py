@@ -5,25 +5,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.errors import SettingsError
+from tailrace.spark.checkpoint import Recorded
 from tailrace.spark.jvm import jvm_of
 from tailrace.warehouse.tables.driver_table import DriverTable
 from tailrace.warehouse.tables.names import TableKind
-from tailrace.warehouse.tables.states import TableState
+from tailrace.warehouse.tables.states import Snapshot, TableState
 
 Name = tuple[str, str]
 """Database and table."""
+BACKFILL: Final = "backfill "
+"""With a time behind it, the name of the query of a backfill."""
+_START_OPTIONS: Final = ("startAfter", "startAtOperationTime")
+_QUERY: Final = "tailrace.query"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +223,26 @@ def sql_text(text: str) -> str:
 def listed_properties(properties: Mapping[str, str]) -> str:
     """Give properties as SQL lists them."""
     return ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in properties.items())
+
+
+def recorded_start(states: Iterable[TableState]) -> Recorded | None:
+    """Say where the newest batch in these tables begins; None when no job has written them.
+
+    That batch may be in some tables only, so it is the one to begin with again.
+    """
+    ours = ((one, state) for state in states for one in state.snapshots if _QUERY in one.properties)
+    newest = max(ours, key=lambda found: found[0].at, default=None)
+    if newest is None:
+        return None
+    snapshot, state = newest
+    return Recorded(f"the table {state.name}", f"{snapshot.at:%Y-%m-%d %H:%M:%S} UTC", _options_of(snapshot))
+
+
+def _options_of(snapshot: Snapshot) -> Mapping[str, str] | None:
+    """Give the options that begin with the batch of a snapshot; None where it does not tell."""
+    if snapshot.properties[_QUERY].startswith(BACKFILL):
+        return None  # a load that was cut off has filled some tables only, and nothing tells it from a whole one
+    begins = json.loads(snapshot.properties.get("tailrace.offsets.start") or "{}")
+    if isinstance(begins.get("token"), str):
+        return {"startAfter": begins["token"]}
+    return {name: begins[name] for name in _START_OPTIONS if name in begins} or None

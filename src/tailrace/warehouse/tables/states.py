@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tailrace.warehouse.columns.drift import DRIFT_PROPERTY, Drift, read_drift
+from tailrace.warehouse.columns.evolution import DRIFT_PROPERTY, Drift, read_drift
 from tailrace.warehouse.tables.names import TableKind
 
 KIND_PROPERTY: Final = "tailrace.kind"
