@@ -122,8 +122,8 @@ full-load: env   ## A collection straight into tables, while it is written to an
 	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' tests/warehouse/test_full_load.py $(ARGS)
 
 readers: env     ## Tables of every BSON type, read by Spark, PyIceberg, Polars and DuckDB by three kinds of catalogs: DOCUMENTS=1000000
-	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' --timeout 36000 tests/readers tests/warehouse/test_jdbc_catalog.py \
-		tests/warehouse/test_rest_catalog.py $(ARGS)
+	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' --timeout 36000 tests/readers tests/warehouse/tables/test_jdbc_catalog.py \
+		tests/warehouse/tables/test_rest_catalog.py $(ARGS)
 
 spark-cluster: env ## Both Spark jobs on a standalone cluster of a master and two workers, by spark-submit
 	$(BIN)/pytest -m long tests/deploy/test_spark_cluster.py tests/deploy/test_spark_kubernetes.py $(ARGS)

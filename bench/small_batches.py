@@ -28,8 +28,9 @@ from tailrace.cli.spark_session import spark_session
 from tailrace.settings import SparkSettings, WarehouseSettings
 from tailrace.spark.from_kafka import kafka_records
 from tailrace.stand import Kafka
-from tailrace.warehouse import driver_batch, read_tables, spark_batch
 from tailrace.warehouse import job as job_module
+from tailrace.warehouse import read_tables
+from tailrace.warehouse.batch import driver_batch, spark_batch
 from tailrace.warehouse.job import WarehouseJob
 
 WAYS = {"spark": 0, "driver": 5_000}

@@ -39,11 +39,11 @@ from tailrace.spark.columns import EventColumns
 from tailrace.stand import Kafka
 from tailrace.token import ResumeToken
 from tailrace.warehouse import job as job_module
-from tailrace.warehouse import read_tables, spark_batch
-from tailrace.warehouse.job import COLUMNS, WarehouseJob
+from tailrace.warehouse import read_tables
+from tailrace.warehouse.batch import spark_batch
+from tailrace.warehouse.job import COLUMNS, Maintenance, WarehouseJob
 from tailrace.warehouse.lake import Commit
-from tailrace.warehouse.maintenance import Maintenance
-from tailrace.warehouse.mirror import Mirror
+from tailrace.warehouse.mirror.mirror import Mirror
 
 NAMESPACE = {"db": "bench", "coll": "orders"}
 FIRST_ROWS = 1_000

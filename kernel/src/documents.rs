@@ -1,4 +1,4 @@
-//! Documents become the columns of a mirror, in Arrow's layout; see `tailrace.warehouse.encoding`, which says what fits.
+//! Documents become the columns of a mirror, in Arrow's layout; see `tailrace.warehouse.columns.encoding`, which says what fits.
 //!
 //! A document with anything that fits no column is declined as a whole, and so is one whose bytes Python reads as
 //! something else (a field that is there twice, a deprecated type).

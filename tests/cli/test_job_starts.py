@@ -168,7 +168,7 @@ def test_a_load_that_was_cut_off_is_made_anew(spark, verb, mongodb, database, tm
         raise SettingsError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tailrace.warehouse.mirror.Mirror.merge", merge)
+        patch.setattr("tailrace.warehouse.mirror.mirror.Mirror.merge", merge)
         assert verb(*job, "--backfill")[0] != 0
     assert spark.table(f"{table}_history").count() == 20
     for flags in ((), ("--resume",)):

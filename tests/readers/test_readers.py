@@ -39,7 +39,7 @@ from tailrace.stand.java import java_home
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.lake import Commit, configure_catalog
 from tailrace.warehouse.query import ask
-from tailrace.warehouse.tables import newest_metadata_file
+from tailrace.warehouse.tables.states import newest_metadata_file
 from warehouse_load import RAW, VALUES, now
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(7200)]

@@ -29,14 +29,14 @@ from tailrace.spark import from_kafka
 from tailrace.spark.columns import EventColumns
 from tailrace.token import ResumeToken
 from tailrace.warehouse import TableKind, read_tables
-from tailrace.warehouse.contract import Rules
-from tailrace.warehouse.driver_batch import DriverWriter
+from tailrace.warehouse.batch.driver_batch import DriverWriter
+from tailrace.warehouse.columns.contract import Rules
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
 from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
-from tailrace.warehouse.mirror import Mirror
+from tailrace.warehouse.mirror.mirror import Mirror
+from tailrace.warehouse.mirror.staging import Report
 from tailrace.warehouse.query import ask
 from tailrace.warehouse.rebuild import rebuild_mirrors
-from tailrace.warehouse.staging import Report
 from tailrace.warehouse.summary import summarise
 from warehouse_load import Load, Topic, differences, mirrored, now
 

@@ -25,8 +25,8 @@ from rest_catalog import RestCatalog
 from tailrace.cli.app import run
 from tailrace.errors import SqlRefused
 from tailrace.settings import WarehouseSettings
-from tailrace.warehouse.null_lists import masked
 from tailrace.warehouse.query import ask
+from tailrace.warehouse.tables.data import masked
 
 LINES = pa.list_(pa.struct([("sku", pa.string()), ("parts", pa.list_(pa.struct([("n", pa.int64())])))]))
 SCHEMA = pa.schema(

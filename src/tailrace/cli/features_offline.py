@@ -112,8 +112,8 @@ def _history(settings: Settings, definition: Definition) -> Any:
     """Open the events of the definition's collections, in the order of their tokens."""
     from contextlib import contextmanager
 
-    from tailrace.warehouse.names import history_table
     from tailrace.warehouse.query import ask
+    from tailrace.warehouse.tables.names import history_table
 
     def part(namespace: str) -> str:
         database, table = history_table(namespace)

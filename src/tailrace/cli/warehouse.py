@@ -254,7 +254,7 @@ def _direct_events(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 @contextmanager
 def table_states(settings: Settings) -> Iterator[list[TableState]]:
     """Give the tables without Spark; with it where the catalog is one that only Spark has, or PyIceberg is not here."""
-    from tailrace.warehouse.catalogs import open_tables
+    from tailrace.warehouse.tables.catalogs import open_tables
 
     try:
         with closing(open_tables(settings.warehouse)) as reader:

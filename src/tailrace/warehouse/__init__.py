@@ -1,14 +1,15 @@
 """Change events into Iceberg or Delta tables, a history and a mirror per collection: the model and the Spark job.
 
-The model needs no Spark: what tables are called, the kinds of columns and how they widen, documents into columns, what
-becomes of a document's events, drift, and reading what a folder of tables says about itself. `job` runs it on Spark,
-with `lake` (`iceberg` or `delta`), `history`, `mirror`, `staging`, `maintenance` and `rebuild`; only these import
-pyspark.
+Read the rooms in this order: `columns` (a document becomes typed columns), `tables` (what a format of tables can do),
+`mirror` (events become rows), `batch` (a micro-batch into all its tables). `job` runs it on Spark, on the tables that
+`lake` opens; `rebuild` makes mirrors anew. What a folder of tables says about itself (`tables.states`) and `query`
+need no Spark.
 """
 
-from tailrace.warehouse.drift import Drift
-from tailrace.warehouse.folders import read_tables
-from tailrace.warehouse.names import TableKind
-from tailrace.warehouse.tables import Column, Snapshot, TableState
+from tailrace.warehouse.columns.evolution import Drift
+from tailrace.warehouse.tables.data import keep_null_lists
+from tailrace.warehouse.tables.folders import read_tables
+from tailrace.warehouse.tables.names import TableKind
+from tailrace.warehouse.tables.states import Column, Snapshot, TableState
 
-__all__ = ["Column", "Drift", "Snapshot", "TableKind", "TableState", "read_tables"]
+__all__ = ["Column", "Drift", "Snapshot", "TableKind", "TableState", "keep_null_lists", "read_tables"]

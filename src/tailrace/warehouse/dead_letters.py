@@ -7,8 +7,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.warehouse.lake import Commit, Lake
-from tailrace.warehouse.names import DEAD_LETTERS_TABLE, TableKind
+from tailrace.warehouse.tables.format import Commit, Lake
+from tailrace.warehouse.tables.names import DEAD_LETTERS_TABLE, TableKind
 
 COLUMNS: Final = "at timestamp, query string, batch bigint, namespace string, token string, cause string, record binary"
 

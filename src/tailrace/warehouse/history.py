@@ -7,10 +7,10 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.warehouse.conflicts import write_once
-from tailrace.warehouse.lake import Commit, Lake, Name, sql_text
-from tailrace.warehouse.names import TableKind, history_table
 from tailrace.warehouse.summary import Part
+from tailrace.warehouse.tables.conflicts import write_once
+from tailrace.warehouse.tables.format import Commit, Lake, Name, sql_text
+from tailrace.warehouse.tables.names import TableKind, history_table
 
 COLUMNS: Final = (
     "token string, cluster_time timestamp, version bigint, wall_time timestamp, op string, db string, coll string"

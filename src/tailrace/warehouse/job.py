@@ -38,18 +38,17 @@ from tailrace.spark.parts import connected
 from tailrace.telemetry import NO_TRACING, SampledEvent, TraceContext, Tracing
 from tailrace.telemetry.tracing import written_at
 from tailrace.token import ResumeToken
-from tailrace.warehouse.contract import Ends as Policy
-from tailrace.warehouse.driver_batch import DriverWriter
-from tailrace.warehouse.driver_table import NeedsSpark
-from tailrace.warehouse.lake import Commit, Lake, configure_catalog, open_lake
-from tailrace.warehouse.lifecycle import KnownEnds
-from tailrace.warehouse.maintenance import Maintenance
-from tailrace.warehouse.mirrors import Mirrors
-from tailrace.warehouse.names import DEAD_LETTERS_TABLE, TableKind, history_table
-from tailrace.warehouse.recorded import BACKFILL, recorded_start
-from tailrace.warehouse.spark_batch import SparkBatch
+from tailrace.warehouse.batch.driver_batch import DriverWriter
+from tailrace.warehouse.batch.spark_batch import SparkBatch
+from tailrace.warehouse.columns.contract import Ends as Policy
+from tailrace.warehouse.lake import Commit, Lake, Name, configure_catalog, open_lake
+from tailrace.warehouse.mirror.lifecycle import KnownEnds
+from tailrace.warehouse.mirror.mirrors import Mirrors
 from tailrace.warehouse.summary import Summary, summarise, summarise_rows
-from tailrace.warehouse.tables import TableState
+from tailrace.warehouse.tables.driver_table import NeedsSpark
+from tailrace.warehouse.tables.format import BACKFILL, recorded_start
+from tailrace.warehouse.tables.names import DEAD_LETTERS_TABLE, TableKind, history_table
+from tailrace.warehouse.tables.states import TableState
 
 COLUMNS: Final = (
     "token string, cluster_time long, wall_time timestamp, op string, db string, coll string, _key binary"
@@ -333,3 +332,38 @@ def _complete(events: DataFrame) -> DataFrame:
         if name not in events.columns:
             events = events.withColumn(name, F.lit(None).cast(kind))
     return events
+
+
+class Maintenance:
+    """Keeps tables small to read and their metadata short: small files become large ones, old snapshots leave.
+
+    Without it every micro-batch would leave a few files and a line in the metadata for ever, and the cost of a batch
+    would grow with the days the job has run.
+    """
+
+    def __init__(self, lake: Lake, mirrors: Mirrors, settings: WarehouseSettings) -> None:
+        self._lake = lake
+        self._mirrors = mirrors
+        self._settings = settings
+        self._batches = 0
+        self._touched: set[tuple[Name, TableKind]] = set()
+
+    def after_batch(self, summary: Summary) -> None:
+        """Count a batch, and do the work when enough have passed."""
+        for part in summary.parts:
+            self._touched.add((history_table(part.namespace), TableKind.HISTORY))
+            if part.changes:
+                self._touched.add((self._mirrors.table(part.namespace), TableKind.MIRROR))
+        self._batches += 1
+        if self._settings.maintain_batches and self._batches >= self._settings.maintain_batches:
+            self._run()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        for table, kind in sorted(self._touched):
+            if self._lake.exists(table):
+                self._lake.compact(table, kind)
+                self._lake.expire(table, self._settings.keep_hours)
+        _log.info("tables_maintained", tables=len(self._touched), seconds=round(time.monotonic() - began, 1))
+        self._touched.clear()
+        self._batches = 0

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from tailrace.errors import SettingsError
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.jvm import HadoopFiles
-from tailrace.warehouse import delta, iceberg
-from tailrace.warehouse.delta_log import LOG_FOLDER
-from tailrace.warehouse.table_format import Commit, Compacted, Lake, Name, absolute_folder, sql_text
+from tailrace.warehouse.tables import delta, iceberg
+from tailrace.warehouse.tables.delta_log import LOG_FOLDER
+from tailrace.warehouse.tables.format import Commit, Compacted, Lake, Name, absolute_folder, sql_text
 
 __all__ = ["Commit", "Compacted", "Lake", "Name", "configure_catalog", "open_lake", "sql_text"]
 

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.errors import ServerUnreachable, SqlRefused
 from tailrace.extras import missing_extra
 from tailrace.settings import WarehouseSettings
-from tailrace.warehouse.catalogs import TableReader, open_tables
-from tailrace.warehouse.null_lists import keep_null_lists
-from tailrace.warehouse.table_data import TableData
-from tailrace.warehouse.tables import Column
+from tailrace.warehouse.tables.catalogs import TableReader, open_tables
+from tailrace.warehouse.tables.data import TableData, keep_null_lists
+from tailrace.warehouse.tables.states import Column
 
 if TYPE_CHECKING:
     import duckdb

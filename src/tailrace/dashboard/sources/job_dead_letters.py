@@ -12,7 +12,7 @@ from typing import Any
 from tailrace.dashboard.answers import shown_folder
 from tailrace.dashboard.values import DeadLetter, DeadLetters
 from tailrace.errors import EventUnconvertible, MissingExtra
-from tailrace.warehouse.names import DEAD_LETTERS_TABLE
+from tailrace.warehouse.tables.names import DEAD_LETTERS_TABLE
 
 NEWEST = 50
 _CODE = re.compile(r"([a-z][a-z0-9-]*)(?:: (.*))?", re.DOTALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse import TableState
-from tailrace.warehouse.catalogs import TableReader, open_tables
+from tailrace.warehouse.tables.catalogs import TableReader, open_tables
 
 
 class TablesSource:
