@@ -174,9 +174,10 @@ def is_moved(one: KeyRecord, other: KeyRecord) -> bool:
 
 def _shard_key(document_key: bytes | None) -> dict[bytes, bytes]:
     """Give the values beside the `_id` as KeyStrings, which are equal where the server finds the values equal."""
-    found = raw.elements(document_key) if document_key else ()
+    if document_key is None:
+        return {}
     return {
         name: keystring.encode_value(kind, document_key[start:end], [])
-        for kind, name, start, end in found
+        for kind, name, start, end in raw.elements(document_key)
         if name != b"_id"
     }
