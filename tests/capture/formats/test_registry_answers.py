@@ -190,6 +190,17 @@ def test_a_subject_that_is_not_there_is_made(script: ScriptedRegistry, url: str,
     ]
 
 
+def test_a_level_is_set_behind_the_first_schema_where_it_cannot_be_before(script: ScriptedRegistry, url: str) -> None:
+    unknown = answer(404, error(40401, "Subject not found"))
+    script.script = [("PUT", unknown)]
+    assert made(url).records(EVENT)[0].value
+    assert [each.partition(" ")[0] for each in script.asked] == ["GET", "PUT", "POST", "PUT"]
+    script.schemas.clear()
+    script.always = {"PUT": unknown}
+    with pytest.raises(SinkUnavailable, match="does not know the subject"):
+        made(url).records(EVENT)
+
+
 def test_an_answer_of_any_size_and_speed_ends(
     script: ScriptedRegistry, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,15 +107,22 @@ class SchemaRegistry:
     def register(self, subject: str, schema: str, kind: str, *, is_first: bool) -> int:
         """Make a schema the newest of a subject and give its id; Incompatible when the registry refuses it."""
         name = quote(subject, safe="")
-        if is_first:
-            answer = self._ask("PUT", f"/config/{name}", {"compatibility": self.compatibility})
-            if not answer.is_success:
-                raise self._refused(answer)
+        has_level = not is_first or self._has_set_level(name)
         body = {"schema": schema, **({} if kind == "AVRO" else {"schemaType": kind})}
         answer = self._ask("POST", f"/subjects/{name}/versions", body)
         if answer.status in (_CONFLICT, _TOO_LARGE) or (answer.status == _INVALID and answer.code in _INVALID_SCHEMA):
             raise Incompatible(answer.message or answer.shown)
-        return self._id(self._expected(answer))
+        number = self._id(self._expected(answer))
+        if not has_level and not self._has_set_level(name):
+            raise self._away(f"does not know the subject {subject} that it has just made")
+        return number
+
+    def _has_set_level(self, name: str) -> bool:
+        """Set the compatibility of a subject; some registries do not know one without a schema."""
+        answer = self._ask("PUT", f"/config/{name}", {"compatibility": self.compatibility})
+        if not answer.is_success and not answer.is_about_a_subject:
+            raise self._refused(answer)
+        return answer.is_success
 
     def _expected(self, answer: _Answer) -> Mapping[str, Any]:
         """Give the object that an answer holds."""
