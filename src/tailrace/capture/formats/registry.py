@@ -184,7 +184,7 @@ class SchemaRegistry:
         try:
             connection.request(method, parts.path.rstrip("/") + path, text, headers)
             response = connection.getresponse()
-            says_its_end = response.chunked or response.length is not None
+            is_framed = response.chunked or response.length is not None
             content = self._content(response)
         except (UnicodeError, http.client.InvalidURL):
             raise self._no_address() from None
@@ -193,7 +193,7 @@ class SchemaRegistry:
         try:
             found = orjson.loads(content)
         except orjson.JSONDecodeError:
-            if response.status < 300 and not says_its_end:  # the connection may have ended before the answer did
+            if response.status < 300 and not is_framed:  # the connection may have ended before the answer did
                 raise http.client.IncompleteRead(b"") from None
             found = None
         return _Answer(response.status, found, response.headers.get("Location"))
