@@ -131,7 +131,7 @@ impl<'e> AvroWriter<'_, 'e> {
             self.out.push(0);
             return Ok(());
         }
-        match union.branch(kind)? {
+        match union.branch(kind, value)? {
             Branch::Record(branch, record) => {
                 self.out.push(branch);
                 self.record(record, value, depth + 1)

@@ -126,7 +126,7 @@ impl JsonWriter<'_> {
         if kind == bson::NULL {
             return self.null();
         }
-        match union.branch(kind)? {
+        match union.branch(kind, value)? {
             Branch::Record(_, record) => self.record(record, value, depth + 1),
             Branch::Array(_, items) => self.array(items, value, depth + 1),
             Branch::Text(_) => self.canonical(kind, value),

@@ -29,7 +29,7 @@ enum Format {
     Bson,
     Flat(Vec<String>),
     Debezium(Debezium),
-    /// With where its events come from.
+    /// With what `source` begins with.
     CloudEvents(String),
     Avro(Schemas),
     JsonSchema(Schemas),
@@ -173,7 +173,7 @@ impl RecordFormat {
                 let Some(made) = self.whole(ExtendedJson::<false>, raw, inner, names)? else { return Ok(None) };
                 let begin = out.len();
                 let data = made.value.map_or(&[][..], |place| &inner[place]);
-                cloud_events::write(source, &made.event, &inner[made.key.clone()], data, out);
+                cloud_events::write(source, &made.event, &inner[made.key.clone()], data, out, names)?;
                 let middle = out.len();
                 out.extend_from_slice(&inner[made.key]);
                 Ok(Some(Made { key: middle..out.len(), value: Some(begin..middle), ..made }))

@@ -162,8 +162,8 @@ impl Record {
 }
 
 impl Union {
-    /// Find the branch of a value's type. Dates beside longs, and longs beside dates, are text.
-    pub fn branch(&self, kind: u8) -> Result<Branch<'_>> {
+    /// Find the branch of a value. Dates beside longs, longs beside dates, and dates that consumers cannot read are text.
+    pub fn branch(&self, kind: u8, value: &[u8]) -> Result<Branch<'_>> {
         let own = match kind {
             bson::DOCUMENT => {
                 return self.record.as_ref().map(|(branch, record)| Branch::Record(*branch, record)).ok_or(NO_PLACE);
@@ -174,7 +174,7 @@ impl Union {
             bson::BOOL => self.boolean,
             bson::INT32 => self.int,
             bson::INT64 if self.date == 0 => self.long,
-            bson::DATE if self.long == 0 => self.date,
+            bson::DATE if self.long == 0 && text::has_text(bson::int64(value)?) => self.date,
             bson::DOUBLE => self.double,
             bson::BINARY => self.bytes,
             bson::STRING | bson::OBJECT_ID | bson::DECIMAL128 => self.string,

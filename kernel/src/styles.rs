@@ -215,7 +215,7 @@ impl Style for Plain {
     }
 
     fn date(&self, out: &mut Vec<u8>, milliseconds: i64) -> Result<()> {
-        if !(text::FIRST_YEAR_MS..=text::LAST_YEAR_MS).contains(&milliseconds) {
+        if !text::has_text(milliseconds) {
             return Err(Error::Declined("a date is outside the years 1 to 9999"));
         }
         self.quoted_by(out, |out| text::date(out, milliseconds));

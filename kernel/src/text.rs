@@ -183,6 +183,11 @@ pub fn date_to_second(out: &mut Vec<u8>, milliseconds: i64) -> u64 {
     milliseconds.rem_euclid(1000) as u64
 }
 
+/// Whether a date is in the years 1 to 9999.
+pub fn has_text(milliseconds: i64) -> bool {
+    (FIRST_YEAR_MS..=LAST_YEAR_MS).contains(&milliseconds)
+}
+
 /// Write a date of the years 1 to 9999 as ISO 8601, with milliseconds where it has some.
 pub fn date(out: &mut Vec<u8>, milliseconds: i64) {
     let rest = date_to_second(out, milliseconds);

@@ -15,7 +15,7 @@ from tailrace import __version__
 from tailrace.errors import SettingsError
 
 VARIABLE: Final = "TAILRACE_KERNEL"
-REVISION: Final = 13
+REVISION: Final = 14
 """The revision of the compiled module that this code calls."""
 
 

@@ -118,6 +118,15 @@ def test_hostile_documents() -> None:
                     assert outcome(compiled.records, event) == outcome(reference.records, event), (label, reference)
 
 
+@pytest.mark.parametrize("key", ["a b/%?#é", "\x7f", "\x85", "\ufdd0", "\uffff", "\U0001fffe", '"\\', "\x01"])
+def test_attributes_of_cloud_events(key: str) -> None:
+    """A namespace and a key with characters that URIs and attributes do not have; of an insert and of a snapshot."""
+    about = {"_id": TOKEN, "ns": {"db": "a", "coll": key}, "documentKey": {"_id": key}, "fullDocument": {"a": {"b": 1}}}
+    for operation in ("insert", "read"):
+        assert_alike(bson.encode({**about, "operationType": operation}))
+    assert_alike(bson.encode({**about, "operationType": "delete", "recovered": True}))
+
+
 def test_deep_and_large_documents() -> None:
     for _, document in hostile_bson.deep_and_large():
         assert_alike(inserted(document))

@@ -115,12 +115,12 @@ def test_a_cluster_time_with_the_highest_bit(kind: str) -> None:
 
 VALUES: list[Any] = [
     None, True, False, 0, -1, 2**31 - 1, Int64(2**62), Int64(-(2**63)), 0.0, -0.0, 1e300, float("inf"), "", "é", "a\0b",
-    b"", b"plain", Binary(b"x", 5), Binary(b"old", 2), DatetimeMS(-1), DatetimeMS(2**60), ObjectId(b"a" * 12),
-    Decimal128("12.50"), Regex("a", "i"), Code("f()"), Code("f()", {"x": 1}), Timestamp(5, 6), MaxKey(), [], {},
-    [None, [], {}, [1, "two", {"k": True}]], {"n": {"é-1": [{"deep": Int64(1)}]}},
+    b"", b"plain", Binary(b"x", 5), Binary(b"old", 2), DatetimeMS(-1), DatetimeMS(2**60), DatetimeMS(-(2**63)),
+    ObjectId(b"a" * 12), Decimal128("12.50"), Regex("a", "i"), Code("f()"), Code("f()", {"x": 1}), Timestamp(5, 6),
+    MaxKey(), [], {}, [None, [], {}, [1, "two", {"k": True}]], {"n": {"é-1": [{"deep": Int64(1)}]}},
 ]  # fmt: skip
 
-LOST_AS_JSON = {str(float("inf")), str(DatetimeMS(2**60))}
+LOST_AS_JSON = {str(float("inf"))}
 
 
 def test_every_type_beside_every_other(kind: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tailrace.capture.formats.document_schema import DocumentSchema, Json, write_bytes, write_long
+from tailrace.capture.formats.avro_binary import write_bytes, write_long
+from tailrace.capture.formats.document_schema import DocumentSchema, Json
 from tailrace.capture.formats.registered import (
     DOCUMENT,
     ENVELOPE,
@@ -64,7 +65,7 @@ class AvroFormat(RegisteredFormat):
 
     def _read(self, form: Json) -> DocumentSchema:
         before = next(each for each in form["fields"] if each["name"] == "before")
-        return DocumentSchema.of_avro(DOCUMENT, "", before["type"][1])
+        return DocumentSchema.of_avro(before["type"][1])
 
 
 def _as_long(time: ClusterTime) -> int:

@@ -5,34 +5,30 @@ second branch. A registry judges whether its consumers can bear that. The schema
 process begins, so that processes agree and nothing is forgotten.
 
 Types that Avro lacks are strings: ObjectIds and decimals as such, everything else (regular expressions, code,
-timestamps) as canonical Extended JSON. A field that is null and one that is not there are alike. What the client has
-encrypted is bytes, and the schema names such fields.
+timestamps, dates outside the years 1 to 9999) as canonical Extended JSON. A field that is null and one that is not
+there are alike. What the client has encrypted is bytes, and the schema names such fields.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from struct import Struct
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from bson import Binary, Decimal128, Int64, ObjectId
 from bson.datetime_ms import DatetimeMS
 
-from tailrace.capture.formats.plain import loss_of_scalar, plain_value
+from tailrace.capture.formats.avro_binary import WRITERS, Write, other_text, write_long, write_other
+from tailrace.capture.formats.avro_names import Names, spelt
+from tailrace.capture.formats.plain import is_distant, loss_of_scalar, plain_value
 from tailrace.policy.actions import ENCRYPTED_SUBTYPE
-from tailrace.raw import extended_json
 
 Json = dict[str, Any]
-Write = Callable[[Any, bytearray], None]
 UnionPlan = tuple[list[str], "RecordPlan | None", "UnionPlan | None"]
 RecordPlan = list[tuple[str, UnionPlan]]
 PROPERTY: Final = "bson"
 """The property of a schema that holds what a field is called, or what its values were, in MongoDB."""
 ENCRYPTED: Final = "encrypted"
 """What the property holds of bytes that the client has encrypted (CSFLE, Queryable Encryption)."""
-_DOUBLE: Final = Struct("<d")
-_not_in_names = re.compile(r"[^A-Za-z0-9_]")
 _PLAIN: Final[Mapping[type, str]] = {
     bool: "boolean", int: "int", Int64: "long", float: "double", str: "string", bytes: "bytes", Binary: "bytes",
     DatetimeMS: "date", ObjectId: "string", Decimal128: "string", dict: "record", list: "array",
@@ -59,16 +55,17 @@ class Unfit(Exception):
 
 
 def kind_of(value: Any) -> str:
-    """Give the branch that a value goes to."""
-    return _PLAIN.get(type(value), "string")
+    """Give the branch that a value goes to; that of strings for dates which consumers cannot read."""
+    return "string" if is_distant(value) else _PLAIN.get(type(value), "string")
 
 
 class Union:
     """What a field, or the elements of an array, may be: null, or one of some branches."""
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(self, name: str, path: str, names: Names) -> None:
         self._name = name
         self._path = path
+        self._names = names
         self._kinds: list[str] = []
         self._is_encrypted = False
         self.record: DocumentSchema | None = None
@@ -87,10 +84,10 @@ class Union:
             else:
                 self._kinds.append(kind)
         if kind == "record":
-            self.record = self.record or DocumentSchema(self._name, self._path)
+            self.record = self.record or DocumentSchema(self._names.take(self._name), self._path, self._names)
             self.record.grow(value)
         elif kind == "array":
-            self.elements = self.elements or Union(f"{self._name}_item", f"{self._path}[]")
+            self.elements = self.elements or Union(f"{self._name}_item", f"{self._path}[]", self._names)
             for each in value:
                 self.elements.grow(each)
         self._prepare()
@@ -109,7 +106,7 @@ class Union:
             out.append(0)
             return
         kind = type(value)
-        found = self._writers.get(kind if kind in _PLAIN else object)
+        found = self._writers.get(kind if kind in _PLAIN and not is_distant(value) else object)
         if found is None:
             raise Unfit(self._path, kind_of(value))
         out += found[0]
@@ -151,7 +148,7 @@ class Union:
             return self._write_array
         if branch_kind == "string" and kind in (DatetimeMS, Int64):
             return write_other
-        return _WRITERS[kind]
+        return WRITERS[kind]
 
     def _write_array(self, values: list[Any], out: bytearray) -> None:
         assert self.elements is not None
@@ -177,14 +174,14 @@ class Union:
         return _plain_scalar(value, kind)
 
     def losses(self, value: Any) -> Iterator[str]:
-        """Name what `plain` has no form for: numbers that are not finite, dates outside the years 1 to 9999."""
+        """Name what `plain` has no form for: numbers that are not finite."""
         kind = self._branch_of(kind_of(value))
         if kind == "record" and self.record is not None:
             yield from self.record.losses(value)
         elif kind == "array" and self.elements is not None:
             for each in value:
                 yield from self.elements.losses(each)
-        elif kind in ("double", "date") and (loss := loss_of_scalar(value, self._path)) is not None:
+        elif kind == "double" and (loss := loss_of_scalar(value, self._path)) is not None:
             yield loss
 
     def plan(self) -> UnionPlan:
@@ -225,32 +222,32 @@ class Union:
         return {"anyOf": branches, "x-kinds": list(self._kinds)}
 
     @classmethod
-    def of_avro(cls, name: str, path: str, branches: list[Any]) -> Union:
+    def of_avro(cls, name: str, path: str, branches: list[Any], names: Names) -> Union:
         """Read the union of an Avro schema that was made here."""
-        made = cls(name, path)
+        made = cls(name, path, names)
         for branch in branches[1:]:
             form = branch if isinstance(branch, dict) else {"type": branch}
             kind = "date" if "logicalType" in form else form["type"]
             made._kinds.append(kind)
             made._is_encrypted |= form.get(PROPERTY) == ENCRYPTED
             if kind == "record":
-                made.record = DocumentSchema.of_avro(name, path, form)
+                made.record = DocumentSchema.of_avro(form, path, names)
             elif kind == "array":
-                made.elements = cls.of_avro(f"{name}_item", f"{path}[]", form["items"])
+                made.elements = cls.of_avro(f"{name}_item", f"{path}[]", form["items"], names)
         made._prepare()
         return made
 
     @classmethod
-    def of_json_schema(cls, name: str, path: str, form: Json) -> Union:
+    def of_json_schema(cls, name: str, path: str, form: Json, names: Names) -> Union:
         """Read the union of a JSON Schema that was made here."""
-        made = cls(name, path)
+        made = cls(name, path, names)
         made._kinds = list(form["x-kinds"])
         for branch in form["anyOf"]:
             made._is_encrypted |= branch.get(PROPERTY) == ENCRYPTED
             if branch["type"] == "object":
-                made.record = DocumentSchema.of_json_schema(name, path, branch)
+                made.record = DocumentSchema.of_json_schema(names.take(name), branch, path, names)
             elif branch["type"] == "array":
-                made.elements = cls.of_json_schema(f"{name}_item", f"{path}[]", branch["items"])
+                made.elements = cls.of_json_schema(f"{name}_item", f"{path}[]", branch["items"], names)
         made._prepare()
         return made
 
@@ -258,30 +255,27 @@ class Union:
 class DocumentSchema:
     """The fields of a document, in the order in which they were first seen."""
 
-    def __init__(self, name: str, path: str = "") -> None:
+    def __init__(self, name: str, path: str = "", names: Names | None = None) -> None:
+        if names is None:
+            names = Names()
+            names.take(name)
+        self._names = names
+        """Those of all records in the schema; `name` is one that they have handed out."""
         self._name = name
         self._path = path
         self._fields: dict[str, tuple[str, Union]] = {}
+        self._field_names = Names()
 
     def grow(self, document: Mapping[str, Any]) -> None:
         """Make places for all values of a document."""
         for name, value in document.items():
             if name not in self._fields:
-                spelt = self._spelt(name)
-                self._fields[name] = spelt, Union(f"{self._name}_{spelt}", self._at(name))
+                field = self._field_names.take(spelt(name))
+                self._fields[name] = field, Union(f"{self._name}_{field}", self._at(name), self._names)
             self._fields[name][1].grow(value)
 
     def _at(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
-
-    def _spelt(self, name: str) -> str:
-        """Give a name as Avro allows it, and not one that another field has."""
-        spelt = _not_in_names.sub(lambda found: f"_x{ord(found[0]):x}_", name) or "_"
-        spelt = f"_{spelt}" if spelt[0].isdigit() else spelt
-        taken = {known for known, _ in self._fields.values()}
-        while spelt in taken:
-            spelt += "_"
-        return spelt
 
     def write(self, document: Mapping[str, Any], out: bytearray) -> None:
         """Write a document in Avro's binary form."""
@@ -325,8 +319,8 @@ class DocumentSchema:
     def avro(self) -> Json:
         """Give the record as Avro's schema has it."""
         fields = [
-            {"name": spelt, "type": union.avro(), "default": None, **({} if spelt == name else {PROPERTY: name})}
-            for name, (spelt, union) in self._fields.items()
+            {"name": field, "type": union.avro(), "default": None, **({} if field == name else {PROPERTY: name})}
+            for name, (field, union) in self._fields.items()
         ]
         return {"type": "record", "name": self._name, "fields": fields}
 
@@ -336,74 +330,28 @@ class DocumentSchema:
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
     @classmethod
-    def of_avro(cls, name: str, path: str, form: Json) -> DocumentSchema:
-        """Read the record of an Avro schema that was made here."""
-        made = cls(name, path)
+    def of_avro(cls, form: Json, path: str = "", names: Names | None = None) -> DocumentSchema:
+        """Read the record of an Avro schema that was made here; names stay as they are."""
+        names = Names() if names is None else names
+        made = cls(names.keep(form["name"]), path, names)
         for field in form["fields"]:
-            own = field.get(PROPERTY, field["name"])
-            union = Union.of_avro(f"{name}_{field['name']}", made._at(own), field["type"])
-            made._fields[own] = field["name"], union
+            own, called = field.get(PROPERTY, field["name"]), made._field_names.keep(field["name"])
+            made._fields[own] = called, Union.of_avro(f"{made._name}_{called}", made._at(own), field["type"], names)
         return made
 
     @classmethod
-    def of_json_schema(cls, name: str, path: str, form: Json) -> DocumentSchema:
+    def of_json_schema(cls, name: str, form: Json, path: str = "", names: Names | None = None) -> DocumentSchema:
         """Read the object of a JSON Schema that was made here."""
-        made = cls(name, path)
+        made = cls(name, path, names)
         for own, union in form["properties"].items():
-            spelt = made._spelt(own)
-            made._fields[own] = spelt, Union.of_json_schema(f"{name}_{spelt}", made._at(own), union)
+            called = made._field_names.take(spelt(own))
+            read = Union.of_json_schema(f"{made._name}_{called}", made._at(own), union, made._names)
+            made._fields[own] = called, read
         return made
-
-
-def write_long(value: int, out: bytearray) -> None:
-    """Write an int or a long: zigzag, seven bits a byte."""
-    left = (value << 1) ^ (value >> 63)
-    while left > 0x7F:
-        out.append((left & 0x7F) | 0x80)
-        left >>= 7
-    out.append(left)
-
-
-def write_bytes(value: bytes, out: bytearray) -> None:
-    """Write bytes after their length."""
-    write_long(len(value), out)
-    out += value
-
-
-def write_text(value: Any, out: bytearray) -> None:
-    """Write a string; ObjectIds are their digits."""
-    write_bytes(str(value).encode(), out)
-
-
-def write_other(value: Any, out: bytearray) -> None:
-    """Write a value of a type that Avro lacks, as canonical Extended JSON."""
-    write_bytes(_other_text(value).encode(), out)
-
-
-def _other_text(value: Any) -> str:
-    return extended_json.canonical({"v": value})[5:-1].decode().strip()
-
-
-def _write_double(value: float, out: bytearray) -> None:
-    out += _DOUBLE.pack(value)
-
-
-_WRITERS: Final[Mapping[type, Write]] = {
-    bool: lambda value, out: out.append(1 if value else 0),
-    int: write_long,
-    Int64: write_long,
-    float: _write_double,
-    str: write_text,
-    bytes: write_bytes,
-    Binary: write_bytes,
-    DatetimeMS: lambda value, out: write_long(int(value), out),
-    ObjectId: write_text,
-    Decimal128: lambda value, out: write_bytes(extended_json.decimal_text(value).encode(), out),
-}
 
 
 def _plain_scalar(value: Any, kind: str) -> Any:
     if kind == "string" and type(value) not in (str, ObjectId, Decimal128):  # Code is a str, too
-        return _other_text(value)
+        return other_text(value)
     found = plain_value(value)
     return str(found) if kind == "date" else found

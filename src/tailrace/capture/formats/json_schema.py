@@ -72,7 +72,7 @@ class JsonSchemaFormat(RegisteredFormat):
         }
 
     def _read(self, form: Json) -> DocumentSchema:
-        return DocumentSchema.of_json_schema(DOCUMENT, "", form["definitions"]["document"])
+        return DocumentSchema.of_json_schema(DOCUMENT, form["definitions"]["document"])
 
 
 class JsonSchemaDecoder(RegisteredDecoder):

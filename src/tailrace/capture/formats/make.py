@@ -141,7 +141,7 @@ class FormatOptions:
             tombstones=self._has_tombstones,
             fields=self.fields,
             version=VERSION,
-            server_name=self.server_name,
+            server_name=reference.source if isinstance(reference, CloudEventsFormat) else self.server_name,
             unprintable=unprintable_ranges() if self.name == "debezium" else [],
         )
         if isinstance(reference, RegisteredFormat):

@@ -17,16 +17,22 @@ from bson.timestamp import Timestamp
 from tailrace.raw import extended_json
 from tailrace.raw.cluster_time import ClusterTime
 
-_FIRST_YEAR_MS: Final = -62135596800000
+_FIRST_YEAR_MS: Final = -62_135_596_800_000
+_LAST_YEAR_MS: Final = 253_402_300_799_999
 
 
 def loss_of_scalar(value: Any, path: str) -> str | None:
     """Name a number or a date that JSON has no form for."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{path} is {value}"
-    if isinstance(value, DatetimeMS) and date_text(int(value)) is None:
+    if is_distant(value):
         return f"{path} is a date outside the years 1 to 9999"
     return None
+
+
+def is_distant(value: Any) -> bool:
+    """Whether a value is a date outside the years 1 to 9999: ISO 8601 has no text for it, nor most consumers a type."""
+    return isinstance(value, DatetimeMS) and not _FIRST_YEAR_MS <= int(value) <= _LAST_YEAR_MS
 
 
 def date_text(milliseconds: int) -> str | None:

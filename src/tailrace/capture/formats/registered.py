@@ -87,7 +87,7 @@ class RegisteredFormat(DecodedFormat):
         """Take over what another process has made of the schema meanwhile."""
         found = self._registry.latest(self._subject_of(namespace))
         if found is not None and found[0] != subject.id:
-            subject.id, subject.schema = found[0], self._read(orjson.loads(found[1]))
+            subject.id, subject.schema = found[0], self._continued(self._subject_of(namespace), found[1])
             subject.refused.clear()
             self.learned(namespace, subject.id, subject.schema)
 
@@ -103,16 +103,23 @@ class RegisteredFormat(DecodedFormat):
         if found is None:
             opened = _Subject(None, DocumentSchema(DOCUMENT))
         else:
-            form = orjson.loads(found[1])
-            if form.get(MARK) is None:
-                raise SettingsError(
-                    f"the subject {name} has a schema that tailrace has not made",
-                    hint="Choose another capture.topic_prefix, or delete the subject.",
-                )
-            opened = _Subject(found[0], self._read(form))
+            opened = _Subject(found[0], self._continued(name, found[1]))
             self.learned(namespace, found[0], opened.schema)
         self._subjects[namespace] = opened
         return opened
+
+    def _continued(self, name: str, text: str) -> DocumentSchema:
+        """Read the schema of a subject; one that this format has not made is not continued."""
+        try:
+            form = orjson.loads(text)
+            if form[MARK]:
+                return self._read(form)
+        except (ValueError, TypeError, LookupError, AttributeError, StopIteration, RecursionError):
+            pass
+        raise SettingsError(
+            f"the subject {name} has a schema that tailrace has not made, or not in this format",
+            hint="Choose another capture.topic_prefix, or delete the subject.",
+        )
 
     def _grown(self, document: Mapping[str, Any], view: ChangeEvent, subject: _Subject) -> bytes:
         """Let the schema grow by a document, if the registry agrees."""
