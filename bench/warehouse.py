@@ -42,8 +42,8 @@ from tailrace.warehouse import job as job_module
 from tailrace.warehouse import read_tables
 from tailrace.warehouse.batch import spark_batch
 from tailrace.warehouse.job import COLUMNS, Maintenance, WarehouseJob
-from tailrace.warehouse.lake import Commit
 from tailrace.warehouse.mirror.mirror import Mirror
+from tailrace.warehouse.tables.format import Commit
 
 NAMESPACE = {"db": "bench", "coll": "orders"}
 FIRST_ROWS = 1_000

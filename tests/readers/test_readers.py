@@ -37,8 +37,9 @@ from tailrace.spark.session import open_session
 from tailrace.stand.cache import made_once
 from tailrace.stand.java import java_home
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
-from tailrace.warehouse.lake import Commit, configure_catalog
+from tailrace.warehouse.lake import configure_catalog
 from tailrace.warehouse.query import ask
+from tailrace.warehouse.tables.format import Commit
 from tailrace.warehouse.tables.states import newest_metadata_file
 from warehouse_load import RAW, VALUES, now
 

@@ -25,7 +25,7 @@ from tailrace.stand.cache import made_once
 from tailrace.stand.java import java_home
 from tailrace.stand.ports import reserve_port
 from tailrace.warehouse.job import WarehouseJob
-from tailrace.warehouse.lake import Commit
+from tailrace.warehouse.tables.format import Commit
 from warehouse_load import now
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]

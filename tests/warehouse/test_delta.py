@@ -21,8 +21,9 @@ from tailrace.spark.columns import EventColumns
 from tailrace.token import ResumeToken
 from tailrace.warehouse import read_tables
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
-from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
+from tailrace.warehouse.lake import configure_catalog, open_lake
 from tailrace.warehouse.query import ask
+from tailrace.warehouse.tables.format import Commit
 from warehouse_load import mirrored
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]

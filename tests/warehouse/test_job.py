@@ -32,12 +32,13 @@ from tailrace.warehouse import TableKind, read_tables
 from tailrace.warehouse.batch.driver_batch import DriverWriter
 from tailrace.warehouse.columns.contract import Rules
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
-from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
+from tailrace.warehouse.lake import configure_catalog, open_lake
 from tailrace.warehouse.mirror.mirror import Mirror
 from tailrace.warehouse.mirror.staging import Report
 from tailrace.warehouse.query import ask
 from tailrace.warehouse.rebuild import rebuild_mirrors
 from tailrace.warehouse.summary import summarise
+from tailrace.warehouse.tables.format import Commit
 from warehouse_load import Load, Topic, differences, mirrored, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]

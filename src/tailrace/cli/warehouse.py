@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tailrace.settings import WarehouseSettings
     from tailrace.warehouse import TableState
-    from tailrace.warehouse.lake import Lake
+    from tailrace.warehouse.tables.format import Lake
 
 app = typer.Typer(
     help="Keep collections as Iceberg or Delta tables: a history and a mirror each.", no_args_is_help=True

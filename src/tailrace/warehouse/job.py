@@ -41,12 +41,12 @@ from tailrace.token import ResumeToken
 from tailrace.warehouse.batch.driver_batch import DriverWriter
 from tailrace.warehouse.batch.spark_batch import SparkBatch
 from tailrace.warehouse.columns.contract import Ends as Policy
-from tailrace.warehouse.lake import Commit, Lake, Name, configure_catalog, open_lake
+from tailrace.warehouse.lake import configure_catalog, open_lake
 from tailrace.warehouse.mirror.lifecycle import KnownEnds
 from tailrace.warehouse.mirror.mirrors import Mirrors
 from tailrace.warehouse.summary import Summary, summarise, summarise_rows
 from tailrace.warehouse.tables.driver_table import NeedsSpark
-from tailrace.warehouse.tables.format import BACKFILL, recorded_start
+from tailrace.warehouse.tables.format import BACKFILL, Commit, Lake, Name, recorded_start
 from tailrace.warehouse.tables.names import DEAD_LETTERS_TABLE, TableKind, history_table
 from tailrace.warehouse.tables.states import TableState
 

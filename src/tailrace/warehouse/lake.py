@@ -12,9 +12,7 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.jvm import HadoopFiles
 from tailrace.warehouse.tables import delta, iceberg
 from tailrace.warehouse.tables.delta_log import LOG_FOLDER
-from tailrace.warehouse.tables.format import Commit, Compacted, Lake, Name, absolute_folder, sql_text
-
-__all__ = ["Commit", "Compacted", "Lake", "Name", "configure_catalog", "open_lake", "sql_text"]
+from tailrace.warehouse.tables.format import Lake, absolute_folder
 
 _SESSION: Final[Mapping[str, str]] = {
     # What is kept of a batch is read once or twice: counting how often each value comes costs more than it saves.

@@ -21,8 +21,9 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import error_of
 from tailrace.spark.supervising import stop
 from tailrace.warehouse.job import WarehouseJob
-from tailrace.warehouse.lake import Lake, configure_catalog, open_lake
+from tailrace.warehouse.lake import configure_catalog, open_lake
 from tailrace.warehouse.mirror.mirrors import Mirrors
+from tailrace.warehouse.tables.format import Lake
 from tailrace.warehouse.tables.names import DEAD_LETTERS_TABLE, mirror_table
 
 SUFFIX: Final = "_rebuilt"

@@ -24,11 +24,12 @@ from tailrace.warehouse.batch.key_index import Change, KeyIndex
 from tailrace.warehouse.batch.table_files import RecentFiles
 from tailrace.warehouse.history import COLUMNS as HISTORY_COLUMNS
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
-from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
+from tailrace.warehouse.lake import configure_catalog, open_lake
 from tailrace.warehouse.summary import Part
 from tailrace.warehouse.tables.conflicts import Conflict
 from tailrace.warehouse.tables.deletion_vectors import decoded, encoded, puffin
 from tailrace.warehouse.tables.driver_table import DataFile, DriverTable
+from tailrace.warehouse.tables.format import Commit
 from tailrace.warehouse.tables.names import TableKind
 from warehouse_load import Load, Topic, differences, now
 

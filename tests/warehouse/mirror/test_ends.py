@@ -17,7 +17,8 @@ from tailrace.settings import WarehouseSettings
 from tailrace.spark.columns import EventColumns
 from tailrace.warehouse import TableKind, read_tables
 from tailrace.warehouse.job import COLUMNS, WarehouseJob
-from tailrace.warehouse.lake import Commit, configure_catalog, open_lake
+from tailrace.warehouse.lake import configure_catalog, open_lake
+from tailrace.warehouse.tables.format import Commit
 from warehouse_load import differences, mirrored, now
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
