@@ -108,9 +108,10 @@ def _of_number(number: int) -> Iterator[bytes]:
 
 
 def _in_base64(text: bytes) -> Iterator[bytes]:
-    """Give the inner digits of a text in base64, for each of the three ways it can be aligned."""
+    """Give the digits of base64 that a text alone decides, for each of the three ways it can be aligned."""
     for shift in range(3):
-        yield base64.b64encode(b"x" * shift + text)[4 * (shift > 0) : -4]
+        begin, end = 8 * shift, 8 * (shift + len(text))
+        yield base64.b64encode(b"x" * shift + text)[-(-begin // 6) : end // 6]
 
 
 def hides(rules: list[Spoken], path: Path, leaf: Any) -> bool:

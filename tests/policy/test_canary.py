@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 from collections.abc import Iterator
@@ -100,3 +101,13 @@ def _letter(policy: Policy, event: bytes, error: TailraceError) -> bytes:
     letters._write = lambda letter: written.append(repr(letter).encode())  # type: ignore[method-assign]
     letters.add(policy.event_or_stripped(event), error)
     return b" ".join([*written, repr(error).encode(), str(error).encode()])
+
+
+def test_a_mark_is_found_in_base64_wherever_it_stands() -> None:
+    mark = "320610640721540746"
+    number = int(mark).to_bytes(8, "little")
+    for before in range(4):
+        for after in range(4):
+            for text in (mark.encode(), number):
+                assert found_in(base64.b64encode(b"\xff" * before + text + b"\xff" * after), mark)
+    assert not found_in(b"atet", mark)
