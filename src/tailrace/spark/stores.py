@@ -1,0 +1,64 @@
+"""Folders in object stores, looked at before a job begins: a job that cannot use them writes nothing anywhere.
+
+Hadoop would try for many minutes to reach a server that is away; the look tries twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from tailrace.errors import QueryFailed
+from tailrace.masking import masked
+from tailrace.object_store import store_error
+from tailrace.settings import WarehouseSettings
+from tailrace.spark.failures import cause_of
+from tailrace.spark.jvm import jvm_of
+
+_IMPATIENT: Final = {
+    "fs.s3a.attempts.maximum": "2",
+    "fs.s3a.retry.limit": "1",
+    "fs.s3a.connection.establish.timeout": "5s",
+    "fs.s3a.connection.timeout": "15s",
+}
+
+
+def check_stores(spark: SparkSession, *locations: str) -> None:
+    """Raise, if a folder that is not one of this machine cannot be listed with the session's own settings."""
+    jvm = jvm_of(spark)
+    if jvm is None:
+        return
+    for location in locations:
+        if urlsplit(location).scheme not in ("", "file"):
+            _check(jvm, spark, location)
+
+
+def table_locations(settings: WarehouseSettings) -> list[str]:
+    """Give where the tables are, as far as Hadoop reads and writes them: not by a catalog's own file client."""
+    config = settings.catalog_config
+    if not {"type", "catalog-impl"} & config.keys():
+        return [config.get("warehouse", settings.folder)]
+    place = config.get("warehouse", "")
+    is_hadoops = config.get("type") == "hadoop" or urlsplit(place).scheme == "s3a"
+    return [place] if place and is_hadoops and "io-impl" not in config else []
+
+
+def _check(jvm: Any, spark: SparkSession, location: str) -> None:
+    configuration = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    bucket = urlsplit(location).netloc
+    for name, value in _IMPATIENT.items():
+        configuration.set(name, value)
+        configuration.unset(name.replace("fs.s3a.", f"fs.s3a.bucket.{bucket}.", 1))
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    try:
+        files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(path.toUri(), configuration)
+        try:
+            files.exists(path)
+        finally:
+            files.close()
+    except Py4JJavaError as error:
+        known = store_error(str(error), location)
+        raise known or QueryFailed(f"{location} cannot be read: {masked(cause_of(error))}") from None
