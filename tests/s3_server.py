@@ -15,12 +15,21 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from tailrace.stand.maven import fetch_jars, read_checksums
 from tailrace.stand.process import ServerProcess
 from tailrace.stand.server import ServerFolder, SingleServer, ask
 
 REGION = "us-east-1"
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.4.1"
+"""S3A for the Hadoop of PySpark 4.0, which brings AWS's library along: 546 MB."""
+_CHECKSUMS = Path(__file__).with_name("hadoop_aws.sha256")
 _SETUP = 3
 """The requests that make the user; from then on every one has to be signed by a user who may do it."""
+
+
+def jars() -> list[Path]:
+    """The jars that Spark needs for a bucket, fetched on the first call."""
+    return fetch_jars("hadoop-aws", [HADOOP_AWS], read_checksums(_CHECKSUMS))
 
 
 class S3(SingleServer):

@@ -21,7 +21,7 @@ from tailrace.spark.jvm import jvm_of
 _IMPATIENT: Final = {
     "fs.s3a.attempts.maximum": "2",
     "fs.s3a.retry.limit": "1",
-    "fs.s3a.connection.establish.timeout": "5s",
+    "fs.s3a.connection.establish.timeout": "15s",
     "fs.s3a.connection.timeout": "15s",
 }
 
