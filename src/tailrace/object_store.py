@@ -162,7 +162,7 @@ def store_error(text: str, location: str = "") -> TailraceError | None:
             hint="Write s3a://bucket/folder for S3; other stores need their jars in spark.config.",
         )
     if _NO_BUCKET.search(text):
-        return FileUnusable(f"{where}: there is no such bucket", hint="Create it first, or name another one.")
+        return no_bucket(where)
     if _NO_LOGIN.search(text):
         return NotAuthorized(f"{where}: no credentials were found", hint=_LOGIN)
     if _REFUSED.search(text):
@@ -173,6 +173,13 @@ def store_error(text: str, location: str = "") -> TailraceError | None:
             hint="Check spark.hadoop.fs.s3a.endpoint and fs.s3a.endpoint.region in spark.config.",
         )
     return None
+
+
+def no_bucket(location: str) -> FileUnusable:
+    """Give the error for a bucket that is not there."""
+    found = _ADDRESS.search(location)
+    where = found[0] if found else location
+    return FileUnusable(f"{where}: there is no such bucket", hint="Create it first, or name another one.")
 
 
 _LOGIN: Final = (

@@ -16,7 +16,7 @@ from tailrace.masking import masked
 from tailrace.object_store import store_error
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import cause_of
-from tailrace.spark.jvm import jvm_of
+from tailrace.spark.jvm import hadoop_settings, jvm_of
 
 _IMPATIENT: Final = {
     "fs.s3a.attempts.maximum": "2",
@@ -47,7 +47,7 @@ def table_locations(settings: WarehouseSettings) -> list[str]:
 
 
 def _check(jvm: Any, spark: SparkSession, location: str) -> None:
-    configuration = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    configuration = hadoop_settings(spark)
     bucket = urlsplit(location).netloc
     for name, value in _IMPATIENT.items():
         configuration.set(name, value)

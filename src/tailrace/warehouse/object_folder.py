@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from tailrace.errors import FileUnusable, SettingsError
 from tailrace.extras import missing_extra
 from tailrace.masking import masked
-from tailrace.object_store import store_error
+from tailrace.object_store import no_bucket, store_error
 from tailrace.warehouse.delta_log import LOG_FOLDER
 from tailrace.warehouse.table_data import IcebergData, TableData, refuse_variants
 from tailrace.warehouse.tables import TableState, newest_first, table_state
@@ -66,7 +66,10 @@ class ObjectFolder:
         self._opened = None
 
     def _tables(self) -> Iterator[tuple[str, str]]:
-        for database in self._folders(self._root):
+        databases = self._folders(self._root)
+        if not databases and not self._has_bucket():
+            raise no_bucket(self._location)
+        for database in databases:
             for table in self._folders(f"{self._root}/{database}"):
                 if self._metadata_files(database, table):
                     yield database, table
@@ -93,13 +96,17 @@ class ObjectFolder:
         return [f"{folder}/metadata/{name}" for name in found]
 
     def _folders(self, path: str) -> list[str]:
-        return sorted(info.base_name for info in self._listed(path) if not info.is_file)
+        return sorted(info.base_name for info in self._listed(path) if _is_folder(info))
 
     def _listed(self, path: str) -> list[Any]:
-        """List one level of a folder; one that is not there is empty, as long as the bucket is there."""
+        """List one level of a folder; one that is not there is empty."""
         from pyarrow.fs import FileSelector
 
         return list(self._files.get_file_info(FileSelector(path, allow_not_found=True)))
+
+    def _has_bucket(self) -> bool:
+        """Whether there is such a bucket: Arrow lists one that is not there like an empty folder."""
+        return _is_folder(self._files.get_file_info(self._bucket))
 
     @property
     def _files(self) -> FileSystem:
@@ -121,3 +128,7 @@ class ObjectFolder:
             known = store_error(str(error), self._location)
             message = f"{self._location} cannot be read: {masked(str(error))}"
             raise known or FileUnusable(message, hint="Check spark.config and warehouse.folder.") from None
+
+
+def _is_folder(info: Any) -> bool:
+    return str(info.type.name) == "Directory"
