@@ -21,6 +21,7 @@ import bson
 import pytest
 import redis
 
+from fault_proxies import FaultProxy
 from feature_load import Load as Transactions
 from feature_load import equal_now, transactions_toml
 from s3_server import S3, jars
@@ -182,10 +183,16 @@ def texts(folder: Path) -> list[str]:
     return found
 
 
-def test_a_stream_whose_driver_is_killed(s3: S3, kafka: Any, database: Any, tmp_path: Path) -> None:
-    """Killed while it writes the files of a batch, between history and mirror, and when it writes its checkpoint."""
-    orders, name = database.orders, database.name
-    topic, site, load, count = Topic(kafka, f"kills-{name}"), Site(tmp_path, s3.spark_config()), Load(orders, 11), 0
+def test_a_stream_whose_driver_is_killed(
+    s3: S3, kafka: Any, database: Any, fault_proxy: Callable[[int], FaultProxy], tmp_path: Path
+) -> None:
+    """Killed when it has written files of a batch, when it has committed one, and when it writes its checkpoint.
+
+    Then the server is away for a while, and the job goes on.
+    """
+    orders, name, proxy = database.orders, database.name, fault_proxy(s3.port)
+    config = s3.spark_config() | {"spark.hadoop.fs.s3a.endpoint": f"http://{proxy.address}"}
+    topic, site, load, count = Topic(kafka, f"kills-{name}"), Site(tmp_path, config), Load(orders, 11), 0
     source = ["--topics", topic.name, "--servers", kafka.bootstrap_servers, "--format", "bson"]
     stream = ["warehouse", "run", f"{name}.orders", *source]
     fast = {"TAILRACE_WAREHOUSE__EVERY_SECONDS": "0", "TAILRACE_WAREHOUSE__MAINTAIN_BATCHES": "4"}
@@ -195,16 +202,29 @@ def test_a_stream_whose_driver_is_killed(s3: S3, kafka: Any, database: Any, tmp_
         load.run(steps)
         return topic.fill(database, start)
 
+    def wait_for(part: str, before: set[str]) -> None:
+        wait_until(lambda: any(part in key for key in set(site.keys(s3)) - before), part, seconds=SECONDS)
+
     count += more(60)
     site.verbs([*stream, "--once"])
-    for place in ("orders_history/data", "orders_history/metadata", "orders/data", "orders/metadata", "checkpoints"):
-        part = f"{site.name}/checkpoints" if place == "checkpoints" else f"{site.name}/tables/{name}/{place}"
+    for part in ("/orders_history/data/", "/orders/data/", "/orders/metadata/", "/checkpoints/"):
         with site.running(*stream, **fast) as job:
-            for _ in range(3):  # the first one makes what the driver keeps, the others are as usual
-                before = set(s3.keys("lake"))
+            for _ in range(2):  # the first one makes what the driver keeps, the other one is as usual
+                before = set(site.keys(s3))
                 count += more()
-                wait_until(lambda: any(key.startswith(part) for key in set(s3.keys("lake")) - before), seconds=SECONDS)  # noqa: B023
+                wait_for(part, before)
             assert job.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
+    with site.running(*stream, **fast) as job:
+        for is_away in (False, True):
+            before = set(site.keys(s3))
+            if is_away:
+                proxy.refuse()
+                proxy.cut()
+            count += more()
+            time.sleep(5)
+            proxy.heal()
+            wait_for("/commits/", before)
+        assert job.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
     site.verbs([*stream, "--once"])
     assert any(by_driver(site, name, "orders_history")), "small batches were the driver's"
     assert site.differences(orders) == []
@@ -214,12 +234,11 @@ def test_a_stream_whose_driver_is_killed(s3: S3, kafka: Any, database: Any, tmp_
 
 
 def test_a_load_that_is_killed(s3: S3, mongodb: Any, database: Any, tmp_path: Path) -> None:
-    """A full load beside writes, killed when the history has files, the mirror has, and the stream has begun."""
+    """A full load beside writes, killed when the mirror has files and when the stream is about to begin."""
     orders, name, site = database.orders, database.name, Site(tmp_path, s3.spark_config())
     orders.insert_many([{"_id": f"d{number}", "n": number, "text": "x" * 100} for number in range(3_000)])
     load = ["warehouse", "run", f"{name}.orders", "--uri", mongodb.uri, "--once", "--backfill"]
     moments: list[Callable[[str], bool]] = [
-        lambda key: f"{name}/orders_history/data/" in key,
         lambda key: f"{name}/orders/data/" in key,
         lambda key: key.endswith("/tailrace-start.json"),
     ]
