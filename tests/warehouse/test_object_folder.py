@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -71,6 +72,24 @@ def _answer(
 ) -> list[Any]:
     with ask(query, settings, spark_config=config) as answer:
         return list(answer.rows)
+
+
+def test_tables_of_another_catalog_may_be_in_a_bucket(s3: S3, tmp_path: Path) -> None:
+    """Its own properties of files count more than Spark's."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    files = file_properties(FOLDER, s3.spark_config())
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/lake.db", warehouse="s3a://lake/others", **files)
+    catalog.create_namespace("shop")
+    rows = pa.table({"n": pa.array([4, 5])})
+    catalog.create_table("shop.users", rows.schema).append(rows)
+    catalog.close()
+    config = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/lake.db", "warehouse": "s3a://lake/others"}
+    query = "SELECT sum(n) FROM shop.users"
+    assert _answer(WarehouseSettings(catalog_config=config), s3.spark_config(), query) == [(9,)]
+    own = {**config, "s3.access-key-id": s3.key, "s3.secret-access-key": s3.secret}
+    wrong = s3.spark_config() | {"spark.hadoop.fs.s3a.secret.key": "Hunter2"}
+    assert _answer(WarehouseSettings(catalog_config=own), wrong, query) == [(9,)]
 
 
 WRONG = [
