@@ -76,7 +76,7 @@ def file_properties(
     """Give PyIceberg's properties for the files in the bucket of a location, from Spark's.
 
     `hadoop.*` of the catalog's own properties counts more than `spark.hadoop.*`, and what is said of one bucket more
-    than what is said of all, as in Spark. Nothing is given where Spark was told nothing of S3.
+    than what is said of all, as in Spark. Where Spark has no setting of S3, nothing is given.
     """
     options = _options_of(urlsplit(location).netloc, spark_config, catalog_config or {})
     if not options:
@@ -119,7 +119,7 @@ def _refuse(options: Mapping[str, str]) -> None:
 
 
 def _endpoint(options: Mapping[str, str]) -> dict[str, str]:
-    """Give where the server is. S3A puts the bucket before the host's name unless it is told to use paths."""
+    """Give where the server is. S3A puts the bucket before the host's name unless paths are asked for."""
     endpoint = options.get("endpoint", "")
     if not endpoint:
         return {}

@@ -41,9 +41,9 @@ def table_locations(settings: WarehouseSettings) -> list[str]:
     config = settings.catalog_config
     if not {"type", "catalog-impl"} & config.keys():
         return [config.get("warehouse", settings.folder)]
-    place = config.get("warehouse", "")
-    is_hadoops = config.get("type") == "hadoop" or urlsplit(place).scheme == "s3a"
-    return [place] if place and is_hadoops and "io-impl" not in config else []
+    location = config.get("warehouse", "")
+    is_hadoops = config.get("type") == "hadoop" or urlsplit(location).scheme == "s3a"
+    return [location] if location and is_hadoops and "io-impl" not in config else []
 
 
 def _check(jvm: Any, spark: SparkSession, location: str) -> None:
