@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.errors import FileUnusable, NotAuthorized, ServerUnreachable, SettingsError
 from tailrace.masking import means_a_secret
-from tailrace.object_store import file_properties, is_s3, store_error
+from tailrace.object_store import file_properties, is_s3, store_error, uses_s3a
 
 LAKE = "s3a://lake/tables"
 
@@ -123,6 +123,13 @@ def test_addresses_of_s3() -> None:
         False,
         False,
     ]
+
+
+def test_catalogs_with_a_file_client_of_their_own_have_settings_of_their_own() -> None:
+    assert uses_s3a({"type": "jdbc", "warehouse": LAKE})
+    assert not uses_s3a({"type": "rest", "warehouse": LAKE, "io-impl": "org.apache.iceberg.aws.s3.S3FileIO"})
+    assert not uses_s3a({"type": "glue", "warehouse": "s3://lake/tables"})
+    assert not uses_s3a({"type": "rest"})
 
 
 def test_every_secret_of_s3a_is_known_as_one() -> None:

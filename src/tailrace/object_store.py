@@ -70,6 +70,11 @@ def is_s3(location: str) -> bool:
     return urlsplit(location).scheme in S3_SCHEMES
 
 
+def uses_s3a(catalog_config: Mapping[str, str]) -> bool:
+    """Whether a catalog has its files in a bucket by S3A, and not by a file client of its own."""
+    return urlsplit(catalog_config.get("warehouse", "")).scheme == "s3a" and "io-impl" not in catalog_config
+
+
 def file_properties(
     location: str, spark_config: Mapping[str, str], catalog_config: Mapping[str, str] | None = None
 ) -> dict[str, str]:

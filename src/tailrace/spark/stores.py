@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import QueryFailed
 from tailrace.masking import masked
-from tailrace.object_store import store_error
+from tailrace.object_store import store_error, uses_s3a
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import cause_of
 from tailrace.spark.jvm import hadoop_settings, jvm_of
@@ -41,9 +41,8 @@ def table_locations(settings: WarehouseSettings) -> list[str]:
     config = settings.catalog_config
     if not {"type", "catalog-impl"} & config.keys():
         return [config.get("warehouse", settings.folder)]
-    location = config.get("warehouse", "")
-    is_hadoops = config.get("type") == "hadoop" or urlsplit(location).scheme == "s3a"
-    return [location] if location and is_hadoops and "io-impl" not in config else []
+    is_folder = config.get("type") == "hadoop" and "io-impl" not in config
+    return [config["warehouse"]] if uses_s3a(config) or (is_folder and config.get("warehouse")) else []
 
 
 def _check(jvm: Any, spark: SparkSession, location: str) -> None:

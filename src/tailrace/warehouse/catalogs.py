@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tailrace.errors import FileUnusable, MissingExtra, SettingsError
-from tailrace.object_store import file_properties, is_s3
+from tailrace.object_store import file_properties, is_s3, uses_s3a
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.folders import delta_path, read_tables, table_names
 from tailrace.warehouse.table_data import DeltaData, IcebergData, TableData, refuse_variants
@@ -74,7 +74,7 @@ def open_tables(settings: WarehouseSettings, spark_config: Mapping[str, str] | N
         return _Folder(folder)
     if kind not in _TYPES:
         raise SettingsError(f"tables of a catalog of the type {kind} cannot be read here", hint=_HINT)
-    files = file_properties(config.get("warehouse", ""), spark_config or {}, config)
+    files = file_properties(config["warehouse"], spark_config or {}, config) if uses_s3a(config) else {}
     return _OtherCatalog(settings.catalog, {**files, **catalog_properties(kind, config)})
 
 
