@@ -17,7 +17,8 @@ from tailrace.errors import FileUnusable, NotAuthorized, ServerUnreachable, Sett
 S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 _S3A: Final = "fs.s3a."
 _FROM_SPARK: Final = "spark.hadoop."
-_FROM_CATALOG: Final = "hadoop."
+FROM_CATALOG: Final = "hadoop."
+"""How a catalog's own property begins that Iceberg hands to Hadoop."""
 _SAME: Final = {
     "access.key": "s3.access-key-id",
     "secret.key": "s3.secret-access-key",
@@ -97,7 +98,7 @@ def _options_of(bucket: str, spark_config: Mapping[str, str], catalog_config: Ma
     """Give S3A's options for a bucket, without the beginning that their names share."""
     named = [
         *((name.removeprefix(_FROM_SPARK), value) for name, value in spark_config.items() if _is_hadoops(name)),
-        *((name.removeprefix(_FROM_CATALOG), value) for name, value in catalog_config.items() if _is_hadoops(name)),
+        *((name.removeprefix(FROM_CATALOG), value) for name, value in catalog_config.items() if _is_hadoops(name)),
     ]
     options = {name.removeprefix(_S3A): value.strip() for name, value in named if name.startswith(_S3A)}
     own = f"bucket.{bucket}."
@@ -107,7 +108,7 @@ def _options_of(bucket: str, spark_config: Mapping[str, str], catalog_config: Ma
 
 
 def _is_hadoops(name: str) -> bool:
-    return name.startswith((_FROM_SPARK, _FROM_CATALOG))
+    return name.startswith((_FROM_SPARK, FROM_CATALOG))
 
 
 def _refuse(options: Mapping[str, str]) -> None:

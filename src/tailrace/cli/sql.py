@@ -109,10 +109,10 @@ def _answered_by_spark(query: str, limit: int, settings: Settings) -> tuple[list
     with spark_session(settings.spark, is_quiet=not session.debug, table_format=settings.warehouse.format) as spark:
         from pyspark.errors import AnalysisException, ParseException
 
-        from tailrace.spark.stores import check_stores, table_locations
+        from tailrace.spark.stores import check_tables
         from tailrace.warehouse.lake import configure_catalog, open_lake
 
-        check_stores(spark, *table_locations(settings.warehouse))
+        check_tables(spark, settings.warehouse)
         configure_catalog(spark, settings.warehouse)
         open_lake(spark, settings.warehouse).use_names()
         try:

@@ -5,6 +5,7 @@ Hadoop would try for many minutes to reach a server that is away; the look tries
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import QueryFailed
 from tailrace.masking import masked
-from tailrace.object_store import store_error, uses_s3a
+from tailrace.object_store import FROM_CATALOG, store_error, uses_s3a
 from tailrace.settings import WarehouseSettings
 from tailrace.spark.failures import cause_of
 from tailrace.spark.jvm import hadoop_settings, jvm_of
@@ -32,11 +33,18 @@ def check_stores(spark: SparkSession, *locations: str) -> None:
     if jvm is None:
         return
     for location in locations:
-        if urlsplit(location).scheme not in ("", "file"):
-            _check(jvm, spark, location)
+        _check(jvm, spark, location, {})
 
 
-def table_locations(settings: WarehouseSettings) -> list[str]:
+def check_tables(spark: SparkSession, settings: WarehouseSettings) -> None:
+    """Raise, if the folder of the tables cannot be listed, with what the catalog's own properties say of Hadoop."""
+    jvm, config = jvm_of(spark), settings.catalog_config
+    own = {name.removeprefix(FROM_CATALOG): value for name, value in config.items() if name.startswith(FROM_CATALOG)}
+    for location in _table_locations(settings) if jvm is not None else ():
+        _check(jvm, spark, location, own)
+
+
+def _table_locations(settings: WarehouseSettings) -> list[str]:
     """Give where the tables are, as far as Hadoop reads and writes them: not by a catalog's own file client."""
     config = settings.catalog_config
     if not {"type", "catalog-impl"} & config.keys():
@@ -45,11 +53,15 @@ def table_locations(settings: WarehouseSettings) -> list[str]:
     return [config["warehouse"]] if uses_s3a(config) or (is_folder and config.get("warehouse")) else []
 
 
-def _check(jvm: Any, spark: SparkSession, location: str) -> None:
+def _check(jvm: Any, spark: SparkSession, location: str, own: Mapping[str, str]) -> None:
+    """List a folder that is not one of this machine; `own` counts more than the session's settings."""
+    if urlsplit(location).scheme in ("", "file"):
+        return
     configuration = hadoop_settings(spark)
     bucket = urlsplit(location).netloc
-    for name, value in _IMPATIENT.items():
+    for name, value in {**own, **_IMPATIENT}.items():
         configuration.set(name, value)
+    for name in _IMPATIENT:
         configuration.unset(name.replace("fs.s3a.", f"fs.s3a.bucket.{bucket}.", 1))
     path = jvm.org.apache.hadoop.fs.Path(location)
     try:
