@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from s3_server import HADOOP_AWS
 from tailrace.errors import FileUnusable, NotAuthorized, ServerUnreachable, SettingsError
 from tailrace.masking import means_a_secret
 from tailrace.object_store import file_properties, is_s3, store_error, uses_s3a
@@ -104,6 +107,14 @@ def test_what_stores_say(text: str, kind: type[Exception]) -> None:
     error = store_error(text, LAKE)
     assert type(error) is kind
     assert error.hint
+
+
+def test_the_jars_that_are_missing_are_named_as_the_page_does() -> None:
+    error = store_error(SAID[0][0], LAKE)
+    assert error is not None
+    page = Path(__file__).parents[1] / "docs" / "howto" / "object-stores.md"
+    assert HADOOP_AWS in error.hint
+    assert HADOOP_AWS in page.read_text()
 
 
 def test_other_errors_are_not_of_stores() -> None:

@@ -24,7 +24,7 @@ import redis
 from fault_proxies import FaultProxy
 from feature_load import Load as Transactions
 from feature_load import equal_now, transactions_toml
-from s3_server import S3, jars
+from s3_server import HADOOP_AWS, S3, jars
 from tailrace.dashboard.sources.tables import TablesSource
 from tailrace.owned import GuardedProcess, run_guarded
 from tailrace.settings import Settings
@@ -272,7 +272,9 @@ def test_a_load_that_is_killed(s3: S3, mongodb: Any, database: Any, tmp_path: Pa
 def test_features_keep_checkpoint_and_dead_letters_in_a_bucket(
     s3: S3, kafka: Any, database: Any, redis_server: Any, tmp_path: Path
 ) -> None:
-    site, topic = Site(tmp_path, s3.spark_config()), Topic(kafka, f"features-{database.name}")
+    """With the jars by their name, as the page says, which are used beside those of the connectors."""
+    config = {**s3.spark_config(), "spark.jars.packages": HADOOP_AWS}
+    site, topic = Site(tmp_path, config, has_jars=False), Topic(kafka, f"features-{database.name}")
     start = now(database.client)
     (tmp_path / "features.toml").write_text(transactions_toml(f"{database.name}.tx", "bucket"))
     source = ["--topics", topic.name, "--servers", kafka.bootstrap_servers, "--format", "bson"]
