@@ -121,6 +121,11 @@ connect: env     ## The source, the features job and reads of tables through a r
 full-load: env   ## A collection straight into tables, while it is written to and the driver is killed: DOCUMENTS=20000
 	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' tests/warehouse/test_full_load.py $(ARGS)
 
+.PHONY: object-store
+object-store: env ## Jobs, checkpoints, kills and readers with tables in a bucket, on a server that speaks S3 (moto's)
+	$(BIN)/pytest -m 'long or not long' --timeout 3600 tests/test_object_store.py tests/warehouse/tables/test_object_folder.py \
+		tests/warehouse/test_object_store.py $(ARGS)
+
 readers: env     ## Tables of every BSON type, read by Spark, PyIceberg, Polars and DuckDB by three kinds of catalogs: DOCUMENTS=1000000
 	DOCUMENTS=$(or $(DOCUMENTS),20000) $(BIN)/pytest -m 'long or not long' --timeout 36000 tests/readers tests/warehouse/tables/test_jdbc_catalog.py \
 		tests/warehouse/tables/test_rest_catalog.py $(ARGS)

@@ -27,6 +27,7 @@ FLOW = [
     "settings_types",
     "settings",
     "spark_settings",
+    "object_store",
     "http_client",
     "certificate",
     "redis_access",

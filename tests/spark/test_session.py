@@ -34,6 +34,13 @@ def test_what_the_user_set_wins():
     assert config["spark.jars"] == "x.jar"
 
 
+def test_jars_of_spark_s_own_property_are_used_beside_the_connectors():
+    config = {"spark.jars": "own.jar, s3a://b/c.jar", "spark.jars.packages": "org.postgresql:postgresql:42.7.7"}
+    chosen = session_config(SparkSettings(config=config), [Path("x.jar")], is_submitted=False)
+    assert chosen["spark.jars"] == "own.jar,s3a://b/c.jar,x.jar"
+    assert chosen["spark.jars.packages"] == config["spark.jars.packages"]
+
+
 def test_a_submission_keeps_its_own_master_memory_and_jars():
     config = session_config(SparkSettings(), [Path("x.jar")], is_submitted=True)
     assert not {"spark.master", "spark.driver.memory", "spark.jars"} & config.keys()

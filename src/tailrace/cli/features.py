@@ -82,6 +82,7 @@ def features(
     from tailrace.spark.options import own_options
     from tailrace.spark.planner import available_now
     from tailrace.spark.session import is_submitted
+    from tailrace.spark.stores import check_stores
     from tailrace.telemetry.tracing import telemetry_of
 
     declared = load_definition(definition)
@@ -94,6 +95,7 @@ def features(
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
         spark = opened.enter_context(spark_session(settings.spark))
+        check_stores(spark, location, *([settings.features.dead_letters] if topics else []))
         lineage = opened.enter_context(lineage_of(spark, f"tailrace.features.{declared.name}"))
         if lineage.is_on:
             lineage.uses(

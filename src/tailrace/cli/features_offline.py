@@ -122,7 +122,8 @@ def _history(settings: Settings, definition: Definition) -> Any:
     @contextmanager
     def opened() -> Iterator[Iterable[bytes]]:
         union = " UNION ALL ".join(map(part, definition.namespaces))
-        with ask(f"SELECT raw FROM ({union}) ORDER BY token", settings.warehouse) as answer:
+        query = f"SELECT raw FROM ({union}) ORDER BY token"
+        with ask(query, settings.warehouse, spark_config=settings.spark.config) as answer:
             yield (row[0] for row in answer.rows)
 
     return opened()

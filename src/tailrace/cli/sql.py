@@ -60,7 +60,7 @@ def sql(
         return
     from tailrace.warehouse.query import ask
 
-    with ask(query, settings.warehouse, moment) as answer:
+    with ask(query, settings.warehouse, moment, spark_config=settings.spark.config) as answer:
         columns, rows = answer.columns, answer.rows
         if describe:
             columns, rows = columns[:2], (row[:2] for row in rows)
@@ -109,8 +109,10 @@ def _answered_by_spark(query: str, limit: int, settings: Settings) -> tuple[list
     with spark_session(settings.spark, is_quiet=not session.debug, table_format=settings.warehouse.format) as spark:
         from pyspark.errors import AnalysisException, ParseException
 
+        from tailrace.spark.stores import check_tables
         from tailrace.warehouse.lake import configure_catalog, open_lake
 
+        check_tables(spark, settings.warehouse)
         configure_catalog(spark, settings.warehouse)
         open_lake(spark, settings.warehouse).use_names()
         try:

@@ -70,6 +70,7 @@ def run(
     from tailrace.spark.checkpoint import QueryCheckpoint
     from tailrace.spark.lineage import lineage_of, topic_datasets
     from tailrace.spark.planner import available_now
+    from tailrace.spark.stores import check_stores, check_tables
     from tailrace.telemetry.tracing import telemetry_of
     from tailrace.warehouse.job import WarehouseJob
 
@@ -83,6 +84,8 @@ def run(
     with ExitStack() as opened:
         tracing = opened.enter_context(telemetry_of(settings.telemetry))
         spark = opened.enter_context(spark_session(settings.spark, table_format=settings.warehouse.format))
+        check_stores(spark, location)
+        check_tables(spark, settings.warehouse)
         lineage = opened.enter_context(lineage_of(spark, "tailrace.tables"))
         if topics and lineage.is_on:
             lineage.uses(topic_datasets(settings.warehouse.kafka_servers, topics))
@@ -176,11 +179,13 @@ def rebuild(
     Stop `tailrace warehouse run` first. Events missing from the history are added to it; none are removed.
     """
     from tailrace.cli.spark_session import spark_session
+    from tailrace.spark.stores import check_tables
     from tailrace.warehouse.rebuild import rebuild_mirrors, starting_options
 
     chosen = format or settings.capture.format
     check_topics(settings.warehouse.kafka_servers, "warehouse.kafka_servers", chosen)
     with spark_session(settings.spark, table_format=settings.warehouse.format) as spark:
+        check_tables(spark, settings.warehouse)
         events = topic_events(spark, settings.warehouse, topics, chosen, starting_options(start))
         for done in rebuild_mirrors(events, settings.warehouse, namespaces, force=force):
             typer.echo(f"{done.namespace}: {done.rows_before} rows became {done.rows_after}")
@@ -191,11 +196,13 @@ def rebuild(
 def replay_dead_letters(settings: Settings, format: TopicFormat = None) -> None:
     """Retry the dead letters: apply those that --format can read to the tables."""
     from tailrace.cli.spark_session import spark_session
+    from tailrace.spark.stores import check_tables
     from tailrace.warehouse.job import WarehouseJob
 
     chosen = format or settings.capture.format
     event_decoder_of(chosen)
     with spark_session(settings.spark, table_format=settings.warehouse.format) as spark:
+        check_tables(spark, settings.warehouse)
         done, left = WarehouseJob(settings.warehouse).replay_dead_letters(spark, chosen)
     typer.echo(f"{done} records are in the tables, {left} cannot be read")
 
@@ -257,7 +264,7 @@ def table_states(settings: Settings) -> Iterator[list[TableState]]:
     from tailrace.warehouse.tables.catalogs import open_tables
 
     try:
-        with closing(open_tables(settings.warehouse)) as reader:
+        with closing(open_tables(settings.warehouse, settings.spark.config)) as reader:
             states = reader.read()
     except (MissingExtra, SettingsError):
         with _lake(settings) as lake:
@@ -268,9 +275,11 @@ def table_states(settings: Settings) -> Iterator[list[TableState]]:
 @contextmanager
 def _lake(settings: Settings) -> Iterator[Lake]:
     from tailrace.cli.spark_session import spark_session
+    from tailrace.spark.stores import check_tables
     from tailrace.warehouse.lake import configure_catalog, open_lake
 
     with spark_session(settings.spark, table_format=settings.warehouse.format) as spark:
+        check_tables(spark, settings.warehouse)
         configure_catalog(spark, settings.warehouse)
         yield open_lake(spark, settings.warehouse)
 

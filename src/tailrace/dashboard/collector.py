@@ -75,7 +75,7 @@ class Collector:
         self._changes = None if to_kafka else PolledSource(ChangeStreamSource(settings, self._add_event), 0.1)
         self.redis = FeaturesSource(settings.features.redis_url.get_secret_value(), dashboard.feature_sets)
         self._features = PolledSource(self.redis)
-        self._tables = PolledSource(TablesSource(settings.warehouse), 2.0)
+        self._tables = PolledSource(TablesSource(settings.warehouse, settings.spark.config), 2.0)
         self._dead_letters = self._dead_letter_sources()
 
     def _dead_letter_sources(self) -> list[PolledSource[DeadLetters]]:

@@ -18,6 +18,7 @@ from tailrace import errors, server_codes
 from tailrace.capture.classifier import classify
 from tailrace.errors import HistoryLost, Outcome, TailraceError
 from tailrace.masking import masked, shown_failure
+from tailrace.object_store import store_error
 
 _SNAPSHOT_TOO_OLD = {"mongodb-239", "mongodb-246"}
 _LOST_OFFSETS = ("KAFKA_DATA_LOSS", "OffsetOutOfRangeException", "failOnDataLoss")
@@ -79,7 +80,7 @@ def permanent_error(failure: BaseException) -> TailraceError | None:
         )
     if _NO_SPACE in text:
         return errors.DiskFull(f"a disk of the job is full: {cause_of(failure)}")
-    return None
+    return store_error(text)
 
 
 def cause_of(failure: BaseException) -> str:

@@ -55,7 +55,7 @@ def without_checksum_files(spark: SparkSession) -> None:
     if jvm is None:
         return
     here = jvm.java.net.URI("file:///")
-    jvm.org.apache.hadoop.fs.FileSystem.get(here, _hadoop(spark)).setWriteChecksum(False)
+    jvm.org.apache.hadoop.fs.FileSystem.get(here, hadoop_settings(spark)).setWriteChecksum(False)
 
 
 def without_v1_relation(frame: DataFrame) -> DataFrame:
@@ -92,7 +92,8 @@ def count_input_rows(query: StreamingQuery, rows: int) -> None:
         plan.collectLeaves().head().longMetric("numOutputRows").add(rows)
 
 
-def _hadoop(spark: SparkSession) -> Any:
+def hadoop_settings(spark: SparkSession) -> Any:
+    """Give Hadoop's settings as the session has them, an object of its own for the caller to change."""
     return java_session(spark).sessionState().newHadoopConf()
 
 
@@ -101,7 +102,7 @@ class HadoopFiles:
 
     def __init__(self, spark: SparkSession, jvm: Any) -> None:
         self._jvm = jvm
-        self._configuration = _hadoop(spark)
+        self._configuration = hadoop_settings(spark)
 
     @classmethod
     def of(cls, spark: SparkSession) -> HadoopFiles | None:

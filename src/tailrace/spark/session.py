@@ -142,9 +142,11 @@ def session_config(
         "spark.driver.memory": settings.driver_memory,
         **settings.config,
     }
-    wanted = missing_jars([*settings.jars, *jars])
+    # Jars that the user added by Spark's own property are wanted beside the connectors.
+    added = [jar.strip() for jar in settings.config.get("spark.jars", "").split(",") if jar.strip()]
+    wanted = [*added, *map(str, missing_jars([*settings.jars, *jars]))]
     if wanted:
-        chosen["spark.jars"] = ",".join(map(str, wanted))
+        chosen["spark.jars"] = ",".join(wanted)
     return chosen
 
 

@@ -13,7 +13,7 @@ import difflib
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,8 +56,17 @@ class Answer:
 
 
 @contextmanager
-def ask(query: str, settings: WarehouseSettings, as_of: datetime | None = None) -> Iterator[Answer]:
-    """Answer one SELECT, with all tables as they were at one moment; the answer can be read inside the block."""
+def ask(
+    query: str,
+    settings: WarehouseSettings,
+    as_of: datetime | None = None,
+    *,
+    spark_config: Mapping[str, str] | None = None,
+) -> Iterator[Answer]:
+    """Answer one SELECT, with all tables as they were at one moment; the answer can be read inside the block.
+
+    `spark_config` says how a bucket is reached, where the tables are in one.
+    """
     try:
         import duckdb
         import pyiceberg.table  # noqa: F401  (one extra brings both)
@@ -65,7 +74,7 @@ def ask(query: str, settings: WarehouseSettings, as_of: datetime | None = None) 
         raise missing_extra(error, "SQL without Spark") from None
     keep_null_lists()
     with (
-        closing(open_tables(settings)) as tables,
+        closing(open_tables(settings, spark_config)) as tables,
         tempfile.TemporaryDirectory(prefix="tailrace-sql-") as spilled,
         closing(duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": spilled})) as connection,
     ):

@@ -17,7 +17,7 @@ from tailrace.warehouse.tables.catalogs import catalog_properties
     [
         {"catalog_config": {"type": "nessie", "uri": "http://127.0.0.1:1/"}},
         {"catalog_config": {"catalog-impl": "com.example.Own"}},
-        {"folder": "s3://lake/tables"},
+        {"folder": "gs://lake/tables"},
         {"catalog_config": {"type": "hadoop", "warehouse": "hdfs://host/lake"}},
         {"catalog_config": {"type": "jdbc", "uri": "jdbc:oracle:thin:@127.0.0.1:1521/lake"}},
         {"catalog_config": {"type": "jdbc"}},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse import TableState
 from tailrace.warehouse.tables.catalogs import TableReader, open_tables
@@ -12,14 +14,16 @@ class TablesSource:
 
     name = "iceberg"
 
-    def __init__(self, settings: WarehouseSettings) -> None:
+    def __init__(self, settings: WarehouseSettings, spark_config: Mapping[str, str] | None = None) -> None:
+        """`spark_config` says how a bucket is reached, where the tables are in one."""
         self._settings = settings
+        self._spark_config = spark_config
         self._tables: TableReader | None = None
 
     def poll(self) -> list[TableState]:
         """Read what every table says of itself."""
         if self._tables is None:
-            self._tables = open_tables(self._settings)
+            self._tables = open_tables(self._settings, self._spark_config)
         return self._tables.read()
 
     def close(self) -> None:

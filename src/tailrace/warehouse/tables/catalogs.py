@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tailrace.errors import FileUnusable, MissingExtra, SettingsError
+from tailrace.object_store import file_properties, is_s3, uses_s3a
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.tables.data import DeltaData, IcebergData, TableData, refuse_variants
 from tailrace.warehouse.tables.folders import delta_path, read_tables, table_names
@@ -55,18 +56,26 @@ class TableReader(Protocol):
         """Give connections back; the next read opens them again."""
 
 
-def open_tables(settings: WarehouseSettings) -> TableReader:
-    """Give the reader of the catalog that the settings describe; refuse one that only Spark can read."""
+def open_tables(settings: WarehouseSettings, spark_config: Mapping[str, str] | None = None) -> TableReader:
+    """Give the reader of the catalog that the settings describe; refuse one that only Spark can read.
+
+    `spark_config` is Spark's own configuration, which says how a bucket is reached.
+    """
     config = settings.catalog_config
     kind = config.get("type") or _CLASSES.get(config.get("catalog-impl", ""), config.get("catalog-impl", "hadoop"))
     if kind == "hadoop":
         folder = config.get("warehouse", settings.folder)
+        if is_s3(folder) and settings.format == "iceberg":
+            from tailrace.warehouse.tables.object_folder import ObjectFolder
+
+            return ObjectFolder(folder, file_properties(folder, spark_config or {}, config))
         if "://" in folder.removeprefix("file://"):
             raise SettingsError(f"tables in a folder at {folder.partition('://')[0]} cannot be read here", hint=_HINT)
         return _Folder(folder)
     if kind not in _TYPES:
         raise SettingsError(f"tables of a catalog of the type {kind} cannot be read here", hint=_HINT)
-    return _OtherCatalog(settings.catalog, catalog_properties(kind, config))
+    files = file_properties(config["warehouse"], spark_config or {}, config) if uses_s3a(config) else {}
+    return _OtherCatalog(settings.catalog, {**files, **catalog_properties(kind, config)})
 
 
 class _Folder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -140,8 +140,13 @@ def _newest_metadata(folder: Path) -> dict[str, Any] | None:
 
 def _metadata_files(folder: Path) -> list[Path]:
     """Give the files of metadata, the newest first."""
-    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _VERSION.fullmatch(path.name))]
-    return [path for _, path in sorted(numbered, reverse=True)]
+    return [folder / name for name in newest_first(path.name for path in folder.iterdir())]
+
+
+def newest_first(names: Iterable[str]) -> list[str]:
+    """Give those names that are of files of metadata, the newest first."""
+    numbered = [(int(match[1]), name) for name in names if (match := _VERSION.fullmatch(name))]
+    return [name for _, name in sorted(numbered, reverse=True)]
 
 
 def _snapshot(form: Mapping[str, Any]) -> Snapshot:
