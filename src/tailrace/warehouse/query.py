@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import ServerUnreachable, SqlRefused
 from tailrace.extras import missing_extra
+from tailrace.object_store import store_error
 from tailrace.settings import WarehouseSettings
 from tailrace.warehouse.tables.catalogs import TableReader, open_tables
 from tailrace.warehouse.tables.data import TableData, keep_null_lists
@@ -87,7 +88,7 @@ def ask(
             answer = connection.sql(query)
             yield Answer(answer.columns, [str(kind) for kind in answer.types], _rows(answer))
         except duckdb.Error as error:
-            raise SqlRefused(_first_line(error), hint=_hint(error)) from None
+            raise store_error(str(error)) or SqlRefused(_first_line(error), hint=_hint(error)) from None
 
 
 @contextmanager

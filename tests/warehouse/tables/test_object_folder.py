@@ -67,6 +67,19 @@ def test_a_query_is_answered(s3: S3) -> None:
     assert "shop.orders" in refused.value.hint
 
 
+def test_a_server_that_goes_away_while_rows_are_read_is_no_fault_of_the_query(tmp_path: Path) -> None:
+    def rows_without(server: S3) -> list[Any]:
+        settings = WarehouseSettings(folder=FOLDER)
+        with ask("SELECT n FROM shop.orders", settings, spark_config=server.spark_config()) as answer:
+            server.close()
+            return list(answer.rows)
+
+    with S3.start(["lake"], folder=tmp_path) as server:
+        _fill(server)
+        with pytest.raises(ServerUnreachable, match="does not answer"):
+            rows_without(server)
+
+
 def _answer(
     settings: WarehouseSettings, config: dict[str, str], query: str = "SELECT sum(n) FROM shop.orders"
 ) -> list[Any]:
