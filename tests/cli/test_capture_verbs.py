@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
+from tailrace import raw
 from tailrace.capture.positions import open_store
 from tailrace.capture.recovery.gaps import GapLedger, GapState
 from tailrace.cli.app import run
@@ -120,6 +122,28 @@ def test_verify_compares_a_topic_with_its_collection(
     database.orders.delete_one({"_id": 3})
     assert run(["verify", "--source", namespace, *where, "--wait", "0.2"]) == 69
     assert "error[not-caught-up]" in capsys.readouterr().err
+
+
+def test_verify_names_documents_that_no_record_can_hold(
+    mongodb: ReplicaSet, kafka: Kafka, database: Database[dict[str, Any]], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Text that is no UTF-8, as `_id` and in a document that was fine before: both went to the dead letters."""
+    monkeypatch.setenv("TAILRACE_CAPTURE__TOPIC_PREFIX", f"odd-{database.name}")
+    where = ["--uri", mongodb.uri, "--store", f"file:{tmp_path}", "--sink", f"kafka://{kafka.bootstrap_servers}"]
+    namespace = f"{database.name}.orders"
+    odd = raw.element(raw.STRING, b"v", raw.string(b"\xff"))
+    database.orders.insert_many([{"_id": number} for number in range(3)])
+    database.orders.insert_one(RawBSONDocument(raw.document(raw.element(raw.STRING, b"_id", raw.string(b"\xff")))))
+    assert run(["produce", namespace, *where, "--until-idle"]) == 0
+    database.orders.update_one({"_id": 1}, {"$set": RawBSONDocument(raw.document(odd))})
+    database.orders.update_one({"_id": 2}, {"$set": {"v": 5}})
+    assert run(["produce", namespace, *where, "--until-idle"]) == 0
+    capsys.readouterr()
+    assert run(["verify", "--source", namespace, *where, "--json"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)
+    assert (result["documents"], result["equal"], result["missing"], result["stale"]) == (4, 2, 1, 1)
+    assert result["examples"] == {"missing": ["\ufffd"], "stale": [1]}
 
 
 def test_ctrl_c_ends_a_producer_cleanly(database: Database[dict[str, Any]], tmp_path: Path, flags: list[str]) -> None:

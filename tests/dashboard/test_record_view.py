@@ -8,8 +8,10 @@ import bson
 import pytest
 from bson import ObjectId, Timestamp
 
+from tailrace import raw
 from tailrace.capture.formats import make_format
 from tailrace.dashboard.record_view import as_json, key_of, namespace_of, short, summary_of, wall_time_of
+from tailrace.dashboard.sources.change_stream import observed
 from tailrace.token import ResumeToken, TokenData, TokenKind
 
 MOMENT = datetime(2026, 5, 1, 12, 0, 0, 250_000, UTC)
@@ -37,9 +39,9 @@ INSERT = event("insert", fullDocument={"_id": KEY, "user": 42, "city": "Bergen"}
 UPDATE = event("update", updateDescription={"updatedFields": {"city": "Oslo"}, "removedFields": ["note"]})
 
 
-def record(name: str, raw: bytes) -> tuple[bytes | None, bytes]:
+def record(name: str, event: bytes) -> tuple[bytes | None, bytes]:
     made = make_format(name, fields=("user", "city")) if name == "flat" else make_format(name)
-    first = made.records(raw)[0]
+    first = made.records(event)[0]
     assert first.value is not None
     return first.key, first.value
 
@@ -71,6 +73,16 @@ def test_bytes_of_no_format_are_shown_as_they_are() -> None:
     assert namespace_of(as_json(b"[1]")) is None
     assert summary_of(7) == ""
     assert wall_time_of(None) is None
+
+
+def test_records_of_documents_that_drivers_refuse_are_shown() -> None:
+    odd = raw.document(
+        raw.element(raw.STRING, b"city", raw.string(b"\xff")), raw.element(raw.BINARY, b"id", raw.binary(4, b"abc"))
+    )
+    inserted = raw.append(raw.without(INSERT, b"fullDocument"), raw.element(raw.DOCUMENT, b"fullDocument", odd))
+    _, value = record("bson", inserted)
+    assert as_json(value)["fullDocument"]["city"] == "\ufffd"
+    assert observed(inserted).line.namespace == "shop.orders"
 
 
 def test_long_values_are_cut() -> None:

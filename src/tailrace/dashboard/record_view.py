@@ -10,7 +10,8 @@ from typing import Any
 import bson
 import orjson
 
-from tailrace.raw.extended_json import relaxed_document
+from tailrace.errors import BsonMalformed
+from tailrace.raw.display import relaxed_for_display
 
 _LONGEST_SUMMARY = 160
 _LONGEST_VALUE = 40
@@ -27,8 +28,8 @@ def as_json(value: bytes) -> Any:
         pass
     if len(value) >= _LEAST_BSON and int.from_bytes(value[:4], "little") == len(value):
         try:
-            return orjson.loads(relaxed_document(value))
-        except (bson.errors.BSONError, orjson.JSONDecodeError):
+            return orjson.loads(relaxed_for_display(value))
+        except (bson.errors.BSONError, BsonMalformed, orjson.JSONDecodeError):
             pass
     return {"base64": base64.b64encode(value).decode()}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pymongo import MongoClient
 from pyspark.sql import types
 
 from tailrace.capture.snapshot.chunk import RAW
-from tailrace.errors import SettingsError
+from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.policy import NO_POLICY, Policy
 from tailrace.raw import extended_json
 from tailrace.raw.bson_types import type_name
@@ -29,7 +30,8 @@ def inferred_schema(
         collection = client[database].get_collection(name, codec_options=RAW)
         for found in collection.aggregate([{"$sample": {"size": sampling_size}}]):
             shown = policy.document(namespace, bytes(found.raw))
-            document = merged(document, type_of(extended_json.decode(shown)))
+            with suppress(EventUnconvertible):  # others of the sample tell
+                document = merged(document, type_of(extended_json.decode(shown)))
     if not isinstance(document, types.StructType):
         hint = "Name a collection that has documents in the option namespaces, or declare a schema."
         raise SettingsError("there is nothing to infer a schema from", hint=hint)

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from sink_sides import change, records
+from tailrace import raw
 from tailrace.capture.dead_letters.dead_letters import DeadLetters
 from tailrace.capture.formats import make_format
 from tailrace.capture.sinks import SinkOptions, open_sink
@@ -82,6 +83,21 @@ def test_the_keys_of_changed_documents_leave_the_cache(
             sink.add([format.records(event)[0] for event in events])
             assert sink.flush(30) == 4
         assert cache.keys() == [b"shop/orders/3"]
+    assert letters() == []
+
+
+def test_odd_values_beside_the_key_keep_no_document_in_the_cache(
+    redis_server: Redis, dead_letters: DeadLetters, letters: Callable[[], list[Any]]
+) -> None:
+    odd = raw.document(raw.element(raw.STRING, b"note", raw.string(b"\xff")))
+    event = raw.append(raw.without(change(1), b"fullDocument"), raw.element(raw.DOCUMENT, b"fullDocument", odd))
+    with redis.Redis.from_url(redis_server.url) as cache:
+        cache.set("odd:1", "a")
+        with open_sink(f"{redis_server.url}?key=odd:{{_id}}", dead_letters, SinkOptions()) as sink:
+            sink.setup()
+            sink.add(make_format("bson").records(event))
+            assert sink.flush(30) == 1
+        assert cache.get("odd:1") is None
     assert letters() == []
 
 

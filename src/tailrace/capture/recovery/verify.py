@@ -16,10 +16,11 @@ from tailrace.capture.kafka_address import KafkaAddress
 from tailrace.capture.recovery.rebuilt_state import RebuiltState
 from tailrace.capture.snapshot.chunk import Chunk
 from tailrace.capture.snapshot.reading import ChunkReader
+from tailrace.errors import EventUnconvertible
 from tailrace.fold import id_of_value
 from tailrace.policy import NO_POLICY, Policy
-from tailrace.raw import extended_json
 from tailrace.raw.cluster_time import ClusterTime
+from tailrace.raw.display import decode_for_display
 
 if TYPE_CHECKING:
     from tailrace.capture.recovery.topic_reader import TopicMessage
@@ -61,7 +62,7 @@ class Comparison:
         setattr(self, kind, getattr(self, kind) + 1)
         examples = self.examples.setdefault(kind, [])
         if len(examples) < _EXAMPLES:
-            examples.append(extended_json.decode(document_key)["_id"])
+            examples.append(decode_for_display(document_key)["_id"])
 
 
 class Verification:
@@ -138,7 +139,12 @@ class Verification:
     def _same(self, known: bytes | None, document: bytes) -> bool:
         if not self._decoder.has_documents:
             return True
-        return known is not None and orjson.loads(known) == self._decoder.spelled(document)
+        if known is None:
+            return False
+        try:
+            return bool(orjson.loads(known) == self._decoder.spelled(document))
+        except EventUnconvertible:
+            return False  # what the format cannot write is in no record
 
     def _find_extra(self, result: Comparison) -> None:
         there = (id_of_value(_id_value(document)) for document in self._documents(result.namespace))

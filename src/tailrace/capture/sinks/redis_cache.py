@@ -14,8 +14,9 @@ from tailrace.capture.formats.plain import plain_value
 from tailrace.capture.record import Record
 from tailrace.capture.sinks.sink import DEFAULT_BUFFER_BYTES
 from tailrace.capture.sinks.worker import WorkerSink
-from tailrace.errors import RecordRefused, SettingsError, SinkUnavailable, TailraceError
+from tailrace.errors import EventUnconvertible, RecordRefused, SettingsError, SinkUnavailable, TailraceError
 from tailrace.raw import extended_json
+from tailrace.raw.display import decode_for_display
 from tailrace.redis_access import connect_to_server, not_authorized
 from tailrace.settings import masked
 
@@ -108,11 +109,14 @@ class RedisCacheSink(WorkerSink):
         self._client.close()
 
     def _key(self, record: Record) -> str | None:
-        event = extended_json.decode(record.event)
+        try:
+            event = extended_json.decode(record.event)
+        except EventUnconvertible:  # fields beside those of the key do not matter
+            event = decode_for_display(record.event)
         if "documentKey" not in event:
             return None
         try:
             return self._template.key_of(event)
-        except RecordRefused as error:
+        except (RecordRefused, EventUnconvertible) as error:
             self._dead_letters.add_record(record, error)
             return None

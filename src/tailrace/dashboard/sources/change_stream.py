@@ -14,7 +14,7 @@ from tailrace.driver import Batch, ChangeStream, watch
 from tailrace.errors import EventUnconvertible
 from tailrace.event import ChangeEvent
 from tailrace.policy.configured import policy_of
-from tailrace.raw.extended_json import relaxed_document
+from tailrace.raw.display import relaxed_for_display
 from tailrace.settings import Settings
 
 _MOST_AT_ONCE = 200
@@ -60,7 +60,7 @@ def observed(event: bytes) -> ObservedEvent:
     """Make an event of its BSON."""
     change = ChangeEvent(event)
     at = change.token_time
-    value = relaxed_document(event)
+    value = relaxed_for_display(event)
     record = as_json(value)
     wall = wall_time_of(record)
     line = EventLine(
