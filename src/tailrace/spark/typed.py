@@ -17,7 +17,7 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 from pyspark.sql import types
 
-from tailrace.errors import SettingsError
+from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.raw import extended_json
 from tailrace.raw.decimals import to_decimal
 
@@ -25,6 +25,8 @@ Mismatches = list[str]
 Convert = Callable[[Any, str, Mismatches], Any]
 
 _EPOCH = date(1970, 1, 1)
+_FARTHEST_MS = (2**63 - 1) // 1_000
+"""A column counts microseconds in 64 bits; BSON counts milliseconds."""
 _BITS: Mapping[type[types.DataType], int] = {
     types.ByteType: 8,
     types.ShortType: 16,
@@ -61,7 +63,7 @@ def _checked(scalar: Callable[[Any], Any]) -> Convert:
             return None
         try:
             return scalar(value)
-        except (_Misfit, ArithmeticError, ValueError):
+        except (_Misfit, EventUnconvertible, ArithmeticError, ValueError):
             mismatches.append(path)
             return None
 
@@ -159,7 +161,7 @@ def _string(value: Any) -> str:
 
 
 def _microseconds(value: Any) -> int:
-    if isinstance(value, DatetimeMS):
+    if isinstance(value, DatetimeMS) and -_FARTHEST_MS <= int(value) <= _FARTHEST_MS:
         return int(value) * 1_000
     if isinstance(value, Timestamp):
         return value.time * 1_000_000

@@ -246,10 +246,13 @@ class _Stage:
 
     def _put(self, row: dict[str, Any], key: bytes, data: bytes, *, is_whole: bool = True) -> None:
         try:
-            document = extended_json.decode(data)
+            self._put_decoded(row, key, data, extended_json.decode(data), is_whole=is_whole)
         except EventUnconvertible as error:
             self._refuse(row, key, f"{error.code}: {error.message}", data)
-            return
+
+    def _put_decoded(
+        self, row: dict[str, Any], key: bytes, data: bytes, document: dict[str, Any], *, is_whole: bool
+    ) -> None:
         if self._plan.as_json:
             row["_id"] = _id_text(document, data)
             row["document"] = extended_json.relaxed(document, data).decode() if is_whole else None
