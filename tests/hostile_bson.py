@@ -69,6 +69,7 @@ def elements() -> Iterator[tuple[str, bytes]]:
     yield "a string without its end", raw.element(raw.STRING, b"v", raw.int32(3) + b"abc")
     yield "old binary", raw.element(raw.BINARY, b"v", raw.binary(2, raw.int32(99) + b"abc"))
     yield "old binary without its inner length", raw.element(raw.BINARY, b"v", raw.binary(2, b"ab"))
+    yield "binary of the subtype 255", raw.element(raw.BINARY, b"v", raw.binary(255, b"abc"))
     yield "a UUID of 3 bytes", raw.element(raw.BINARY, b"v", raw.binary(4, b"abc"))
     scope = raw.string("f") + raw.document(twice)
     yield "code with a scope", raw.element(raw.CODE_WITH_SCOPE, b"v", raw.int32(len(scope) + 4) + scope)

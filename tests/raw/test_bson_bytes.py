@@ -6,7 +6,7 @@ import re
 
 import bson
 import pytest
-from bson import DBRef, Int64, ObjectId, Timestamp
+from bson import Binary, DBRef, Int64, ObjectId, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -150,3 +150,17 @@ def test_scalars_are_written_as_pymongo_writes_them() -> None:
     three = raw.array([raw.Value(raw.INT32, raw.int32(n)) for n in range(3)])
     assert three == bson.encode({"0": 0, "1": 1, "2": 2})
     assert raw.binary_at(raw.binary(4, b"x" * 16)) == (4, b"x" * 16)
+
+
+def test_what_was_decoded_can_be_encoded_again() -> None:
+    """pymongo decodes binaries of the subtype 255, and raises SystemError when it is to encode one."""
+    inner = {"_id": 1, "list": [Binary(b"abc", 255), Binary(b"old", 2), {"deep": Binary(b"", 255)}], "n": Int64(5)}
+    for value in (inner, {"a": inner}, {"v": Binary(b"abc", 255), "_id": Binary(b"x", 255)}):
+        assert bson.decode(raw.encode(value)) == value
+    assert raw.encode({"v": Binary(b"abc", 255)}) == raw.document(
+        raw.element(raw.BINARY, b"v", raw.binary(255, b"abc"))
+    )
+    assert raw.from_python([Binary(b"abc", 255)]).kind == raw.ARRAY
+    plain = {"v": [Binary(b"old", 2), {"x": None}], "_id": 1}
+    with_it = raw.encode({**plain, "w": Binary(b"", 255)})
+    assert with_it[4:].startswith(bson.encode(plain)[4:-1])

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import bson
 from bson import json_util
 
 from tailrace import raw
@@ -63,7 +62,7 @@ def flatten(separator: str) -> EventChange:
             updated = {_spelt(path, separator): value for path, value in update["updatedFields"].items()}
             update["updatedFields"] = flat(updated, separator)
             update["removedFields"] = [_spelt(path, separator) for path in update["removedFields"]]
-        return raw.document(raw.body(bson.encode(decoded)))
+        return raw.document(raw.body(raw.encode(decoded)))
 
     return change
 

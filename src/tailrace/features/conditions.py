@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-import bson
 from bson import json_util
 
+from tailrace import raw
 from tailrace.engine.expression import Pipeline, compile_pipeline
 from tailrace.errors import ChangeStreamError, SettingsError
 from tailrace.raw import extended_json
@@ -43,7 +43,7 @@ def fields_of(text: str) -> list[str]:
 
 def holds(text: str, fields: Mapping[str, Any]) -> bool:
     """Tell whether a document with these fields fulfils a condition."""
-    return _compiled(text)(bson.encode(fields)) is not None
+    return _compiled(text)(raw.encode(fields)) is not None
 
 
 @lru_cache(maxsize=256)

@@ -184,7 +184,7 @@ class Login:
         first, *stages = command["pipeline"]
         stage = {name: value for name, value in first["$changeStream"].items() if name not in _STARTS}
         asked = dict(command) | {"pipeline": [{"$changeStream": stage}, *stages], "cursor": {"batchSize": 0}}
-        refusal = await rehearse(upstream, bson.encode(asked))
+        refusal = await rehearse(upstream, raw.encode(asked))
         return refusal is not None and error_code(refusal) == server_codes.UNAUTHORIZED
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias
 
-import bson
-
+from tailrace import raw
 from tailrace.engine.dialect import Dialect
 from tailrace.engine.images import ImageStore, NoImages
 from tailrace.engine.options import ChangeStreamOptions, StreamSpec
@@ -397,7 +396,7 @@ def lags_of(watching: Iterable[Watching], reached: int) -> dict[str, float]:
 
 def sharing_key(spec: StreamSpec) -> Key:
     """Give what two subscribers must have in common to share their events."""
-    stages = bson.encode({"": list(spec.stages)})
+    stages = raw.encode({"": list(spec.stages)})
     options: ChangeStreamOptions = replace(
         spec.options, resume_after=None, start_after=None, start_at_operation_time=None
     )

@@ -11,12 +11,13 @@ checks a whole document, nested ones included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import bson
+from bson.binary import OLD_BINARY_SUBTYPE, Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.timestamp import Timestamp
 
@@ -381,5 +382,35 @@ def to_python(kind: int, data: bytes) -> Any:
 
 def from_python(value: Any) -> Value:
     """Encode one Python object as pymongo does."""
+    doc = encode({"v": value})
+    return Value(doc[4], doc[7:-1])
+
+
+def encode(fields: Mapping[str, Any]) -> bytes:
+    """Encode a document as pymongo does, also with binaries of the subtype 255, which it decodes and cannot encode."""
+    try:
+        return bson.encode(fields)
+    except SystemError:
+        names = sorted(fields, key=lambda name: name != "_id")  # where pymongo puts it
+        return document(*(_element(name, fields[name]) for name in names))
+
+
+def _element(name: str, value: Any) -> bytes:
+    kind, data = _encoded(value)
+    return element(kind, name.encode(), data)
+
+
+def _encoded(value: Any) -> Value:
+    if isinstance(value, Mapping):
+        return Value(DOCUMENT, document(*(_element(name, inner) for name, inner in value.items())))
+    if isinstance(value, list | tuple):
+        return Value(ARRAY, array([_encoded(inner) for inner in value]))
+    if isinstance(value, Binary):
+        return Value(BINARY, binary(value.subtype, _payload(value)))
     doc = bson.encode({"v": value})
     return Value(doc[4], doc[7:-1])
+
+
+def _payload(value: Binary) -> bytes:
+    """Give the bytes of a binary as BSON has them: the old subtype repeats their length."""
+    return int32(len(value)) + value if value.subtype == OLD_BINARY_SUBTYPE else bytes(value)

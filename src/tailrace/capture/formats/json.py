@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import bson
 import orjson
 
+from tailrace import raw
 from tailrace.capture.formats.format import DecodedFormat, losses_of
 from tailrace.capture.formats.stored_records import (
     KafkaRecord,
@@ -74,7 +74,7 @@ class JsonDecoder(RecordDecoder):
         event = extended_json.loads(record.value)
         if not isinstance(event, dict) or "operationType" not in event:
             raise ValueError("no operationType")
-        return ReadEvent(bson.encode(event))
+        return ReadEvent(raw.encode(event))
 
 
 class CanonicalDecoder(JsonDecoder):

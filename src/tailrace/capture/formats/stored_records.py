@@ -159,7 +159,7 @@ def event_of_parts(
     token = record.token or record.location
     fields = {"operationType": operation, "clusterTime": time, "ns": namespace}
     given = {name: value for name, value in parts.items() if value is not None}
-    body = raw.body(bson.encode({**fields, **given}))
+    body = raw.body(raw.encode({**fields, **given}))
     return ReadEvent(raw.document(raw.element(raw.DOCUMENT, b"_id", token), body))
 
 

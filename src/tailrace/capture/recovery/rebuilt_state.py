@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import bson
 import orjson
 
+from tailrace import raw
 from tailrace.capture.formats.stored_records import RecordDecoder, StoredRecord
 from tailrace.capture.recovery.document_table import DocumentChange, DocumentTable, Known
 from tailrace.fold import END_OPERATIONS, End, Ends, Moment, Spelling, id_of
@@ -92,7 +92,7 @@ class RebuiltState:
         namespace = self.ends.location_of(record.namespace, moment)
         if namespace is None:
             return
-        change = DocumentChange(moment, record.operation, bson.encode(record.document_key), *self._parts(record))
+        change = DocumentChange(moment, record.operation, raw.encode(record.document_key), *self._parts(record))
         address = namespace, id_of(record.document_key)
         self._table.take(address, change, with_documents=self._with_documents)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import bson
 from bson import json_util
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
@@ -66,7 +65,7 @@ def bounds_from_json(forms: Sequence[str]) -> list[bytes]:
 
 
 def _from_extended_json(form: str) -> bytes:
-    return bson.encode(json_util.loads(form, json_options=json_util.CANONICAL_JSON_OPTIONS))
+    return raw.encode(json_util.loads(form, json_options=json_util.CANONICAL_JSON_OPTIONS))
 
 
 CHUNK_BYTES = 8 * 1024 * 1024

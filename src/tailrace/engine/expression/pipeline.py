@@ -16,6 +16,7 @@ from typing import Any, Final
 import bson
 from bson.timestamp import Timestamp
 
+from tailrace import raw
 from tailrace.engine.expression import (  # noqa: F401
     accumulators,
     arithmetic,
@@ -252,7 +253,7 @@ def _parse_stages(
 def _specification(stage: bytes | Mapping[str, Any]) -> tuple[str, Value]:
     if not isinstance(stage, bytes | Mapping):
         fail(TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object")
-    document = Document(stage if isinstance(stage, bytes) else bson.encode(stage))
+    document = Document(stage if isinstance(stage, bytes) else raw.encode(stage))
     names = document.names()
     check(len(names) == 1, 40323, "A pipeline stage specification object must contain exactly one field.")
     return text_of(names[0]), document.get(names[0])

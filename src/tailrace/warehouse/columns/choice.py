@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import bson
-
+from tailrace import raw
 from tailrace.errors import EventUnconvertible, SettingsError
 from tailrace.raw import extended_json
 from tailrace.warehouse.columns.encoding import Encoded, Encoder
@@ -58,7 +57,7 @@ class Choice:
             document = extended_json.decode(data) if self.excluded else {}
         except EventUnconvertible:
             return data
-        return bson.encode(document) if _remove(document, self.excluded) else data
+        return raw.encode(document) if _remove(document, self.excluded) else data
 
     def encode(self, document: dict[str, Any], encoder: Encoder) -> Encoded:
         """Put the values of a document into the columns, the chosen ones where there are such."""
