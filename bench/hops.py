@@ -26,7 +26,7 @@ from bench.figures import percentile
 from bench.peers.connect import Connector
 from bench.workload import Client, SteadyWriter, is_probe
 from tailrace.warehouse import read_tables
-from tailrace.warehouse.tables import SNAPSHOTS_SHOWN, Snapshot
+from tailrace.warehouse.tables.states import SNAPSHOTS_SHOWN, Snapshot
 
 _AT = re.compile(rb'at_us\\?": ?(?:\{\\?"\$numberLong\\?": ?\\?")?(\d+)')
 _SECONDS_TO_OPEN = 240.0

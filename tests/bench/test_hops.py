@@ -11,7 +11,7 @@ from bench.contestant import ContestantFailed
 from bench.hops import IcebergHop, Load
 
 from bench import hops
-from tailrace.warehouse.tables import SNAPSHOTS_SHOWN, Snapshot
+from tailrace.warehouse.tables.states import SNAPSHOTS_SHOWN, Snapshot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
