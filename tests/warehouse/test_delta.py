@@ -75,6 +75,17 @@ def test_batches_into_delta_tables_and_sql_over_them_without_spark(spark, tmp_pa
         answered("SELECT count(*) FROM d.c", chosen, datetime(2020, 1, 1, tzinfo=UTC))
 
 
+def test_a_table_whose_creation_was_cut_off_is_made(spark, tmp_path: Path):
+    """What a driver leaves that is killed in CREATE TABLE: a log without a commit."""
+    for name in ("c", "c_history"):
+        (tmp_path / "d" / name / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    chosen = WarehouseSettings(folder=str(tmp_path), format="delta", maintain_batches=0)
+    assert read_tables(chosen.folder) == []
+    configure_catalog(spark, chosen)
+    WarehouseJob(chosen).write(events(spark, "d.c", [{"_id": 1}], 1), Commit("q", 0))
+    assert mirrored(open_lake(spark, chosen).table(("d", "c"))) == {repr(1): bson.encode({"_id": 1})}
+
+
 def test_the_formats_do_not_write_into_each_others_tables(spark, tmp_path: Path):
     def made(format: str, folder: str) -> WarehouseSettings:
         return WarehouseSettings(folder=str(tmp_path / folder), catalog=f"lake_{uuid.uuid4().hex[:8]}", format=format)

@@ -140,6 +140,16 @@ class HadoopFiles:
         path, files = self._opened(location)
         files.delete(path, True)
 
+    def remove_empty(self, location: str) -> bool:
+        """Remove a folder unless something is in it, and say whether it is gone."""
+        path, files = self._opened(location)
+        if self.names(location):
+            return False
+        try:
+            return bool(files.delete(path, False))
+        except Py4JError:  # somebody put something there meanwhile
+            return False
+
     def names(self, location: str) -> list[str]:
         """List a folder; one that is not there is empty."""
         path, files = self._opened(location)

@@ -81,6 +81,10 @@ def check(spark: SparkSession) -> None:
     )
 
 
+_STAGED: Final = "_staged_commits"
+"""The folder that Delta makes in a log before its first commit."""
+
+
 class DeltaLake(Lake):
     """The tables of one folder."""
 
@@ -109,7 +113,8 @@ class DeltaLake(Lake):
 
     def has_table(self, table: Name) -> bool:
         """Look whether there is such a table."""
-        return bool(self._files.names(f"{self.location(table)}/{LOG_FOLDER}"))
+        inside = self._files.names(f"{self.location(table)}/{LOG_FOLDER}")
+        return any(name[:1].isdigit() for name in inside)
 
     def create(
         self,
@@ -124,6 +129,7 @@ class DeltaLake(Lake):
         """Make a table unless it is there; the ranges of its columns keep days apart, without partitions."""
         if self.exists(table):
             return
+        self._remove_log_without_commit(table)
         chosen = {
             **_ALWAYS,
             **_OF_KIND.get(kind, {}),
@@ -137,6 +143,15 @@ class DeltaLake(Lake):
             f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta"
             f" TBLPROPERTIES ({listed_properties(chosen)})"
         )
+
+    def _remove_log_without_commit(self, table: Name) -> None:
+        """Make room where a crash in CREATE TABLE left folders without a commit, which Delta takes for a table."""
+        log = f"{self.location(table)}/{LOG_FOLDER}"
+        self._files.remove_empty(f"{log}/{_STAGED}")
+        if self._files.remove_empty(log):
+            self._logs.invalidateCache(
+                java_session(self.spark), self._jvm.org.apache.hadoop.fs.Path(self.location(table))
+            )
 
     def purge(self, table: Name) -> None:
         """Remove a table with its files; what the JVM keeps of its log goes too."""
