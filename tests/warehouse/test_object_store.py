@@ -205,7 +205,7 @@ def test_a_stream_whose_driver_is_killed(
     def wait_for(part: str, before: set[str]) -> None:
         wait_until(lambda: any(part in key for key in set(site.keys(s3)) - before), part, seconds=SECONDS)
 
-    count, by_drivers = count + more(60), 0  # counted on the way, since the job's own care removes old snapshots
+    count += more(60)
     site.verbs([*stream, "--once"])
     for part in ("/orders_history/data/", "/orders/data/", "/orders/metadata/", "/checkpoints/"):
         with site.running(*stream, **fast) as job:
@@ -213,7 +213,6 @@ def test_a_stream_whose_driver_is_killed(
                 before = set(site.keys(s3))
                 count += more()
                 wait_for(part, before)
-                by_drivers += sum(by_driver(site, name, "orders_history"))
             assert job.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
     with site.running(*stream, **fast) as job:
         for is_away in (False, True):
@@ -228,7 +227,6 @@ def test_a_stream_whose_driver_is_killed(
         assert job.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
     site.verbs([*stream, "--once"])
     assert site.differences(orders) == []
-    assert by_drivers, "small batches were the driver's"
     tokens = site.tokens(orders)
     assert (len(tokens), len(set(tokens))) == (count, count)
     assert s3.secret not in (tmp_path / "job.log").read_text()
