@@ -79,6 +79,7 @@ def test_a_table_whose_creation_was_cut_off_is_made(spark, tmp_path: Path):
     """What a driver leaves that is killed in CREATE TABLE: a log without a commit."""
     for name in ("c", "c_history"):
         (tmp_path / "d" / name / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    (tmp_path / "d" / "c" / "_delta_log" / ".00000000000000000000.json.5f0c.tmp").write_text('{"commitInfo"')
     chosen = WarehouseSettings(folder=str(tmp_path), format="delta", maintain_batches=0)
     assert read_tables(chosen.folder) == []
     configure_catalog(spark, chosen)

@@ -98,7 +98,12 @@ def test_odd_values_beside_the_key_keep_no_document_in_the_cache(
             sink.add(make_format("bson").records(event))
             assert sink.flush(30) == 1
         assert cache.get("odd:1") is None
-    assert letters() == []
+        assert letters() == []
+        with open_sink(f"{redis_server.url}?key=odd:{{note}}", dead_letters, SinkOptions()) as sink:
+            sink.setup()
+            sink.add(make_format("bson").records(event))
+            assert sink.flush(30) == 1
+    assert "no UTF-8" in letters()[0]["message"]
 
 
 def test_an_event_without_the_field_of_the_key_is_dead_lettered(

@@ -24,6 +24,8 @@ DEFAULT_TEMPLATE = "{db}:{coll}:{_id}"
 _SECONDS = 10
 _FIELDS = ("documentKey", "fullDocument", "fullDocumentBeforeChange")
 _formatter = string.Formatter()
+_REPLACED = "\ufffd"
+"""What stands for bytes that are no UTF-8 in a decoded event."""
 
 
 class KeyTemplate:
@@ -109,14 +111,18 @@ class RedisCacheSink(WorkerSink):
         self._client.close()
 
     def _key(self, record: Record) -> str | None:
+        is_whole = True
         try:
             event = extended_json.decode(record.event)
         except EventUnconvertible:  # fields beside those of the key do not matter
-            event = decode_for_display(record.event)
+            event, is_whole = decode_for_display(record.event), False
         if "documentKey" not in event:
             return None
         try:
-            return self._template.key_of(event)
+            key = self._template.key_of(event)
+            if not is_whole and _REPLACED in key:
+                raise RecordRefused("a field of the key is text that is no UTF-8", hint="Remove its key by hand.")
+            return key
         except (RecordRefused, EventUnconvertible) as error:
             self._dead_letters.add_record(record, error)
             return None

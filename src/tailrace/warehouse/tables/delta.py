@@ -145,8 +145,14 @@ class DeltaLake(Lake):
         )
 
     def _remove_log_without_commit(self, table: Name) -> None:
-        """Make room where a crash in CREATE TABLE left folders without a commit, which Delta takes for a table."""
+        """Make room where a crash in CREATE TABLE left a log without a commit, which Delta takes for a table.
+
+        Files whose names begin with a dot are commits that were being written. A folder with anything else is left.
+        """
         log = f"{self.location(table)}/{LOG_FOLDER}"
+        for name in self._files.names(log):
+            if name.startswith("."):
+                self._files.remove(f"{log}/{name}")
         self._files.remove_empty(f"{log}/{_STAGED}")
         if self._files.remove_empty(log):
             self._logs.invalidateCache(
